@@ -2,9 +2,12 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
+import pydantic
 from sqlalchemy.orm import Session, scoped_session
 
 from timeoutmgr import (
@@ -52,6 +55,55 @@ class Reminders:
     def remind(self, message: object, context: HandlerContext) -> Sent:
         """Remind once more a day later."""
         return context.send_local("Remind", message, SendOptions(delay=5), delay=timedelta(days=1))
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A typed message under a message type of its own."""
+
+    message_type: ClassVar[str] = "billing.Overdue"
+    order: str
+
+
+class Paid(pydantic.BaseModel):
+    """A typed message that pydantic converts."""
+
+    order: str
+
+
+class Shipped(msgspec.Struct):
+    """A typed message that msgspec converts."""
+
+    order: str
+
+
+@config.handler(Overdue)
+def overdue(message: Overdue, context: HandlerContext) -> None:
+    """Send typed messages in each way that there is."""
+    context.send("billing", Paid(order=message.order), delay=timedelta(days=1))
+    context.send_local(Shipped(order=message.order), saga_id=message.order)
+    context.reply(message, options=SendOptions(delay=5), message_id="reply")
+
+
+@config.handler(Paid, batch=1)
+def paid(message: Paid, context: HandlerContext) -> Sent:
+    """Answer with the same."""
+    return context.reply(message)
+
+
+def any_struct(message: msgspec.Struct, _context: HandlerContext) -> None:
+    """Take an object of each class of its kind."""
+    print(message)
+
+
+config.add_handler(Shipped, any_struct)
+
+
+def remind_typed(endpoint: Endpoint, orders: list[str], session: Session) -> None:
+    """Send typed messages in each way that an endpoint has."""
+    endpoint.send("billing", Overdue("A7"), delay=timedelta(hours=1), session=session)
+    endpoint.send_local(Paid(order="A7"), options=SendOptions(delay=5), headers={"tenant": "a"})
+    endpoint.send_many(ToSend.of("billing", Overdue(order)) for order in orders)
 
 
 def stopped(context: CriticalErrorContext) -> None:

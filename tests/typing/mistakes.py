@@ -1,10 +1,26 @@
-"""Eight mistakes of a user, each on a line that says so; type checkers find these lines alone."""
+"""Mistakes of a user, each on a line that says so; type checkers find these lines alone."""
 
+from dataclasses import dataclass
 from typing import Any
+
+import pydantic
 
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext
 
 config = EndpointConfiguration("sales")
+
+
+@dataclass
+class Overdue:
+    """A typed message."""
+
+    order: str
+
+
+class Paid(pydantic.BaseModel):
+    """Another typed message."""
+
+    order: str
 
 
 def lonely(message: dict[str, Any]) -> None:
@@ -30,6 +46,20 @@ def remind(endpoint: Endpoint) -> None:
     endpoint.timeouts.cancel(None)  # mistake: id
 
 
+@config.handler(Overdue)  # mistake: class of the body
+def overdue(message: Paid, context: HandlerContext) -> None:
+    """Take another message than is announced."""
+    context.send("billing", message, dleay=3)  # mistake: keyword of a typed send
+    context.send("billing", "Bill")  # mistake: no body
+
+
+def typed(endpoint: Endpoint) -> None:
+    """Send with mistakes."""
+    endpoint.send("billing", Overdue("A7"), delay="5s")  # mistake: delay of a typed send
+    endpoint.send_local(object())  # mistake: not a message
+
+
+config.add_handler(Paid, overdue)  # mistake: class of the body
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity
 config.add_handler("Bill", later)  # mistake: coroutine function

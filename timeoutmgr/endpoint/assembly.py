@@ -265,6 +265,7 @@ def _handlers(
         policy=features.policies.handling,
         expiry=features.expiry or Expiry(),
         alone=settings.handled_alone,
+        message_classes=settings.message_classes,
     )
     return Satellite(
         consumption=Consumption(

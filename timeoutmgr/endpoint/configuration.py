@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable
+from timeoutmgr.endpoint.handled_classes import (
+    Body,
+    HandledClasses,
+    TypedHandler,
+    type_of_handler,
+)
 from timeoutmgr.endpoint.handlers import ANY, Handler
 from timeoutmgr.errors import (
     CombinationRefused,
@@ -23,6 +29,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.features.feature import Feature, ManagerDisabled
+from timeoutmgr.message.classes import MessageClass
 from timeoutmgr.message.ids import random_id
 from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
@@ -51,6 +58,8 @@ class EndpointSettings:
     handlers: dict[str, tuple[Handler, ...]]
     handled_alone: frozenset[str]
     """Message types of which each message is settled alone."""
+    message_classes: dict[str, MessageClass]
+    """Classes of the messages that handlers get as objects, by message type."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
     transaction_mode: TransactionMode | None
@@ -158,6 +167,7 @@ class EndpointConfiguration:
         self._features: dict[str, Feature] = {}
         self._handlers: dict[str, list[Handler]] = {}
         self._handled_alone: set[str] = set()
+        self._classes = HandledClasses()
         self._hooks: list[CriticalErrorHook] = []
         self._recurring: dict[str, RecurringTimeout] = {}
         self._external: str | None = None
@@ -272,13 +282,24 @@ class EndpointConfiguration:
         check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
+    @overload
     def handler(
         self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[AnyHandler], AnyHandler]:
+    ) -> Callable[[AnyHandler], AnyHandler]: ...
+
+    @overload
+    def handler(
+        self, message_type: type[Body], *, batch: Literal[1] | None = None
+    ) -> Callable[[TypedHandler[Body]], TypedHandler[Body]]: ...
+
+    def handler(self, message_type: Any = ANY, *, batch: Literal[1] | None = None) -> Any:
         """Return a decorator that registers a function as a handler of *message_type*.
 
-        The function gets the decoded body and a HandlerContext. With *batch* 1 each message of the
-        type is settled alone, for a handler that ends its transaction itself, by DDL on MySQL say.
+        The function gets the decoded body and a HandlerContext. If *message_type* is a class (a
+        dataclass, a model of pydantic, a msgspec.Struct) the body is an object of the class.
+
+        With *batch* 1 each message of the type is settled alone, for a handler that ends its
+        transaction itself, by DDL on MySQL say.
         """
 
         def register(handler: AnyHandler) -> AnyHandler:
@@ -287,22 +308,37 @@ class EndpointConfiguration:
 
         return register
 
+    @overload
     def add_handler(
         self, message_type: str, handler: Handler, *, batch: Literal[1] | None = None
+    ) -> None: ...
+
+    @overload
+    def add_handler(
+        self,
+        message_type: type[Body],
+        handler: TypedHandler[Body],
+        *,
+        batch: Literal[1] | None = None,
+    ) -> None: ...
+
+    def add_handler(
+        self, message_type: Any, handler: Any, *, batch: Literal[1] | None = None
     ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
 
         Raises ConfigurationError for a coroutine function, a generator function, and a function
-        that does not take a message and a context.
+        that does not take a message and a context; and for a class that no library converts, or
+        whose message type has other handlers that get no object of the class.
         """
         self._check_open()
-        if not isinstance(message_type, str) or not message_type:
-            raise ConfigurationError(f"a message type is a name, got {message_type!r}")
+        message_type, found = type_of_handler(message_type)
         if batch is not None and batch != 1:
             raise ConfigurationError(
                 f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
             )
         check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
+        self._classes.add(message_type, found, is_first=message_type not in self._handlers)
         self._handlers.setdefault(message_type, []).append(handler)
         if batch == 1:
             self._handled_alone.add(message_type)
@@ -350,6 +386,7 @@ class EndpointConfiguration:
             features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
             handled_alone=frozenset(self._handled_alone),
+            message_classes=self._classes.by_type(),
             hooks=tuple(self._hooks),
             critical_action=_member(
                 CriticalAction, self.critical_error_action, "critical_error_action"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from timeoutmgr.contracts import ConflictName, OnConflict
 from timeoutmgr.endpoint import installation
@@ -26,12 +26,13 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unsupported,
 )
+from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, ToSend, send_many, store_many
-from timeoutmgr.sender.composer import Composed, SendOptions, Sent
+from timeoutmgr.sender.composer import Composed, SendKeywords, SendOptions, Sent, TypedSendKeywords
 from timeoutmgr.sender.in_transaction import callers_connection, send_inside, time_in
 from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
@@ -215,11 +216,34 @@ class Endpoint:
     ) -> None:
         self.close()
 
+    @overload
+    def send(
+        self,
+        destination: str,
+        message: TypedMessage,
+        /,
+        *,
+        session: "CallerSession | None" = None,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
     def send(
         self,
         destination: str,
         message_type: str,
         body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "CallerSession | None" = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    def send(
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
         options: SendOptions | None = None,
         *,
         session: "CallerSession | None" = None,
@@ -235,6 +259,9 @@ class Endpoint:
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
         """Send a message, delayed if ``delay`` or ``deliver_at`` is given.
+
+        An object of a dataclass, a model of pydantic or a msgspec.Struct, in place of
+        *message_type* and *body*, gives both.
 
         A ``delay`` counts by the clock of the database that holds the queues, or that *session* is
         in, and otherwise by this host's clock. A keyword counts before the same field of
@@ -253,12 +280,13 @@ class Endpoint:
     def _send(
         self,
         destination: str,
-        message_type: str,
+        message_type: str | TypedMessage,
         body: object,
         options: SendOptions,
         session: "CallerSession | None",
     ) -> Sent:
         self._check_open()
+        message_type, body = type_and_body(message_type, body)
         if session is None:
             return self._compose_and_send(destination, message_type, body, options, None)
         with callers_connection(self._outlet, session) as connection:
@@ -288,10 +316,31 @@ class Endpoint:
             self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
+    @overload
+    def send_local(
+        self,
+        message: TypedMessage,
+        /,
+        *,
+        session: "CallerSession | None" = None,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
     def send_local(
         self,
         message_type: str,
         body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "CallerSession | None" = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    def send_local(
+        self,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
         options: SendOptions | None = None,
         *,
         session: "CallerSession | None" = None,

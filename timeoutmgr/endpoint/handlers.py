@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack, overload
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -13,6 +13,7 @@ from timeoutmgr.contracts import Clock, ConflictName, OnConflict
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
+from timeoutmgr.endpoint.handled_classes import read_body
 from timeoutmgr.endpoint.handler_session import HandlerSession
 from timeoutmgr.errors import (
     HandlerFailed,
@@ -23,13 +24,25 @@ from timeoutmgr.errors import (
     TransactionLost,
 )
 from timeoutmgr.message import headers
+from timeoutmgr.message.classes import (
+    NO_BODY,
+    MessageClass,
+    TypedMessage,
+    type_and_body,
+)
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
-from timeoutmgr.message.validation import decode_body
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
-from timeoutmgr.sender.composer import Composer, DelayClock, SendOptions, Sent
+from timeoutmgr.sender.composer import (
+    Composer,
+    DelayClock,
+    SendKeywords,
+    SendOptions,
+    Sent,
+    TypedSendKeywords,
+)
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_HANDLING, HandlingPolicy
 from timeoutmgr.transport.error_queue import SendAnswer
@@ -123,11 +136,30 @@ class HandlerContext:
         """
         return self._session.open()
 
+    @overload
+    def send(
+        self,
+        destination: str,
+        message: TypedMessage,
+        /,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
     def send(
         self,
         destination: str,
         message_type: str,
         body: object,
+        options: SendOptions | None = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    def send(
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
         options: SendOptions | None = None,
         *,
         delay: timedelta | float | None = NOT_GIVEN,
@@ -144,7 +176,14 @@ class HandlerContext:
         """Send to *destination*; a keyword counts before the same field of *options*."""
         return self._send(destination, message_type, body, chosen_options(options, locals()))
 
-    def _send(self, destination: str, message_type: str, body: object, chosen: SendOptions) -> Sent:
+    def _send(
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object,
+        chosen: SendOptions,
+    ) -> Sent:
+        message_type, body = type_and_body(message_type, body)
         composed = self._composer.compose(
             destination,
             message_type,
@@ -162,10 +201,27 @@ class HandlerContext:
             self._delayed_for.append(composed.sent.destination)
         return composed.sent
 
+    @overload
+    def send_local(
+        self,
+        message: TypedMessage,
+        /,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
     def send_local(
         self,
         message_type: str,
         body: object,
+        options: SendOptions | None = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    def send_local(
+        self,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
         options: SendOptions | None = None,
         *,
         delay: timedelta | float | None = NOT_GIVEN,
@@ -182,10 +238,27 @@ class HandlerContext:
         """Send to this endpoint's own queue; otherwise as ``send``."""
         return self._send(self._queue, message_type, body, chosen_options(options, locals()))
 
+    @overload
+    def reply(
+        self,
+        message: TypedMessage,
+        /,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
     def reply(
         self,
         message_type: str,
         body: object,
+        options: SendOptions | None = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    def reply(
+        self,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
         options: SendOptions | None = None,
         *,
         delay: timedelta | float | None = NOT_GIVEN,
@@ -272,6 +345,8 @@ class HandlerStep:
     expiry: Expiry = field(default_factory=Expiry)
     alone: frozenset[str] = frozenset()
     """Message types of which each message has a transaction to itself."""
+    message_classes: Mapping[str, MessageClass] = field(default_factory=dict)
+    """Classes of the messages that handlers get as objects, by message type."""
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
         """Yield *batch* in its order, in parts that are settled together.
@@ -368,10 +443,7 @@ class HandlerStep:
         if refusal is not None:
             raise refusal
         message_type, found = self._find(received.message)
-        try:
-            body = decode_body(received.message.body, received.message.content_type)
-        except (ValueError, RecursionError) as error:
-            raise MessageRejected(f"the body is no {received.message.content_type}") from error
+        body = read_body(received.message, self.message_classes.get(message_type))
         context = HandlerContext(
             received,
             message_type,

@@ -18,6 +18,7 @@ from timeoutmgr.errors import (
     MessageTooLarge,
 )
 from timeoutmgr.message import headers
+from timeoutmgr.message.classes import class_of, is_message
 from timeoutmgr.message.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
 
 DESTINATION_BYTES: Final = 199
@@ -276,6 +277,8 @@ def encode_body(body: object) -> tuple[bytes, str]:
     """Return *body* as bytes and its content type: bytes as they are, all else as JSON."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), "application/octet-stream"
+    if is_message(body):
+        return class_of(body).write(body), "application/json"
     try:
         return json.dumps(body, allow_nan=False, ensure_ascii=False).encode(), "application/json"
     except (TypeError, ValueError, RecursionError) as error:
@@ -290,9 +293,14 @@ def decode_body(body: bytes, content_type: str) -> Any:
 
     Raises ValueError (or RecursionError, for hostile nesting) where JSON is promised and is not.
     """
-    if content_type.partition(";")[0].strip().lower() in {"application/json", "text/json"}:
+    if is_json(content_type):
         return json.loads(body) if body else None
     return body
+
+
+def is_json(content_type: str) -> bool:
+    """Return whether a body of *content_type* is JSON."""
+    return content_type.partition(";")[0].strip().lower() in {"application/json", "text/json"}
 
 
 def _delay_micros(delay: timedelta | float) -> int:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from timeoutmgr.contracts import Clock, RepeatKind, SendResult
 from timeoutmgr.database import as_database
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
+from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.sender.composer import Composed, DelayClock, SendOptions, Sent
 from timeoutmgr.sender.in_transaction import wake_or_wait
@@ -67,6 +68,14 @@ class ToSend:
     message_type: str
     body: object
     options: SendOptions = field(default_factory=SendOptions)
+
+    @classmethod
+    def of(
+        cls, destination: str, message: TypedMessage, options: SendOptions | None = None
+    ) -> "ToSend":
+        """Return *message* as a message of a bulk: an object that gives its type and body."""
+        message_type, body = type_and_body(message, NO_BODY)
+        return cls(destination, message_type, body, options or SendOptions())
 
 
 class BulkInterrupted(TimeoutManagerError):

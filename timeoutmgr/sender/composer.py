@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
@@ -56,6 +56,27 @@ class SendOptions:
     delivery: "DeliveryOptions | None" = None
     cancellable: bool = False
     on_conflict: OnConflict | ConflictName | None = None
+
+
+class SendKeywords(TypedDict, total=False):
+    """The keywords of each send, for type checkers: the fields of SendOptions."""
+
+    delay: timedelta | float | None
+    deliver_at: datetime | None
+    saga_id: str | None
+    headers: Mapping[str, str]
+    message_id: str | None
+    content_type: str | None
+    time_to_be_received: timedelta | None
+    delivery: "DeliveryOptions | None"
+    cancellable: bool
+    on_conflict: OnConflict | ConflictName | None
+
+
+class TypedSendKeywords(SendKeywords, total=False):
+    """The keywords of a send of an object that is both type and body."""
+
+    options: SendOptions | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,262 @@
+"""Messages that are objects of a class: the class gives the message type, and a library the JSON.
+
+Dataclasses and msgspec.Struct are converted by msgspec, pydantic's models by pydantic. Neither is
+imported before a program names such a class.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
+
+
+class DataclassMessage(Protocol):
+    """An object of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class StructMessage(Protocol):
+    """An object of a msgspec.Struct."""
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+
+class PydanticMessage(Protocol):
+    """An object of a model of pydantic."""
+
+    model_config: ClassVar[Any]
+
+
+TypedMessage: TypeAlias = DataclassMessage | StructMessage | PydanticMessage
+"""A message that names its own type, and is its own body."""
+
+
+class _NoBody:
+    def __repr__(self) -> str:
+        return "NO_BODY"
+
+
+NO_BODY: Final[Any] = _NoBody()
+"""Default of the body of a send; None is the body ``null``."""
+
+TYPE_ATTRIBUTE: Final = "message_type"
+"""Class attribute that names the message type, in place of the name of the class."""
+
+_PLAIN: Final = (dict, str, list, bytes, int, float, bool, type(None), tuple)
+
+
+class BodyMismatch(MessageRejected):
+    """A body that does not fit the class of its handler. Neither text nor cause has its values."""
+
+    def __init__(self, name: str, reasons: str) -> None:
+        super().__init__(
+            f"the body does not fit {name}: {reasons}; mend the sender, or give the class defaults "
+            "for bodies of older senders"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MessageClass:
+    """A class of messages: its message type, and its conversion from and to JSON."""
+
+    name: str
+    """The message type: the ``message_type`` of the class itself, otherwise the class name."""
+    decode: Callable[[bytes], object]
+    encode: Callable[[Any], bytes]
+    reasons: Callable[[Exception], str]
+    """Returns why a body does not fit, with no value of the body."""
+    errors: tuple[type[Exception], ...]
+    """Errors of *decode* about a body."""
+
+    def read(self, body: bytes) -> object:
+        """Return the message in *body*; raise BodyMismatch if the body does not fit."""
+        try:
+            return self.decode(body)
+        except self.errors as error:
+            # Without the cause: its text has values of the body, and the log shows causes.
+            raise BodyMismatch(self.name, self.reasons(error)) from None
+
+    def write(self, message: object) -> bytes:
+        """Return *message* as JSON from which it can be read; raise InvalidMessage otherwise.
+
+        A dataclass does not check its own values: without the reading, the receiver would be the
+        first to find an error.
+        """
+        try:
+            body = self.encode(message)
+            self.decode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidMessage(
+                f"a {self.name} does not survive its conversion: {error}; give its fields values "
+                "of their types"
+            ) from error
+        return body
+
+
+def message_class(given: type) -> MessageClass:
+    """Return how to convert messages of the class *given*; raise ConfigurationError if none can."""
+    return _converted(given)
+
+
+@lru_cache(maxsize=512)
+def _converted(given: Any) -> MessageClass:
+    if _is_model(given):
+        return _of_pydantic(given)
+    if _is_struct(given) or dataclasses.is_dataclass(given):
+        return _of_msgspec(given)
+    raise ConfigurationError(
+        f"a message class is a dataclass, a model of pydantic or a msgspec.Struct, got "
+        f"{given.__qualname__}; decorate it with @dataclass, or name the message type as a text"
+    )
+
+
+def class_of(message: Any) -> MessageClass:
+    """Return how to convert *message*, which ``is_message``."""
+    return message_class(type(message))
+
+
+def is_message(given: object) -> bool:
+    """Return whether *given* is an object of a class that ``message_class`` takes."""
+    kind = type(given)
+    if kind in _PLAIN:
+        return False
+    return dataclasses.is_dataclass(kind) or _is_model(kind) or _is_struct(kind)
+
+
+def type_and_body(message_type: object, body: object) -> tuple[str, object]:
+    """Return the message type and the body of a send, which gives both or an object that is both.
+
+    Raises InvalidMessage if neither is given.
+    """
+    if isinstance(message_type, str) and message_type:
+        if body is NO_BODY:
+            raise InvalidMessage(
+                f"message type {message_type!r:.80} has no body; give a body, or None for null"
+            )
+        return message_type, body
+    if not is_message(message_type):
+        raise InvalidMessage(
+            "a message type is a name, or the message itself: an object of a dataclass, a model of "
+            f"pydantic or a msgspec.Struct; got {message_type!r:.80}"
+        )
+    name = class_of(message_type).name
+    if body is not NO_BODY:
+        raise InvalidMessage(
+            f"a {name} is its own body, and another body was given; give options by their keyword"
+        )
+    return name, message_type
+
+
+def _of_msgspec(given: type) -> MessageClass:
+    try:
+        import msgspec
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"messages of the class {given.__qualname__} need msgspec; install timeoutmgr[typed], "
+            "or name the message type as a text"
+        ) from error
+    try:
+        msgspec.json.schema(given)  # refuses the types that the decoder would accept unread
+        decode: Callable[[bytes], object] = msgspec.json.Decoder(given).decode
+    except (TypeError, NameError, ValueError, RecursionError) as error:
+        raise _refused(given, error) from error
+    errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+    return MessageClass(_name(given), decode, msgspec.json.encode, _msgspec_reasons, errors)
+
+
+def _of_pydantic(given: Any) -> MessageClass:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:
+        adapter: Any = TypeAdapter(given)
+    except (PydanticUserError, NameError) as error:
+        raise _refused(given, error) from error
+
+    def encode(message: object) -> bytes:
+        written: bytes = adapter.dump_json(message, by_alias=True, round_trip=True)
+        return written
+
+    def reasons(error: Exception) -> str:
+        return _pydantic_reasons(error, adapter)
+
+    errors = (ValidationError, RecursionError)
+    return MessageClass(_name(given), adapter.validate_json, encode, reasons, errors)
+
+
+def _refused(given: type, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"messages of the class {given.__qualname__} cannot be read from JSON: {error}; give its "
+        "fields types that JSON can carry, at the top level of a module"
+    )
+
+
+def _name(given: type) -> str:
+    """Return the message type of *given*; a subclass does not inherit it."""
+    named = vars(given).get(TYPE_ATTRIBUTE)
+    is_field = TYPE_ATTRIBUTE in vars(given).get("__dataclass_fields__", {}) and (
+        TYPE_ATTRIBUTE in {each.name for each in dataclasses.fields(given)}
+    )
+    return named if isinstance(named, str) and named and not is_field else given.__name__
+
+
+def _is_model(given: type) -> bool:
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and (
+        issubclass(given, pydantic.BaseModel) or "__pydantic_validator__" in vars(given)
+    )
+
+
+def _is_struct(given: type) -> bool:
+    msgspec: Any = sys.modules.get("msgspec")
+    return msgspec is not None and issubclass(given, msgspec.Struct)
+
+
+def _msgspec_reasons(error: Exception) -> str:
+    """Return the text of *error*: msgspec shows values of enumerations, and texts of a class."""
+    said, at, place = str(error).rpartition(" - at ")
+    if not at:
+        said, place = str(error), "`$`"
+    if error.__cause__ is not None:
+        said = f"the class raised {type(error.__cause__).__name__}"
+    elif said.startswith("Invalid "):
+        said = " ".join(each for each in said.split(" ")[:3] if each.isalpha())
+    return f"{said} at {place}"
+
+
+def _pydantic_reasons(error: Any, adapter: Any) -> str:
+    """Return the kinds and places of the first errors; keys that the class does not name are data.
+
+    The texts of pydantic have tags of the input, and texts of the validators of the model.
+    """
+    if isinstance(error, RecursionError):
+        return "it nests too deeply"
+    known = _properties(adapter)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [f"{each['type']} at `{_place(each['loc'], known)}`" for each in found[:5]]
+    return ", ".join(shown)
+
+
+def _place(parts: tuple[str | int, ...], known: frozenset[str]) -> str:
+    shown = [
+        f"[{part}]" if isinstance(part, int) else f".{part}" if part in known else "[...]"
+        for part in parts
+    ]
+    return "$" + "".join(shown)
+
+
+def _properties(adapter: Any) -> frozenset[str]:
+    """Return the names of all fields in a body, by the class; none if it has no schema."""
+    from pydantic.errors import PydanticUserError
+
+    try:
+        schema = adapter.json_schema()
+    except PydanticUserError:
+        return frozenset()
+    tables = (schema, *schema.get("$defs", {}).values())
+    return frozenset(name for table in tables for name in table.get("properties", {}))
