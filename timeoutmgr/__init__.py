@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from timeoutmgr.message.validation import Limits
     from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorContext
     from timeoutmgr.resilience.recovery import RecoverabilitySettings
-    from timeoutmgr.sender.bulk import BulkInterrupted, ToSend
-    from timeoutmgr.sender.composer import SendOptions, Sent
+    from timeoutmgr.sender.bulk import BulkInterrupted
+    from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 
 _register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
@@ -74,8 +74,8 @@ _MODULES = {
     "message.validation": "Limits",
     "resilience.critical": "CriticalAction CriticalErrorContext",
     "resilience.recovery": "RecoverabilitySettings",
-    "sender.bulk": "BulkInterrupted ToSend",
-    "sender.composer": "SendOptions Sent",
+    "sender.bulk": "BulkInterrupted",
+    "sender.composer": "SendOptions Sent ToSend",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import BrowsesQueues
-from timeoutmgr.endpoint.handled_classes import read_body
+from timeoutmgr.endpoint.handled_classes import read_typed
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import BodyMismatch, message_class
@@ -96,7 +97,7 @@ def of_wire(message: Any) -> object:
     """Return *message* as its handler gets it."""
     body, content_type = encode_body(message)
     found = message_class(type(message))
-    return read_body(a_message("m1", body), found) if content_type == "application/json" else None
+    return read_typed(a_message("m1", body), found) if content_type == "application/json" else None
 
 
 zones = st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(-timedelta(minutes=210))])
@@ -294,7 +295,7 @@ def test_a_body_of_another_content_type_is_rejected() -> None:
         id="m1", headers=message.headers, body=b"raw", content_type="application/octet-stream"
     )
     with pytest.raises(MessageRejected, match="needs a body of application/json"):
-        read_body(raw, message_class(Line))
+        read_typed(raw, message_class(Line))
 
 
 def plain(_message: object, _context: HandlerContext) -> None:
@@ -388,3 +389,22 @@ def test_an_endpoint_without_typed_messages_imports_no_converter() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.strip() == "set()"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto-typed-messages.md"
+
+
+def test_the_program_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIMEOUTMGR_DATA", str(tmp_path / "sales.db"))
+    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    found: dict[str, Any] = {"__name__": "__main__"}
+
+    exec(compile(program, str(PAGE), "exec", dont_inherit=True), found)
+
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "A7 is overdue by 12.50",
+        "A8 is overdue by 99",
+        "paid: A7",
+    ]

@@ -234,6 +234,7 @@ def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
         cancellable_delays=features.cancellable_delays,
         remembering_delays=features.remembering_delays,
         policy=features.policies.sending,
+        middleware=settings.send_middleware,
         goes_by_host=isinstance(features.store, ChoosesClock) and features.store.goes_by_host,
     )
 
@@ -266,6 +267,7 @@ def _handlers(
         expiry=features.expiry or Expiry(),
         alone=settings.handled_alone,
         message_classes=settings.message_classes,
+        middleware=settings.middleware,
     )
     return Satellite(
         consumption=Consumption(

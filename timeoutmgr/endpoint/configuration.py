@@ -13,13 +13,9 @@ from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable
-from timeoutmgr.endpoint.handled_classes import (
-    Body,
-    HandledClasses,
-    TypedHandler,
-    type_of_handler,
-)
-from timeoutmgr.endpoint.handlers import ANY, Handler
+from timeoutmgr.endpoint.handled_classes import check_same_class, class_of_handler
+from timeoutmgr.endpoint.handlers import ANY, Body, Handler, TypedHandler
+from timeoutmgr.endpoint.middleware import HandlerMiddleware
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -29,11 +25,12 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.features.feature import Feature, ManagerDisabled
-from timeoutmgr.message.classes import MessageClass
+from timeoutmgr.message.classes import TypedMessageClass
 from timeoutmgr.message.ids import random_id
 from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.sender.composer import SendMiddleware
 from timeoutmgr.telemetry import Counters, Telemetry
 
 DATA: Final = "TIMEOUTMGR_DATA"
@@ -58,7 +55,7 @@ class EndpointSettings:
     handlers: dict[str, tuple[Handler, ...]]
     handled_alone: frozenset[str]
     """Message types of which each message is settled alone."""
-    message_classes: dict[str, MessageClass]
+    message_classes: dict[str, TypedMessageClass]
     """Classes of the messages that handlers get as objects, by message type."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
@@ -79,6 +76,8 @@ class EndpointSettings:
     delayed_delivery: DelayedDeliverySettings | None = None
     manager_disabled: ManagerDisabled = ManagerDisabled.NOT_SAID
     recurring: "tuple[RecurringTimeout, ...]" = ()
+    middleware: tuple[HandlerMiddleware, ...] = ()
+    send_middleware: tuple[SendMiddleware, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -167,7 +166,9 @@ class EndpointConfiguration:
         self._features: dict[str, Feature] = {}
         self._handlers: dict[str, list[Handler]] = {}
         self._handled_alone: set[str] = set()
-        self._classes = HandledClasses()
+        self._classes: dict[str, TypedMessageClass] = {}
+        self._middleware: list[HandlerMiddleware] = []
+        self._send_middleware: list[SendMiddleware] = []
         self._hooks: list[CriticalErrorHook] = []
         self._recurring: dict[str, RecurringTimeout] = {}
         self._external: str | None = None
@@ -282,6 +283,27 @@ class EndpointConfiguration:
         check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
+    def add_middleware(self, middleware: HandlerMiddleware) -> None:
+        """Call *middleware* around the handlers of each message; the first added is the outermost.
+
+        The function gets the HandlerContext and ``call_next``, which it calls once, or not at all:
+        then no handler is called, and the message counts as handled. It runs in the transaction of
+        the message, and an error that leaves it is a failure of the message.
+        """
+        self._check_open()
+        check_callable(middleware, "a middleware", ("context", "call_next"))
+        self._middleware.append(middleware)
+
+    def add_send_middleware(self, middleware: SendMiddleware) -> None:
+        """Send what *middleware* returns for each message; the first added sees it first.
+
+        The function gets a ToSend, and returns it or another. All checks of a message come after
+        it. An error that leaves it is raised by the send.
+        """
+        self._check_open()
+        check_callable(middleware, "a send middleware", ("message",))
+        self._send_middleware.append(middleware)
+
     @overload
     def handler(
         self, message_type: str = ANY, *, batch: Literal[1] | None = None
@@ -332,13 +354,21 @@ class EndpointConfiguration:
         whose message type has other handlers that get no object of the class.
         """
         self._check_open()
-        message_type, found = type_of_handler(message_type)
+        found = None
+        if not isinstance(message_type, str):
+            found = class_of_handler(message_type)
+            message_type = found.name
+        elif not message_type:
+            raise ConfigurationError(f"a message type is a name, got {message_type!r}")
         if batch is not None and batch != 1:
             raise ConfigurationError(
                 f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
             )
         check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
-        self._classes.add(message_type, found, is_first=message_type not in self._handlers)
+        if message_type in self._handlers:
+            check_same_class(message_type, self._classes.get(message_type), found)
+        if found is not None:
+            self._classes[message_type] = found
         self._handlers.setdefault(message_type, []).append(handler)
         if batch == 1:
             self._handled_alone.add(message_type)
@@ -386,7 +416,7 @@ class EndpointConfiguration:
             features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
             handled_alone=frozenset(self._handled_alone),
-            message_classes=self._classes.by_type(),
+            message_classes=dict(self._classes),
             hooks=tuple(self._hooks),
             critical_action=_member(
                 CriticalAction, self.critical_error_action, "critical_error_action"
@@ -410,6 +440,8 @@ class EndpointConfiguration:
             delayed_delivery=self._delayed_delivery,
             manager_disabled=self._manager_disabled,
             recurring=tuple(self._recurring.values()),
+            middleware=tuple(self._middleware),
+            send_middleware=tuple(self._send_middleware),
         )
 
     def _enabled_otherwise(self) -> list[Feature]:

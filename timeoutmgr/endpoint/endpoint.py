@@ -31,8 +31,15 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.resilience.silence import hurrying
-from timeoutmgr.sender.bulk import OnSent, ToSend, send_many, store_many
-from timeoutmgr.sender.composer import Composed, SendKeywords, SendOptions, Sent, TypedSendKeywords
+from timeoutmgr.sender.bulk import OnSent, send_many, store_many
+from timeoutmgr.sender.composer import (
+    Composed,
+    SendKeywords,
+    SendOptions,
+    Sent,
+    ToSend,
+    TypedSendKeywords,
+)
 from timeoutmgr.sender.in_transaction import callers_connection, send_inside, time_in
 from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
@@ -286,7 +293,8 @@ class Endpoint:
         session: "CallerSession | None",
     ) -> Sent:
         self._check_open()
-        message_type, body = type_and_body(message_type, body)
+        if not isinstance(message_type, str) or body is NO_BODY:
+            message_type, body = type_and_body(message_type, body)
         if session is None:
             return self._compose_and_send(destination, message_type, body, options, None)
         with callers_connection(self._outlet, session) as connection:

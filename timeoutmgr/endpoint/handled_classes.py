@@ -1,65 +1,32 @@
-"""Classes for which handlers are registered: a message type has one class, or none."""
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+"""Classes for which handlers are registered: all handlers of a message type share a class."""
 
 from timeoutmgr.errors import ConfigurationError, MessageRejected
-from timeoutmgr.message.classes import MessageClass, message_class
+from timeoutmgr.message.classes import TypedMessageClass, message_class
 from timeoutmgr.message.message import Message
-from timeoutmgr.message.validation import decode_body, is_json
-from timeoutmgr.sender.composer import Sent
-
-if TYPE_CHECKING:
-    from timeoutmgr.endpoint.handlers import HandlerContext
-
-Body = TypeVar("Body")
-
-TypedHandler: TypeAlias = Callable[[Body, "HandlerContext"], Sent | None]
-"""A handler that gets an object of its class."""
+from timeoutmgr.message.validation import is_json
 
 
-def type_of_handler(given: object) -> tuple[str, type | None]:
-    """Return the message type that *given* names, and its class if it is a class."""
-    if isinstance(given, str) and given:
-        return given, None
+def class_of_handler(given: object) -> TypedMessageClass:
+    """Return how to convert messages of the class *given*; raise ConfigurationError if none can."""
     if isinstance(given, type):
-        return message_class(given).name, given
+        return message_class(given)
     raise ConfigurationError(f"a message type is a name or a class, got {given!r:.80}")
 
 
-class HandledClasses:
-    """The class of each message type."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, type] = {}
-
-    def add(self, message_type: str, given: type | None, *, is_first: bool) -> None:
-        """Note the class of a handler. Raises ConfigurationError if earlier handlers differ."""
-        before = self._found.get(message_type)
-        if not is_first and before is not given:
-            raise ConfigurationError(
-                f"handlers of {message_type!r:.80} get {_shown(before)}, and another would get "
-                f"{_shown(given)}; register all with one class, or give one class another "
-                "message_type (a ClassVar)"
-            )
-        if given is not None:
-            self._found[message_type] = given
-
-    def by_type(self) -> dict[str, MessageClass]:
-        """Return how to convert the messages, by message type."""
-        return {name: message_class(each) for name, each in self._found.items()}
+def check_same_class(
+    message_type: str, before: TypedMessageClass | None, added: TypedMessageClass | None
+) -> None:
+    """Raise ConfigurationError unless both handlers of *message_type* get the same objects."""
+    if _shown(before) != _shown(added):
+        raise ConfigurationError(
+            f"handlers of {message_type!r:.80} get {_shown(before)}, and another would get "
+            f"{_shown(added)}; register all with one class, or give one class another "
+            "message_type (a ClassVar)"
+        )
 
 
-def read_body(message: Message, found: MessageClass | None) -> object:
-    """Return the body for the handlers: an object of the class *found*, otherwise plain values.
-
-    Raises MessageRejected if the body is not what the content type or the class says.
-    """
-    try:
-        if found is None:
-            return decode_body(message.body, message.content_type)
-    except (ValueError, RecursionError) as error:
-        raise MessageRejected(f"the body is no {message.content_type}") from error
+def read_typed(message: Message, found: TypedMessageClass) -> object:
+    """Return the body as an object; raise MessageRejected if it is not JSON of the class."""
     if not is_json(message.content_type):
         raise MessageRejected(
             f"a handler of {found.name} needs a body of application/json, got "
@@ -68,5 +35,7 @@ def read_body(message: Message, found: MessageClass | None) -> object:
     return found.read(message.body)
 
 
-def _shown(given: type | None) -> str:
-    return "plain values" if given is None else f"{given.__module__}.{given.__qualname__}"
+def _shown(found: TypedMessageClass | None) -> str:
+    if found is None:
+        return "plain values"
+    return f"{found.kind.__module__}.{found.kind.__qualname__}"

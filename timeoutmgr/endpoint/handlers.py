@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overload
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -13,8 +14,9 @@ from timeoutmgr.contracts import Clock, ConflictName, OnConflict
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
-from timeoutmgr.endpoint.handled_classes import read_body
+from timeoutmgr.endpoint.handled_classes import read_typed
 from timeoutmgr.endpoint.handler_session import HandlerSession
+from timeoutmgr.endpoint.middleware import HandlerMiddleware, run_through
 from timeoutmgr.errors import (
     HandlerFailed,
     InvalidMessage,
@@ -26,14 +28,15 @@ from timeoutmgr.errors import (
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import (
     NO_BODY,
-    MessageClass,
     TypedMessage,
+    TypedMessageClass,
     type_and_body,
 )
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
+from timeoutmgr.message.validation import decode_body
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
 from timeoutmgr.sender.composer import (
     Composer,
@@ -57,6 +60,10 @@ logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
 """A plain function; the type has no room for a coroutine, whose body a call would not run."""
+
+Body = TypeVar("Body")
+TypedHandler: TypeAlias = Callable[[Body, "HandlerContext"], Sent | None]
+"""A handler that gets an object of its class."""
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable if the final destination of a delayed message does not exist."""
@@ -183,7 +190,8 @@ class HandlerContext:
         body: object,
         chosen: SendOptions,
     ) -> Sent:
-        message_type, body = type_and_body(message_type, body)
+        if not isinstance(message_type, str) or body is NO_BODY:
+            message_type, body = type_and_body(message_type, body)
         composed = self._composer.compose(
             destination,
             message_type,
@@ -195,7 +203,9 @@ class HandlerContext:
         )
         self._outgoing.append(composed.outgoing)
         if composed.sent.id is not None:
-            self._keep(composed.sent.id, chosen.saga_id)
+            # Not as it was given: middleware may have changed it.
+            saga_id = composed.outgoing.message.headers.get(headers.SAGA_ID)
+            self._keep(composed.sent.id, saga_id)
         if composed.due is not None:
             # Not as it was given, which may be a format name.
             self._delayed_for.append(composed.sent.destination)
@@ -345,8 +355,9 @@ class HandlerStep:
     expiry: Expiry = field(default_factory=Expiry)
     alone: frozenset[str] = frozenset()
     """Message types of which each message has a transaction to itself."""
-    message_classes: Mapping[str, MessageClass] = field(default_factory=dict)
+    message_classes: Mapping[str, TypedMessageClass] = field(default_factory=dict)
     """Classes of the messages that handlers get as objects, by message type."""
+    middleware: Sequence[HandlerMiddleware] = ()
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
         """Yield *batch* in its order, in parts that are settled together.
@@ -443,7 +454,15 @@ class HandlerStep:
         if refusal is not None:
             raise refusal
         message_type, found = self._find(received.message)
-        body = read_body(received.message, self.message_classes.get(message_type))
+        found_class = self.message_classes.get(message_type)
+        try:
+            body = (
+                decode_body(received.message.body, received.message.content_type)
+                if found_class is None
+                else read_typed(received.message, found_class)
+            )
+        except (ValueError, RecursionError) as error:
+            raise MessageRejected(f"the body is no {received.message.content_type}") from error
         context = HandlerContext(
             received,
             message_type,
@@ -455,8 +474,11 @@ class HandlerStep:
         )
         try:
             with _as_a_failure_of_its_message(work):
-                for handler in found:
-                    _call(handler, body, context)
+                handle = partial(_call_each, found, body, context)
+                if self.middleware:
+                    run_through(self.middleware, context, handle)
+                else:
+                    handle()
                 outgoing = context.keep()
                 reach("handler.kept")
         except Exception as error:
@@ -515,6 +537,11 @@ def _require_accepted(outgoing: Sequence[Outgoing], answers: Sequence[SendAnswer
         if isinstance(answer, InvalidMessage):
             raise answer
         require_confirmed([sent], [answer])
+
+
+def _call_each(found: Sequence[Handler], body: object, context: HandlerContext) -> None:
+    for handler in found:
+        _call(handler, body, context)
 
 
 def _call(handler: Handler, body: object, context: HandlerContext) -> None:

@@ -47,7 +47,8 @@ NO_BODY: Final[Any] = _NoBody()
 TYPE_ATTRIBUTE: Final = "message_type"
 """Class attribute that names the message type, in place of the name of the class."""
 
-_PLAIN: Final = (dict, str, list, bytes, int, float, bool, type(None), tuple)
+PLAIN: Final = (dict, str, list, bytes, int, float, bool, type(None), tuple)
+"""Types of bodies that are no messages; for a quick answer."""
 
 
 class BodyMismatch(MessageRejected):
@@ -61,9 +62,10 @@ class BodyMismatch(MessageRejected):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageClass:
+class TypedMessageClass:
     """A class of messages: its message type, and its conversion from and to JSON."""
 
+    kind: type
     name: str
     """The message type: the ``message_type`` of the class itself, otherwise the class name."""
     decode: Callable[[bytes], object]
@@ -98,13 +100,13 @@ class MessageClass:
         return body
 
 
-def message_class(given: type) -> MessageClass:
+def message_class(given: type) -> TypedMessageClass:
     """Return how to convert messages of the class *given*; raise ConfigurationError if none can."""
     return _converted(given)
 
 
 @lru_cache(maxsize=512)
-def _converted(given: Any) -> MessageClass:
+def _converted(given: Any) -> TypedMessageClass:
     if _is_model(given):
         return _of_pydantic(given)
     if _is_struct(given) or dataclasses.is_dataclass(given):
@@ -115,7 +117,7 @@ def _converted(given: Any) -> MessageClass:
     )
 
 
-def class_of(message: Any) -> MessageClass:
+def class_of(message: Any) -> TypedMessageClass:
     """Return how to convert *message*, which ``is_message``."""
     return message_class(type(message))
 
@@ -123,8 +125,6 @@ def class_of(message: Any) -> MessageClass:
 def is_message(given: object) -> bool:
     """Return whether *given* is an object of a class that ``message_class`` takes."""
     kind = type(given)
-    if kind in _PLAIN:
-        return False
     return dataclasses.is_dataclass(kind) or _is_model(kind) or _is_struct(kind)
 
 
@@ -152,7 +152,7 @@ def type_and_body(message_type: object, body: object) -> tuple[str, object]:
     return name, message_type
 
 
-def _of_msgspec(given: type) -> MessageClass:
+def _of_msgspec(given: type) -> TypedMessageClass:
     try:
         import msgspec
     except ModuleNotFoundError as error:
@@ -166,10 +166,12 @@ def _of_msgspec(given: type) -> MessageClass:
     except (TypeError, NameError, ValueError, RecursionError) as error:
         raise _refused(given, error) from error
     errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-    return MessageClass(_name(given), decode, msgspec.json.encode, _msgspec_reasons, errors)
+    return TypedMessageClass(
+        given, _name(given), decode, msgspec.json.encode, _msgspec_reasons, errors
+    )
 
 
-def _of_pydantic(given: Any) -> MessageClass:
+def _of_pydantic(given: Any) -> TypedMessageClass:
     from pydantic import TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 
@@ -186,7 +188,7 @@ def _of_pydantic(given: Any) -> MessageClass:
         return _pydantic_reasons(error, adapter)
 
     errors = (ValidationError, RecursionError)
-    return MessageClass(_name(given), adapter.validate_json, encode, reasons, errors)
+    return TypedMessageClass(given, _name(given), adapter.validate_json, encode, reasons, errors)
 
 
 def _refused(given: type, error: Exception) -> ConfigurationError:

@@ -18,7 +18,7 @@ from timeoutmgr.errors import (
     MessageTooLarge,
 )
 from timeoutmgr.message import headers
-from timeoutmgr.message.classes import class_of, is_message
+from timeoutmgr.message.classes import PLAIN, class_of, is_message
 from timeoutmgr.message.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
 
 DESTINATION_BYTES: Final = 199
@@ -273,11 +273,14 @@ def check_no_expiry(given: Mapping[str, str]) -> None:
         )
 
 
+_JSON: Final = frozenset({"application/json", "text/json"})
+
+
 def encode_body(body: object) -> tuple[bytes, str]:
     """Return *body* as bytes and its content type: bytes as they are, all else as JSON."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), "application/octet-stream"
-    if is_message(body):
+    if type(body) not in PLAIN and is_message(body):
         return class_of(body).write(body), "application/json"
     try:
         return json.dumps(body, allow_nan=False, ensure_ascii=False).encode(), "application/json"
@@ -293,14 +296,14 @@ def decode_body(body: bytes, content_type: str) -> Any:
 
     Raises ValueError (or RecursionError, for hostile nesting) where JSON is promised and is not.
     """
-    if is_json(content_type):
+    if content_type.partition(";")[0].strip().lower() in _JSON:
         return json.loads(body) if body else None
     return body
 
 
 def is_json(content_type: str) -> bool:
     """Return whether a body of *content_type* is JSON."""
-    return content_type.partition(";")[0].strip().lower() in {"application/json", "text/json"}
+    return content_type.partition(";")[0].strip().lower() in _JSON
 
 
 def _delay_micros(delay: timedelta | float) -> int:

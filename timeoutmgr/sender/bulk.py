@@ -13,9 +13,8 @@ from typing import Final, TypeAlias
 from timeoutmgr.contracts import Clock, RepeatKind, SendResult
 from timeoutmgr.database import as_database
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
-from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.sender.composer import Composed, DelayClock, SendOptions, Sent
+from timeoutmgr.sender.composer import Composed, DelayClock, Sent, ToSend
 from timeoutmgr.sender.in_transaction import wake_or_wait
 from timeoutmgr.sender.sender import Outlet
 from timeoutmgr.sender.window import SendingWindow
@@ -58,24 +57,6 @@ BURST_BYTES: Final = 64 * 1024
 """Bytes of bodies after which they are sent off, however few they are."""
 
 OnSent: TypeAlias = Callable[[Sequence[Sent]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ToSend:
-    """One message of a bulk: what ``Endpoint.send`` takes."""
-
-    destination: str
-    message_type: str
-    body: object
-    options: SendOptions = field(default_factory=SendOptions)
-
-    @classmethod
-    def of(
-        cls, destination: str, message: TypedMessage, options: SendOptions | None = None
-    ) -> "ToSend":
-        """Return *message* as a message of a bulk: an object that gives its type and body."""
-        message_type, body = type_and_body(message, NO_BODY)
-        return cls(destination, message_type, body, options or SendOptions())
 
 
 class BulkInterrupted(TimeoutManagerError):

@@ -1,6 +1,6 @@
 """From a call of ``send`` to a message with its headers, checked and routed. No I/O."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.message import headers
+from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import Micros, from_micros, to_timespan, to_wire
@@ -96,6 +97,28 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class ToSend:
+    """One message of a bulk, or of a send middleware: what ``Endpoint.send`` takes."""
+
+    destination: str
+    message_type: str
+    body: object
+    options: SendOptions = field(default_factory=SendOptions)
+
+    @classmethod
+    def of(
+        cls, destination: str, message: TypedMessage, options: SendOptions | None = None
+    ) -> "ToSend":
+        """Return *message* as a message of a bulk: an object that gives its type and body."""
+        message_type, body = type_and_body(message, NO_BODY)
+        return cls(destination, message_type, body, options or SendOptions())
+
+
+SendMiddleware: TypeAlias = Callable[[ToSend], ToSend]
+"""Returns the message to send in place of the message that a program gave."""
+
+
+@dataclass(frozen=True, slots=True)
 class Composed:
     """A message ready to be sent, and the answer for its sender.
 
@@ -129,6 +152,7 @@ class Composer:
     policy: SendingPolicy = PLAIN_SENDING
     goes_by_host: bool = False
     """Whether due times are compared with the host's clock though the queues have another."""
+    middleware: Sequence[SendMiddleware] = ()
 
     def compose(
         self,
@@ -149,6 +173,10 @@ class Composer:
         where it can be stored past a queue; Unsupported is raised if there is no such place. A
         relative delay counts from the time of *delay_clock*, or else of the endpoint's clock.
         """
+        if self.middleware:
+            changed = self._changed(ToSend(destination, message_type, body, options))
+            destination, message_type = changed.destination, changed.message_type
+            body, options = changed.body, changed.options
         now = self.clock.now()
         begin = now if options.deliver_at is not None else self._begin(options, now, delay_clock)
         due = due_of(options.delay, options.deliver_at, begin)
@@ -178,6 +206,17 @@ class Composer:
             due=from_micros(due),
         )
         return Composed(routed, sent, due, may_repeat=options.message_id is not None)
+
+    def _changed(self, message: ToSend) -> ToSend:
+        """Return *message* as middleware changes it, before any check of it."""
+        for each in self.middleware:
+            message = each(message)
+            if not isinstance(message, ToSend):
+                raise InvalidMessage(
+                    f"send middleware {each!r:.80} returned {message!r:.80}; return the ToSend "
+                    "that it got, or another"
+                )
+        return message
 
     def _begin(self, options: SendOptions, now: Micros, delay_clock: DelayClock | None) -> Micros:
         """Return the instant from which the relative delay of *options* counts."""

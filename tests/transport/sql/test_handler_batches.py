@@ -20,6 +20,7 @@ from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import ANY, HandlerStep
+from timeoutmgr.endpoint.middleware import CallNext, HandlerMiddleware
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -85,6 +86,7 @@ class Stand:
         doings: dict[str, Doing],
         mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE,
         alone: frozenset[str] = frozenset(),
+        middleware: Sequence[HandlerMiddleware] = (),
     ) -> None:
         self.now = 0.0
         self.stop = threading.Event()
@@ -105,6 +107,7 @@ class Stand:
             telemetry=self.telemetry,
             require_queues=require_none,
             alone=alone,
+            middleware=middleware,
         )
         self.pump = Pump(
             Consumption(
@@ -347,3 +350,30 @@ def test_the_neighbours_of_a_message_that_was_sent_to_nowhere_are_not_sent_twice
         waiting, there = stand.left()
         assert (waiting, len(there)) == (0, COUNT), "six messages were sent, and one has failed"
         assert {stand.calls[str(number)] for number in range(COUNT) if number != 3} == {1}
+
+
+@pytest.mark.parametrize("position", [0, 3, COUNT - 1])
+@pytest.mark.parametrize("failing", FAILING)
+def test_the_effects_of_middleware_share_the_savepoint_of_their_message(
+    transport: SqlTransport, ledger: Ledger, failing: Doing, position: int
+) -> None:
+    def note(context: HandlerContext, call_next: CallNext) -> None:
+        ledger.note(context)
+        call_next()
+
+    def pass_by(_ledger: Ledger, _context: HandlerContext) -> None:
+        return
+
+    def fail_only(_ledger: Ledger, context: HandlerContext) -> None:
+        failing(elsewhere, context)
+
+    elsewhere = Ledger(transport, f"{ledger.name}_else_")
+    doings: dict[str, Doing] = {str(number): pass_by for number in range(COUNT)}
+    stand = Stand(transport, ledger, {**doings, str(position): fail_only}, middleware=[note])
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (0, [str(position)])
+        assert ledger.ids() == [str(number) for number in range(COUNT) if number != position]
+        assert elsewhere.ids() == []
+    elsewhere.drop()

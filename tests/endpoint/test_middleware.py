@@ -1,0 +1,310 @@
+"""Middleware: around the handlers of each message, and before each send."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clock import FakeClock
+from tests.support.makers import a_composer, a_message, a_received
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr import (
+    Endpoint,
+    EndpointConfiguration,
+    HandlerContext,
+    Limits,
+    SendOptions,
+    ToSend,
+)
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handlers import ANY, HandlerStep
+from timeoutmgr.endpoint.middleware import CallNext, HandlerMiddleware
+from timeoutmgr.errors import (
+    ConfigurationError,
+    DestinationNotAllowed,
+    HandlerFailed,
+    InvalidMessage,
+)
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.testing.inbox import Inbox
+from timeoutmgr.transport.work import Work
+
+
+class Harness:
+    """Handlers of one endpoint in middleware, over a simulated transport; each notes its call."""
+
+    def __init__(self, *middleware: HandlerMiddleware) -> None:
+        self.noted: list[str] = []
+        self.transport, self.telemetry = FakeTransport("billing"), Counters()
+        clock = FakeClock()
+        self.step = HandlerStep(
+            queue="sales",
+            handlers={ANY: [self.noting("first"), self.noting("second")]},
+            composer=a_composer(clock),
+            clock=clock,
+            telemetry=self.telemetry,
+            middleware=middleware,
+        )
+
+    def noting(self, name: str) -> Callable[[object, HandlerContext], None]:
+        def handle(_body: object, context: HandlerContext) -> None:
+            self.noted.append(name)
+            context.send("billing", name, {})
+
+        return handle
+
+    def handle(self, *ids: str) -> Work:
+        batch = [a_received(a_message(each)) for each in ids or ("m1",)]
+        session = self.transport.session()
+        receiver = FakeReceiver(self.transport, "sales")
+        with Work(session, receiver, TransactionMode.RECEIVE_ONLY) as work:
+            self.step(batch, work)
+        return work
+
+
+def test_the_first_added_middleware_is_the_outermost_around_all_handlers_of_a_message() -> None:
+    def around(name: str) -> HandlerMiddleware:
+        def middleware(context: HandlerContext, call_next: CallNext) -> None:
+            harness.noted.append(f"{name} {context.message_id}")
+            call_next()
+            harness.noted.append(f"after {name}")
+
+        return middleware
+
+    harness = Harness(around("outer"), around("inner"))
+    harness.handle("m1", "m2")
+
+    each = ["first", "second", "after inner", "after outer"]
+    assert harness.noted == ["outer m1", "inner m1", *each, "outer m2", "inner m2", *each]
+    assert harness.telemetry.snapshot()["handled"] == 2
+
+
+def test_an_error_passes_through_middleware_and_fails_the_message() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def scope() -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            seen.append(str(error))
+            raise
+
+    def middleware(_context: HandlerContext, call_next: CallNext) -> None:
+        with scope():
+            call_next()
+
+    def failing(_body: object, context: HandlerContext) -> None:
+        context.send("billing", "Lost", {})
+        raise ValueError("no")
+
+    harness = Harness(middleware)
+    harness.step = replace(harness.step, handlers={ANY: [failing]})
+
+    with pytest.raises(ValueError, match="no"):
+        harness.handle()
+    assert seen == ["no"]
+    assert harness.transport.ids("billing") == []
+
+
+def test_an_error_of_a_middleware_fails_its_message_alone() -> None:
+    def middleware(context: HandlerContext, call_next: CallNext) -> None:
+        call_next()
+        if context.message_id == "m2":
+            raise ValueError("no")
+
+    harness = Harness(middleware)
+    work = harness.handle("m1", "m2", "m3")
+
+    assert [received.message.id for received, _error in work.failed] == ["m2"]
+    assert len(harness.transport.ids("billing")) == 4
+
+
+def test_a_message_whose_handlers_are_skipped_counts_as_handled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def duplicate(context: HandlerContext, _call_next: CallNext) -> None:
+        context.send("billing", "Seen", {})
+
+    harness = Harness(duplicate)
+    with caplog.at_level(logging.DEBUG, "timeoutmgr.endpoint.middleware"):
+        harness.handle()
+
+    assert harness.noted == []
+    assert len(harness.transport.ids("billing")) == 1
+    assert harness.telemetry.snapshot()["handled"] == 1
+    [record] = caplog.records
+    assert (record.levelname, vars(record)["event"]) == ("DEBUG", "handlers_skipped")
+
+
+def test_a_middleware_that_calls_next_twice_is_refused() -> None:
+    def twice(_context: HandlerContext, call_next: CallNext) -> None:
+        call_next()
+        call_next()
+
+    harness = Harness(twice)
+    with pytest.raises(HandlerFailed, match="called call_next twice"):
+        harness.handle()
+    assert harness.noted == ["first", "second"], "the handlers were not called again"
+    assert harness.transport.ids("billing") == []
+
+
+def test_a_middleware_that_returns_something_to_run_is_refused() -> None:
+    def lazy(_context: HandlerContext, call_next: CallNext) -> Any:
+        return (each for each in [call_next])
+
+    with pytest.raises(HandlerFailed, match="returned a generator"):
+        Harness(lazy).handle()
+
+
+async def coroutine(_context: HandlerContext, _call_next: CallNext) -> None:
+    """Run nothing when it is called."""
+
+
+def lonely(_context: HandlerContext) -> None:
+    """Take no call_next."""
+
+
+@pytest.mark.parametrize("wrong", [coroutine, lonely, "shop.ops:tenant"])
+def test_a_middleware_that_a_call_would_not_run_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a middleware"):
+        EndpointConfiguration("sales").add_middleware(wrong)
+
+
+@pytest.mark.parametrize("wrong", [coroutine, "shop.ops:tenant"])
+def test_a_send_middleware_that_a_call_would_not_run_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a send middleware"):
+        EndpointConfiguration("sales").add_send_middleware(wrong)
+
+
+@dataclass(frozen=True)
+class Bill:
+    order: str
+
+
+def tenant(message: ToSend) -> ToSend:
+    """Add the header of the tenant."""
+    options = message.options
+    return replace(message, options=replace(options, headers={**options.headers, "tenant": "acme"}))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> EndpointConfiguration:
+    config = EndpointConfiguration("sales")
+    config.use_transport(f"sqlite:///{tmp_path / 'sales.db'}")
+    config.use_persistence(f"sqlite:///{tmp_path / 'sales.db'}")
+    config.enable_feature(TimeoutManager())
+    return config
+
+
+def test_each_send_passes_the_middleware(
+    config: EndpointConfiguration,
+) -> None:
+    seen: list[str] = []
+
+    def count(message: ToSend) -> ToSend:
+        seen.append(message.message_type)
+        return message
+
+    inbox = Inbox()
+    config.add_send_middleware(tenant)
+    config.add_send_middleware(count)
+    config.add_handler("Told", inbox)
+
+    @config.handler(Bill)
+    def bill(_message: Bill, context: HandlerContext) -> None:
+        context.send("sales", "Told", 1)
+        context.send_local("Told", 2, delay=0.001)
+        context.reply("Told", 3)
+
+    with Endpoint(config) as endpoint:
+        endpoint.send("sales", Bill("A7"), headers={"own": "1"})
+        endpoint.send_local("Told", 4, delay=timedelta(milliseconds=1))
+        endpoint.send_many([ToSend("sales", "Told", 5)])
+        arrived = inbox.wait_for(5)
+
+    assert sorted(seen) == ["Bill", *["Told"] * 5]
+    assert {each.headers["tenant"] for each in arrived} == {"acme"}
+
+
+def test_send_middleware_runs_in_the_order_of_its_registration(
+    config: EndpointConfiguration,
+) -> None:
+    def named(name: str) -> Callable[[ToSend], ToSend]:
+        return lambda message: replace(message, message_type=message.message_type + name)
+
+    inbox = Inbox()
+    config.add_handler(ANY, inbox)
+    for name in ("a", "b"):
+        config.add_send_middleware(named(name))
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("x", {})
+        [arrival] = inbox.wait_for(1)
+
+    assert arrival.headers["NServiceBus.EnclosedMessageTypes"] == "xab"
+
+
+def test_the_checks_of_a_message_come_after_the_middleware(config: EndpointConfiguration) -> None:
+    config.limits = Limits(refused_destinations=("secret",))
+    config.add_send_middleware(lambda message: replace(message, destination="secret"))
+    endpoint = Endpoint(config)
+    with pytest.raises(DestinationNotAllowed):
+        endpoint.send("billing", "Bill", {})
+    endpoint.close()
+
+
+@pytest.mark.parametrize("returned", [None, SendOptions()])
+def test_a_send_middleware_that_returns_no_message_is_refused(
+    config: EndpointConfiguration, returned: Any
+) -> None:
+    config.add_send_middleware(lambda _message: returned)
+    endpoint = Endpoint(config)
+    with pytest.raises(InvalidMessage, match="return the ToSend"):
+        endpoint.send("billing", "Bill", {})
+    endpoint.close()
+
+
+def test_a_saga_that_middleware_gives_keeps_a_timeout_from_an_earlier_order_to_clear_it(
+    config: EndpointConfiguration,
+) -> None:
+    def saga(message: ToSend) -> ToSend:
+        return replace(message, options=replace(message.options, saga_id="s"))
+
+    inbox = Inbox()
+    config.add_send_middleware(saga)
+    config.add_handler("Remind", inbox)
+
+    @config.handler("Bill")
+    def bill(_message: object, context: HandlerContext) -> None:
+        context.clear_timeouts("s")
+        context.send_local("Remind", {}, delay=0.05)
+
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("Bill", {})
+        [arrival] = inbox.wait_for(1)
+
+    assert arrival.message_type == "Remind"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto-middleware.md"
+
+
+def test_the_program_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIMEOUTMGR_DATA", str(tmp_path / "sales.db"))
+    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    found: dict[str, Any] = {"__name__": "__main__"}
+
+    exec(compile(program, str(PAGE), "exec", dont_inherit=True), found)
+
+    assert capsys.readouterr().out == "acme: A7 is overdue\n"
