@@ -25,8 +25,8 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.endpoint.handlers import ANY, HandlerStep
-from timeoutmgr.endpoint.middleware import CallNext, HandlerMiddleware
+from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
+from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -97,6 +97,22 @@ def any_struct(message: msgspec.Struct, _context: HandlerContext) -> None:
 
 
 config.add_handler(Shipped, any_struct)
+
+
+def with_tenant(context: HandlerContext, call_next: Callable[[], None]) -> None:
+    """Call the handlers of a known tenant."""
+    if "tenant" in context.headers:
+        call_next()
+
+
+def add_tenant(message: ToSend) -> ToSend:
+    """Add a header."""
+    options = replace(message.options, headers={**message.options.headers, "tenant": "acme"})
+    return replace(message, options=options)
+
+
+config.add_middleware(with_tenant)
+config.add_send_middleware(add_tenant)
 
 
 def remind_typed(endpoint: Endpoint, orders: list[str], session: Session) -> None:

@@ -59,6 +59,8 @@ def typed(endpoint: Endpoint) -> None:
     endpoint.send_local(object())  # mistake: not a message
 
 
+config.add_middleware(bill)  # mistake: a handler
+config.add_send_middleware(lonely)  # mistake: not a function of a ToSend
 config.add_handler(Paid, overdue)  # mistake: class of the body
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity

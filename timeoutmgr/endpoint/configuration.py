@@ -14,8 +14,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable
 from timeoutmgr.endpoint.handled_classes import check_same_class, class_of_handler
-from timeoutmgr.endpoint.handlers import ANY, Body, Handler, TypedHandler
-from timeoutmgr.endpoint.middleware import HandlerMiddleware
+from timeoutmgr.endpoint.handlers import ANY, Body, Handler, HandlerMiddleware, TypedHandler
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,

@@ -16,7 +16,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.endpoint.handled_classes import read_typed
 from timeoutmgr.endpoint.handler_session import HandlerSession
-from timeoutmgr.endpoint.middleware import HandlerMiddleware, run_through
+from timeoutmgr.endpoint.middleware import CallNext, run_through
 from timeoutmgr.errors import (
     HandlerFailed,
     InvalidMessage,
@@ -64,6 +64,9 @@ Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
 Body = TypeVar("Body")
 TypedHandler: TypeAlias = Callable[[Body, "HandlerContext"], Sent | None]
 """A handler that gets an object of its class."""
+
+HandlerMiddleware: TypeAlias = Callable[["HandlerContext", CallNext], None]
+"""A function around the handlers of one message."""
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable if the final destination of a delayed message does not exist."""

@@ -1,26 +1,32 @@
-"""Middleware: functions of a program around its handlers, and before its sends."""
+"""Middleware: functions of a program around its handlers."""
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.errors import HandlerFailed
-
-if TYPE_CHECKING:
-    from timeoutmgr.endpoint.handlers import HandlerContext
 
 logger = logging.getLogger(__name__)
 
 CallNext: TypeAlias = Callable[[], None]
 """Calls the next middleware, and after the last the handlers of the message."""
 
-HandlerMiddleware: TypeAlias = Callable[["HandlerContext", CallNext], None]
-"""A function around the handlers of one message."""
+
+class NamesMessage(Protocol):
+    """A context that names its message for the log."""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+        ...
+
+
+Context = TypeVar("Context", bound=NamesMessage)
 
 
 def run_through(
-    middleware: Sequence[HandlerMiddleware], context: "HandlerContext", handle: CallNext
+    middleware: Sequence[Callable[[Context, CallNext], None]], context: Context, handle: CallNext
 ) -> None:
     """Call *middleware* around *handle*; the first is the outermost. Errors pass through."""
     if not middleware:
@@ -38,18 +44,14 @@ def run_through(
             "middleware %.80r skips the handlers of message %.80r",
             first,
             context.message_id,
-            extra={
-                "event": "handlers_skipped",
-                "message_id": context.message_id[:80],
-                "message_type": context.message_type[:80],
-            },
+            extra={"event": "handlers_skipped", "message_id": context.message_id[:80]},
         )
 
 
 class _CallOnce:
     """The ``call_next`` of a middleware, which would repeat the effects of the handlers."""
 
-    def __init__(self, middleware: HandlerMiddleware, rest: CallNext) -> None:
+    def __init__(self, middleware: object, rest: CallNext) -> None:
         self._middleware = middleware
         self._rest = rest
         self.was_called = False

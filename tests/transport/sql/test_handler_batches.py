@@ -19,8 +19,8 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.endpoint.handlers import ANY, HandlerStep
-from timeoutmgr.endpoint.middleware import CallNext, HandlerMiddleware
+from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
+from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
