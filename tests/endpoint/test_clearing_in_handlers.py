@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.endpoint.test_handlers import Harness, bill
 from tests.support.clock import START
 from tests.support.makers import SECOND
+from timeoutmgr import ToSend
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
@@ -125,3 +127,19 @@ def test_an_order_that_no_manager_takes_is_refused(
 ) -> None:
     with pytest.raises(error, match=sentence):
         clearing.order("order-7", START, "m1")
+
+
+def test_a_timeout_whose_saga_middleware_names_is_kept_from_an_earlier_clear() -> None:
+    def clear_and_remind(_body: object, context: HandlerContext) -> None:
+        context.clear_timeouts("order-7")
+        context.send("billing", "Remind", {}, delay=DAY, message_id="after")
+
+    def join_saga(message: ToSend) -> ToSend:
+        return replace(message, options=replace(message.options, saga_id="order-7"))
+
+    harness = Harness(Bill=[clear_and_remind])
+    composer = replace(harness.step.composer, middleware=[join_saga])
+    harness.step = replace(harness.step, composer=composer)
+    harness.handle(bill())
+
+    assert [kept(order) for order in orders(harness)] == [[timeout_id("sales", "after")]]

@@ -273,28 +273,6 @@ def test_a_send_middleware_that_returns_no_message_is_refused(
     endpoint.close()
 
 
-def test_a_saga_that_middleware_gives_keeps_a_timeout_from_an_earlier_order_to_clear_it(
-    config: EndpointConfiguration,
-) -> None:
-    def saga(message: ToSend) -> ToSend:
-        return replace(message, options=replace(message.options, saga_id="s"))
-
-    inbox = Inbox()
-    config.add_send_middleware(saga)
-    config.add_handler("Remind", inbox)
-
-    @config.handler("Bill")
-    def bill(_message: object, context: HandlerContext) -> None:
-        context.clear_timeouts("s")
-        context.send_local("Remind", {}, delay=0.05)
-
-    with Endpoint(config) as endpoint:
-        endpoint.send_local("Bill", {})
-        [arrival] = inbox.wait_for(1)
-
-    assert arrival.message_type == "Remind"
-
-
 PAGE = Path(__file__).parents[2] / "docs" / "howto-middleware.md"
 
 
