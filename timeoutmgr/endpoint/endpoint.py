@@ -295,6 +295,16 @@ class Endpoint:
         self._check_open()
         if not isinstance(message_type, str) or body is NO_BODY:
             message_type, body = type_and_body(message_type, body)
+        return self._send_named(destination, message_type, body, options, session)
+
+    def _send_named(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions,
+        session: "CallerSession | None",
+    ) -> Sent:
         if session is None:
             return self._compose_and_send(destination, message_type, body, options, None)
         with callers_connection(self._outlet, session) as connection:

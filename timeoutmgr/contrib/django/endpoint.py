@@ -19,8 +19,8 @@ from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import CombinationRefused
 
 if TYPE_CHECKING:
-    from timeoutmgr.sender.bulk import OnSent, ToSend
-    from timeoutmgr.sender.composer import SendOptions, Sent
+    from timeoutmgr.sender.bulk import OnSent
+    from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
     from timeoutmgr.sender.in_transaction import CallerSession
 
 
@@ -36,7 +36,7 @@ class DjangoEndpoint(Endpoint):
         super().__init__(config)
         self._using: Final = using
 
-    def _send(
+    def _send_named(
         self,
         destination: str,
         message_type: str,
@@ -45,7 +45,7 @@ class DjangoEndpoint(Endpoint):
         session: CallerSession | None,
     ) -> Sent:
         joined = _joined(self._using) if session is None else _without_django(session)
-        return super()._send(destination, message_type, body, options, joined)
+        return super()._send_named(destination, message_type, body, options, joined)
 
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, as ``Endpoint.send_many``; refused inside ``transaction.atomic``."""

@@ -6,21 +6,34 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session, scoped_session
 
 from timeoutmgr.database.commits import after_commit
+from timeoutmgr.errors import Unsupported
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, SessionTransaction
+    from sqlalchemy.orm import SessionTransaction
+
+    from timeoutmgr.sender.in_transaction import CallerSession
 
 
-def on_commit(session: Session | Connection, action: Callable[[], None]) -> None:
+def on_commit(session: CallerSession, action: Callable[[], None]) -> None:
     """Call *action* once *session* has committed, and never if it rolls back.
 
-    A session counts by itself: many tests keep it inside a transaction that they roll back.
+    A session counts by itself: many tests keep it inside a transaction that they roll back. Raises
+    Unsupported for a driver's own connection.
     """
+    if isinstance(session, scoped_session):
+        session = session()
     if isinstance(session, Connection):
         after_commit(session, action)
         return
+    if not isinstance(session, Session):
+        raise Unsupported(
+            f"session= with {session!r:.80} in a testing kit",
+            "the kit cannot follow the commit of a driver's own connection",
+            "Give a session or a connection of SQLAlchemy",
+        )
     waiting = session.info.get(_KEY)
     if waiting is None:
         waiting = session.info[_KEY] = _WaitingActions()

@@ -14,8 +14,7 @@ from timeoutmgr.testing.kit.transport import KitTransport
 from timeoutmgr.testing.kit.worker import KitWorker
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
+    from timeoutmgr.sender.in_transaction import CallerSession
 
 
 class KitEndpoint(Endpoint):
@@ -66,13 +65,13 @@ class KitEndpoint(Endpoint):
         """Create nothing; return the endpoint's queues."""
         return self._parts.queues
 
-    def _send(
+    def _send_named(
         self,
         destination: str,
         message_type: str,
         body: object,
         options: SendOptions,
-        session: "Session | Connection | None",
+        session: "CallerSession | None",
     ) -> Sent:
         if self._config.given.send_only and destination == self.name:
             raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
@@ -80,7 +79,7 @@ class KitEndpoint(Endpoint):
             self._clock.catch_up()
         if session is not None:
             return self._send_on_commit(destination, message_type, body, options, session)
-        sent = super()._send(destination, message_type, body, options, None)
+        sent = super()._send_named(destination, message_type, body, options, None)
         self.worker.store()
         self.sent_now()
         return sent
@@ -91,7 +90,7 @@ class KitEndpoint(Endpoint):
         message_type: str,
         body: object,
         options: SendOptions,
-        session: "Session | Connection",
+        session: "CallerSession",
     ) -> Sent:
         composed = self._parts.composer.compose(
             destination, message_type, body, options, stored=True
