@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
-from timeoutmgr.contracts.callables import check_callable
-from timeoutmgr.endpoint.handlers import ANY, Handler
+from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
+from timeoutmgr.endpoint.handlers import ANY, AnyHandler
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -33,7 +34,7 @@ DATA: Final = "TIMEOUTMGR_DATA"
 
 MOST_HANDLER_BATCH: Final = 500
 
-AnyHandler = TypeVar("AnyHandler", bound=Handler)
+Registered = TypeVar("Registered", bound=AnyHandler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,11 @@ class EndpointSettings:
     transport: Transport
     persistence: Persistence | None
     features: tuple[Feature, ...]
-    handlers: dict[str, tuple[Handler, ...]]
+    handlers: dict[str, tuple[AnyHandler, ...]]
     handled_alone: frozenset[str]
     """Message types of which each message is settled alone."""
+    without_session: frozenset[str]
+    """Message types whose coroutine handlers all do without ``context.session``."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
     transaction_mode: TransactionMode | None
@@ -58,6 +61,8 @@ class EndpointSettings:
     limits: Limits
     concurrency: int
     handler_batch: int
+    async_concurrency: int
+    shutdown_timeout: timedelta
     check_destinations: bool
     install: bool
     clock: Clock
@@ -79,6 +84,14 @@ class EndpointSettings:
         if not 1 <= self.handler_batch <= MOST_HANDLER_BATCH:
             raise ConfigurationError(
                 f"handler_batch must be from 1 to {MOST_HANDLER_BATCH}, got {self.handler_batch}"
+            )
+        if self.async_concurrency < 1:
+            raise ConfigurationError(
+                f"async_concurrency must be at least 1, got {self.async_concurrency}"
+            )
+        if self.shutdown_timeout < timedelta(0):
+            raise ConfigurationError(
+                f"shutdown_timeout must not be negative, got {self.shutdown_timeout}"
             )
         if self.send_only and self.handlers:
             raise ConfigurationError(
@@ -138,6 +151,10 @@ class EndpointConfiguration:
         self.concurrency = max(2, os.cpu_count() or 1)
         self.handler_batch = 100
         """Messages that a thread handles at most with one commit; a crash repeats no more."""
+        self.async_concurrency = 100
+        """Coroutine handlers that run at once at most; a crash repeats no more messages."""
+        self.shutdown_timeout = timedelta(seconds=20)
+        """Time that a stop gives to coroutine handlers before it cancels them."""
         self.check_destinations = True
         """Whether the destination of a delayed message must exist when it is sent."""
         self.install = True
@@ -151,8 +168,9 @@ class EndpointConfiguration:
         self._delayed_delivery: DelayedDeliverySettings | None = None
         self._persistence: Persistence | None = None
         self._features: dict[str, Feature] = {}
-        self._handlers: dict[str, list[Handler]] = {}
+        self._handlers: dict[str, list[AnyHandler]] = {}
         self._handled_alone: set[str] = set()
+        self._with_session: set[str] = set()
         self._hooks: list[CriticalErrorHook] = []
         self._external: str | None = None
         self._manager_disabled = ManagerDisabled.NOT_SAID
@@ -267,27 +285,38 @@ class EndpointConfiguration:
         self._hooks.append(hook)
 
     def handler(
-        self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[AnyHandler], AnyHandler]:
+        self,
+        message_type: str = ANY,
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
+    ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a function as a handler of *message_type*.
 
-        The function gets the decoded body and a HandlerContext. With *batch* 1 each message of the
-        type is settled alone, for a handler that ends its transaction itself, by DDL on MySQL say.
+        The function gets the decoded body and a HandlerContext; a coroutine function gets an
+        AsyncHandlerContext. With *batch* 1 each message of the type is settled alone, for a handler
+        that ends its transaction itself, by DDL on MySQL say. With *session* False a coroutine
+        function uses no ``context.session``: it runs beside others in each transaction mode.
         """
 
-        def register(handler: AnyHandler) -> AnyHandler:
-            self.add_handler(message_type, handler, batch=batch)
+        def register(handler: Registered) -> Registered:
+            self.add_handler(message_type, handler, batch=batch, session=session)
             return handler
 
         return register
 
     def add_handler(
-        self, message_type: str, handler: Handler, *, batch: Literal[1] | None = None
+        self,
+        message_type: str,
+        handler: AnyHandler,
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
     ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
 
-        Raises ConfigurationError for a coroutine function, a generator function, and a function
-        that does not take a message and a context.
+        Raises ConfigurationError for a generator function, and a function that does not take a
+        message and a context.
         """
         self._check_open()
         if not isinstance(message_type, str) or not message_type:
@@ -296,10 +325,18 @@ class EndpointConfiguration:
             raise ConfigurationError(
                 f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
             )
-        check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
+        role = f"a handler of {message_type!r:.80}"
+        check_callable(handler, role, ("message", "context"), may_await=True)
+        if session is not None and (session or not is_coroutine_function(handler)):
+            raise ConfigurationError(
+                f"session of {role} is left out, or False for a coroutine function (async def) "
+                f"that uses no context.session; got {session!r:.80} with {handler!r:.80}"
+            )
         self._handlers.setdefault(message_type, []).append(handler)
         if batch == 1:
             self._handled_alone.add(message_type)
+        if session is None:
+            self._with_session.add(message_type)
 
     def settings(self) -> EndpointSettings:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
@@ -312,6 +349,7 @@ class EndpointConfiguration:
             features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
             handled_alone=frozenset(self._handled_alone),
+            without_session=frozenset(self._handlers.keys() - self._with_session),
             hooks=tuple(self._hooks),
             critical_action=_member(
                 CriticalAction, self.critical_error_action, "critical_error_action"
@@ -327,6 +365,8 @@ class EndpointConfiguration:
             limits=self.limits.of_endpoint(self.name, self.error_queue),
             concurrency=self.concurrency,
             handler_batch=self.handler_batch,
+            async_concurrency=self.async_concurrency,
+            shutdown_timeout=self.shutdown_timeout,
             check_destinations=self.check_destinations,
             install=self.install,
             clock=self.clock,

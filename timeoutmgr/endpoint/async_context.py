@@ -1,0 +1,41 @@
+"""The context of a coroutine handler."""
+
+from typing import TYPE_CHECKING, Final
+
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.sender.composer import DelayClock
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+BESIDE_OTHERS: Final = (
+    "this coroutine handler runs beside others (session=False), without a transaction of its own; "
+    "register it without session=False to use context.session"
+)
+
+
+class AsyncHandlerContext(HandlerContext):
+    """The context of a message, as a coroutine handler sees it.
+
+    All handlers of a message collect their sends in one place. A send is not awaited: it only
+    collects.
+    """
+
+    def __init__(
+        self, context: HandlerContext, delay_clock: DelayClock, *, refusal: str | None = None
+    ) -> None:
+        vars(self).update(vars(context))
+        self._delay_clock = delay_clock
+        self._refusal = refusal
+
+    @property
+    def session(self) -> "AsyncSession":  # type: ignore[override]  # its methods are awaited
+        """An AsyncSession inside the transaction that also settles this message.
+
+        The endpoint commits. A rollback or commit of the session ends at a savepoint. Its
+        statements run one after the other. Raises RuntimeError, with the remedy, in modes without
+        a transaction, and for a handler with ``session=False``.
+        """
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
+        return self._session.open_async()
