@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         TimeoutState,
         TransactionMode,
     )
+    from timeoutmgr.endpoint.async_context import AsyncHandlerContext
+    from timeoutmgr.endpoint.async_endpoint import AsyncEndpoint
+    from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.endpoint.handlers import HandlerContext
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 _register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
 __all__ = [
+    "AsyncEndpoint",
+    "AsyncHandlerContext",
+    "AsyncTimeouts",
     "BulkInterrupted",
     "CancelResult",
     "ChangeResult",
@@ -63,6 +69,9 @@ __all__ = [
 
 _MODULES = {
     "contracts": "CancelResult ChangeResult OnConflict RepeatKind TimeoutState TransactionMode",
+    "endpoint.async_context": "AsyncHandlerContext",
+    "endpoint.async_endpoint": "AsyncEndpoint",
+    "endpoint.async_timeouts": "AsyncTimeouts",
     "endpoint.configuration": "EndpointConfiguration",
     "endpoint.endpoint": "Endpoint",
     "endpoint.handlers": "HandlerContext",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
 from timeoutmgr.endpoint.thread_calls import SERVING, ThreadCalls
 from timeoutmgr.errors import ConfigurationError, Unsupported
@@ -48,29 +50,47 @@ def async_session(session: Session) -> "AsyncSession":
     class HandlerAsyncSession(AsyncSession):
         """An AsyncSession on a connection that has no asyncio face."""
 
-        async def connection(self, *_given: Any, **_keywords: Any) -> "AsyncConnection":
-            """Refuse; the connection belongs to a driver without asyncio."""
-            raise Unsupported(
-                "context.session.connection()",
-                "the transaction that settles the message has no AsyncConnection",
-                "Use session.execute, or await session.run_sync(lambda s: s.connection()...)",
+        async def execute(self, *given: Any, **keywords: Any) -> Any:
+            """Execute a statement and return its rows, which the driver has read."""
+            options = {**(keywords.pop("execution_options", None) or {}), "prebuffer_rows": True}
+            return await self.run_sync(
+                lambda inside: inside.execute(*given, execution_options=options, **keywords)
             )
 
+        async def connection(self, *_given: Any, **_keywords: Any) -> "AsyncConnection":
+            """Refuse: the driver's connection has no asyncio face."""
+            raise _refused("connection()", "await session.run_sync(lambda s: s.connection()...)")
+
+        async def stream(self, *_given: Any, **_keywords: Any) -> Any:
+            """Refuse: the driver would wait for the server on the loop."""
+            raise _refused("stream()", "session.execute, with a LIMIT for many rows")
+
+    if not isinstance(session, LazySession):  # a plain handler of the message has opened it
+        _serve_statements(session.connection())
     made: Any = HandlerAsyncSession
     return made(sync_session_class=lambda **_given: session)  # type: ignore[no-any-return]  # above
 
 
+def _refused(method: str, instead: str) -> Unsupported:
+    return Unsupported(
+        f"context.session.{method}",
+        "the transaction that settles the message is on a connection without asyncio",
+        f"Use {instead}",
+    )
+
+
 def _in_serving_thread(function: Callable[[], Any]) -> Any:
+    calls = _serving()
+    return function() if calls is None else await_only(calls.run(function))
+
+
+def _serving() -> ThreadCalls | None:
+    """Return the calls to pass a statement to; None if this thread is to execute it itself."""
     calls = SERVING.get()
-    if calls is None or calls.is_here():
-        return function()
-    return _awaited(calls, function)
-
-
-def _awaited(calls: ThreadCalls, function: Callable[[], Any]) -> Any:
-    from sqlalchemy.util import await_only
-
-    return await_only(calls.run(function))
+    # A thread that a handler begins, by asyncio.to_thread say, has its context variables too.
+    if calls is None or not calls.is_on_loop() or not in_greenlet():
+        return None
+    return calls
 
 
 def _serve_statements(connection: Connection) -> None:
@@ -98,8 +118,8 @@ def _do_execute_no_params(cursor: Any, statement: str, context: Any) -> bool:
 
 def _passed(execute: Callable[[], object]) -> bool:
     """Return whether the statement was executed, by the serving thread."""
-    calls = SERVING.get()
-    if calls is None or calls.is_here():
+    calls = _serving()
+    if calls is None:
         return False
-    _awaited(calls, execute)
+    await_only(calls.run(execute))
     return True

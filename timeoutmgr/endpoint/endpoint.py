@@ -61,7 +61,7 @@ class Endpoint:
                 'config = EndpointConfiguration("sales")'
             )
         self._parts = assemble(config.settings())
-        self._outlet = self._parts.outlet
+        self._outlet = self._outlet_inside = self._parts.outlet
         config.freeze()
         self._lock = threading.RLock()
         self._runner: Runner | None = None
@@ -249,11 +249,11 @@ class Endpoint:
             stored=session is not None,
             delay_clock=self._parts.sender.now
             if session is None
-            else lambda: time_in(self._outlet, session),
+            else lambda: time_in(self._outlet_inside, session),
         )
         with installation.schema_expected(self._parts):
             if session is not None:
-                return send_inside(self._outlet, composed, session)
+                return send_inside(self._outlet_inside, composed, session)
             self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 

@@ -6,7 +6,6 @@ thread, which has nothing else to do: the calls run one after the other, and blo
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -22,14 +21,16 @@ class ThreadCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._thread = threading.get_ident()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_over = False
         self._error: Exception | None = None
 
-    def is_here(self) -> bool:
-        """Return whether this is the serving thread."""
-        return threading.get_ident() == self._thread
+    def is_on_loop(self) -> bool:
+        """Return whether the calling thread runs the loop of the coroutine."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def serve(self) -> None:
         """Run calls until the coroutine has ended; raise its error."""

@@ -18,7 +18,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.endpoint.handlers import ANY, HandlerStep
+from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerStep
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -74,7 +74,10 @@ def require_none(queues: Sequence[str]) -> None:
 
 
 class Stand:
-    """A pump over the queue ``q``, whose handler does, by message id, what *doings* say."""
+    """A pump over the queue ``q``, whose handler does, by message id, what *doings* say.
+
+    Another *handler* takes the place of that handler.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Stand:
         ledger: Ledger,
         doings: dict[str, Doing],
         mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE,
+        handler: Handler | None = None,
     ) -> None:
         self.session = transport.session()
         self.receiver = self.session.receiver("q", prefetch=2 * COUNT)
@@ -98,7 +102,7 @@ class Stand:
                 queue="q",
                 step=HandlerStep(
                     queue="q",
-                    handlers={ANY: [handle]},
+                    handlers={ANY: [handler or handle]},
                     composer=a_composer(clock, delays=lambda outgoing, _due: outgoing),
                     clock=clock,
                     telemetry=self.telemetry,
