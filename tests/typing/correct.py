@@ -3,9 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from timeoutmgr import (
+    AsyncEndpoint,
+    AsyncHandlerContext,
     CancelResult,
     CriticalErrorContext,
     Endpoint,
@@ -42,6 +46,19 @@ def bill(message: dict[str, Any], context: HandlerContext) -> None:
         context.send("audit", "Again", message, headers={"saga": context.saga_id})
 
 
+@config.handler("Fetch", session=False)
+async def fetch(message: dict[str, Any], context: HandlerContext) -> None:
+    """Answer from a coroutine, which needs no session."""
+    context.reply("Fetched", message)
+
+
+@config.handler("Book")
+async def book(message: dict[str, Any], context: AsyncHandlerContext) -> Sent:
+    """Book in the transaction of the message."""
+    await context.session.execute(text("INSERT INTO bookings VALUES (:id)"), message)
+    return context.send_local("Booked", message, delay=5)
+
+
 class Reminders:
     """Handlers that are methods."""
 
@@ -72,6 +89,14 @@ def remind(endpoint: Endpoint, orders: list[str], session: Session) -> CancelRes
     for pending in endpoint.timeouts.list(due_before=datetime.now(UTC), limit=10):
         endpoint.timeouts.reschedule(pending.id, delay=timedelta(minutes=1))
     return None if first.id is None else endpoint.timeouts.cancel(first.id)
+
+
+async def remind_from_a_loop(endpoint: AsyncEndpoint, session: AsyncSession) -> list[str]:
+    """Send and list, awaiting each call."""
+    await endpoint.send("billing", "Bill", {}, delay=timedelta(hours=1), on_conflict="replace")
+    await endpoint.send_local("Remind", {}, session=session, saga_id="7")
+    await endpoint.send_many([ToSend("billing", "Bill", {})])
+    return [one.id async for one in endpoint.timeouts.list(limit=10)]
 
 
 if __name__ == "__main__":

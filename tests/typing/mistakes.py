@@ -1,5 +1,6 @@
 """Eight mistakes of a user, each on a line that says so; type checkers find these lines alone."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext
@@ -12,9 +13,10 @@ def lonely(message: dict[str, Any]) -> None:
     print(message)
 
 
-async def later(message: dict[str, Any], context: HandlerContext) -> None:
-    """Send nothing: a call only makes a coroutine."""
+async def later(message: dict[str, Any], context: HandlerContext) -> AsyncIterator[None]:
+    """Send nothing: a call only makes a generator."""
     context.reply("Paid", message)
+    yield
 
 
 def bill(message: dict[str, Any], context: HandlerContext) -> None:
@@ -32,4 +34,4 @@ def remind(endpoint: Endpoint) -> None:
 
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity
-config.add_handler("Bill", later)  # mistake: coroutine function
+config.add_handler("Bill", later)  # mistake: asynchronous generator

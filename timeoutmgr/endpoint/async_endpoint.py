@@ -44,7 +44,7 @@ class AsyncEndpoint:
     def __init__(self, config: EndpointConfiguration, *, threads: int = 8) -> None:
         if threads < 1:
             raise ConfigurationError(f"threads must be at least 1, got {threads}")
-        self._threads = CallThreads(threads)
+        self._threads = CallThreads(config.name, threads)
         self._endpoint = _EndpointOnLoop(config, self._threads)
 
     @property

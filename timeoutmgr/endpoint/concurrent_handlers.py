@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr.contracts import Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.endpoint.async_context import BESIDE_OTHERS, AsyncHandlerContext
 from timeoutmgr.endpoint.awaited_handler import CarriedClock
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
@@ -82,14 +83,15 @@ class ConcurrentHandlerStep:
         """Send what the handlers sent, in the order of their ends; fail what has failed."""
         handled: list[HandledMessage] = []
         for outcome in outcomes:
-            context = outcome.effects
-            try:
-                if outcome.error is not None:
-                    raise outcome.error
-                if isinstance(context, HandlerContext):
+            error, context = outcome.error, outcome.effects
+            if error is None and isinstance(context, HandlerContext):
+                try:
                     handled.append(HandledMessage(outcome.received, context.keep()))
-            except Exception as error:
+                except Exception as refusal:  # a delayed message to a missing queue
+                    error = refusal
+            if error is not None:
                 work.fail(outcome.received, error)
+        reach("handler.kept")
         self._step.finish(handled, work, alone=len(outcomes) == 1)
 
     async def _run(

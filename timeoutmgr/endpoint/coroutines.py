@@ -109,12 +109,11 @@ class HandlerCoroutines:
             self.cancel(task)
 
     def _error_of(self, task: "asyncio.Task[object]") -> Exception | None:
-        if task.cancelled():
-            if task in self._cancelled:
-                return HandlerStopped()
-            return HandlerFailed(asyncio.CancelledError("the handler cancelled itself"))
-        error = task.exception()
-        return error if error is None or isinstance(error, Exception) else HandlerFailed(error)
+        try:
+            error = task.exception()
+        except asyncio.CancelledError as cancelled:
+            return HandlerStopped() if task in self._cancelled else _failed(cancelled)
+        return error if error is None or isinstance(error, Exception) else _failed(error)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None, "handlers run between start and stop"
@@ -136,6 +135,12 @@ class _Running:
     def _cancel(self) -> None:
         if self.task is not None:  # calls of the loop run in order: it is created by now
             self._coroutines.cancel(self.task)
+
+
+def _failed(error: BaseException) -> HandlerFailed:
+    failed = HandlerFailed(error)
+    failed.__cause__ = error
+    return failed
 
 
 async def _guarded(begin: Begin) -> object:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from timeoutmgr.contracts import Transaction
+from timeoutmgr.errors import EndpointClosed
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.sender.sender import Sender
@@ -21,16 +22,20 @@ Result = TypeVar("Result")
 class CallThreads:
     """A bounded pool of threads for the calls of one endpoint; they begin with the first call."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, endpoint: str, most: int) -> None:
+        self._endpoint = endpoint
         self._pool: Final = ThreadPoolExecutor(most, thread_name_prefix="timeoutmgr-call")
 
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run *function* in a thread, with the context variables of the caller.
 
         A cancelled call that has not begun does not happen. A call that has begun goes on in its
-        thread; if it fails, a log line names the error.
+        thread; if it fails, a log line names the error. Raises EndpointClosed after ``close``.
         """
-        future: Future[Result] = self._pool.submit(copy_context().run, function)
+        try:
+            future = self._pool.submit(copy_context().run, function)
+        except RuntimeError as error:
+            raise EndpointClosed(self._endpoint) from error
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
