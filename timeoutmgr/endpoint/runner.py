@@ -65,20 +65,22 @@ class Runner:
         self._stop.set()
         for each in self._pumps:
             each.pump.interrupt()
-        coroutines = self._parts.coroutines
+        coroutines, patience = self._parts.coroutines, _JOIN
         if coroutines is not None:
-            coroutines.stop_within(self._parts.settings.shutdown_timeout.total_seconds())
+            shutdown_timeout = self._parts.settings.shutdown_timeout.total_seconds()
+            coroutines.stop_within(shutdown_timeout)
+            patience += shutdown_timeout
         for task in self._parts.features.tasks:
             task.stop()
         for thread in self._threads:
             if thread is threading.current_thread() or (coroutines and coroutines.is_here()):
                 continue  # a handler or hook that stops its own endpoint
-            thread.join(_JOIN)
+            thread.join(patience)
             if thread.is_alive():
                 logger.error(
                     "thread %s did not end within %.0f s",
                     thread.name,
-                    _JOIN,
+                    patience,
                     extra=self._fields("thread_lingers"),
                 )
         self._threads.clear()
