@@ -24,7 +24,7 @@ from timeoutmgr.transport.work import Work
 
 @dataclass(frozen=True, slots=True)
 class WorkAtOnce:
-    """The unit of work that a coroutine sees: its effects are settled later, with others'."""
+    """The unit of work that a coroutine sees; the pump settles its effects later."""
 
     clock: CarriedClock
     is_atomic: bool
@@ -40,7 +40,7 @@ class WorkAtOnce:
 
 
 class ConcurrentHandlerStep:
-    """Runs the handlers of *handlers* on the loop, and settles what they sent."""
+    """Runs coroutine handlers on the loop, and settles the messages that they sent."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConcurrentHandlerStep:
         self._work = work
 
     def handles(self, received: Received) -> bool:
-        """Return whether all handlers of the message's type run at once with others."""
+        """Return whether the handlers of the message's type run beside other messages."""
         return self._step.type_of(received.message) in self._handlers
 
     def begin(
@@ -80,7 +80,7 @@ class ConcurrentHandlerStep:
         return self._coroutines.begin(lambda: self._run(prepared, context, received), end)
 
     def settle(self, outcomes: Sequence[HandlingOutcome], work: Work) -> None:
-        """Send what the handlers sent, in the order of their ends; fail what has failed."""
+        """Send what handlers sent, in the order of their ends; fail each failed message."""
         handled: list[HandledMessage] = []
         for outcome in outcomes:
             error, context = outcome.error, outcome.effects

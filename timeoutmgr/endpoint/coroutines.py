@@ -39,7 +39,7 @@ class HandlerCoroutines:
         """Let go of the loop; coroutines that still run are cancelled if it ends."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            # The loop may end now, and cancels what is left: that is a stop, not a failure.
+            # The loop may end now and cancel the rest: that is a stop, not a failure.
             loop.call_soon_threadsafe(self._disarm)
             loop.call_soon_threadsafe(self._cancel_all)
             PROCESS_LOOP.release()

@@ -52,7 +52,7 @@ class ConcurrentPump(Pump):
         if self._outage is not None:
             self._wait_out(flight, wait)
             return 0
-        self._room = self._concurrent.slots.take(self._most)
+        self._room = self._concurrent.slots.reserve(self._most)
         if not self._room:
             self._wait_for_a_slot(flight, receiver, wait)
             return 0
@@ -133,7 +133,7 @@ class ConcurrentPump(Pump):
         flight.wait(wait)
 
     def _settle_ended(self, session: TransportSession, receiver: Receiver) -> None:
-        ended = self._flight_of(receiver).take_ended()
+        ended = self._flight_of(receiver).collect_ended()
         if ended:
             self._settle(ended, session, receiver)
 

@@ -60,12 +60,12 @@ class Slots:
         """Notified when a message ended or a slot became free; its lock guards both."""
         self.free = count
 
-    def take(self, most: int) -> int:
+    def reserve(self, most: int) -> int:
         """Reserve up to *most* slots; return how many."""
         with self.changed:
-            taken = min(most, self.free)
-            self.free -= taken
-            return taken
+            reserved = min(most, self.free)
+            self.free -= reserved
+            return reserved
 
     def give(self, count: int) -> None:
         """Free *count* slots."""
@@ -121,7 +121,7 @@ class InFlight:
             if number in self._running:
                 self._running[number] = cancel
 
-    def take_ended(self) -> Sequence[EndedAttempt]:
+    def collect_ended(self) -> Sequence[EndedAttempt]:
         """Return the attempts that ended since the last call, in the order of their ends."""
         with self._slots.changed:
             ended, self._ended = self._ended, []

@@ -205,7 +205,7 @@ class Pump:
                 self._receiver = None
 
     def _finish(self, session: TransportSession, receiver: Receiver) -> None:
-        """Settle what a stopped pump has begun; a step that returns has left nothing begun."""
+        """Settle the messages in flight of a stopped pump; here a step has ended with its call."""
 
     @property
     def _limit(self) -> int:
