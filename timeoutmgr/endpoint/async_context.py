@@ -1,12 +1,17 @@
 """The context of a coroutine handler."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from timeoutmgr.endpoint.handlers import HandlerContext
-from timeoutmgr.sender.composer import DelayClock
+from timeoutmgr.endpoint.handlers import Handler, HandlerContext
+from timeoutmgr.sender.composer import DelayClock, Sent
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
+
+AsyncHandler: TypeAlias = Callable[[Any, "AsyncHandlerContext"], Coroutine[Any, Any, Sent | None]]
+"""A coroutine function, which the endpoint runs on its event loop."""
+AnyHandler: TypeAlias = Handler | AsyncHandler
 
 BESIDE_OTHERS: Final = (
     "this coroutine handler runs beside others (session=False), without a transaction of its own; "

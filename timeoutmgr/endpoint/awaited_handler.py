@@ -4,9 +4,9 @@ import threading
 from typing import Final
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.endpoint.async_context import AsyncHandlerContext
+from timeoutmgr.endpoint.async_context import AsyncHandler, AsyncHandlerContext
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
-from timeoutmgr.endpoint.handlers import AsyncHandler, HandlerContext
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.endpoint.thread_calls import SERVING, ThreadCalls
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.sender.composer import DelayClock

@@ -6,11 +6,10 @@ from typing import Final
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.endpoint.async_context import BESIDE_OTHERS, AsyncHandlerContext
+from timeoutmgr.endpoint.async_context import BESIDE_OTHERS, AsyncHandler, AsyncHandlerContext
 from timeoutmgr.endpoint.awaited_handler import CarriedClock
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.handlers import (
-    AsyncHandler,
     HandledMessage,
     HandlerContext,
     HandlerStep,

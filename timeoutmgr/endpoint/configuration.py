@@ -13,7 +13,7 @@ from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
-from timeoutmgr.endpoint.handlers import ANY, AnyHandler
+from timeoutmgr.endpoint.handlers import ANY
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -29,12 +29,15 @@ from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters, Telemetry
 
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.async_context import AnyHandler
+
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 MOST_HANDLER_BATCH: Final = 500
 
-Registered = TypeVar("Registered", bound=AnyHandler)
+Registered = TypeVar("Registered", bound="AnyHandler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class EndpointSettings:
     transport: Transport
     persistence: Persistence | None
     features: tuple[Feature, ...]
-    handlers: dict[str, tuple[AnyHandler, ...]]
+    handlers: "dict[str, tuple[AnyHandler, ...]]"
     handled_alone: frozenset[str]
     """Message types of which each message is settled alone."""
     without_session: frozenset[str]
@@ -308,7 +311,7 @@ class EndpointConfiguration:
     def add_handler(
         self,
         message_type: str,
-        handler: AnyHandler,
+        handler: "AnyHandler",
         *,
         batch: Literal[1] | None = None,
         session: Literal[False] | None = None,

@@ -5,11 +5,12 @@ from typing import Final, cast
 
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.contracts.callables import is_coroutine_function
+from timeoutmgr.endpoint.async_context import AnyHandler, AsyncHandler
 from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
 from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
-from timeoutmgr.endpoint.handlers import AnyHandler, AsyncHandler, Handler, HandlerStep
+from timeoutmgr.endpoint.handlers import Handler, HandlerStep
 from timeoutmgr.sender.sender import Sender
 from timeoutmgr.transport.in_flight import ConcurrentHandling, Slots
 from timeoutmgr.transport.work import ATOMIC

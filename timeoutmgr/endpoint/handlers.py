@@ -1,7 +1,7 @@
 """Handlers of an endpoint: a step that calls them, and the context from which they send."""
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -42,15 +42,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from timeoutmgr.contracts import DeliveryOptions
-    from timeoutmgr.endpoint.async_context import AsyncHandlerContext
 
 logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
 """A plain function; the type has no room for a coroutine, whose body a call would not run."""
-AsyncHandler: TypeAlias = Callable[[Any, "AsyncHandlerContext"], Coroutine[Any, Any, Sent | None]]
-"""A coroutine function, which the endpoint runs on its event loop."""
-AnyHandler: TypeAlias = Handler | AsyncHandler
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable if the final destination of a delayed message does not exist."""
