@@ -11,8 +11,8 @@ from tests import house, measures
 MOST_FILES_ENTERED = 66
 MOST_FUNCTIONS_ENTERED = 420
 """Of one delayed message; a few more or fewer, since the poller may look once more."""
-MOST_LINES = 61950
-MOST_FILES = 356
+MOST_LINES = 63780
+MOST_FILES = 369
 MOST_ROOMS = 26
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
@@ -23,6 +25,7 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import Count
+from timeoutmgr.endpoint.off_loop import CallThreads
 from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
@@ -253,3 +256,48 @@ def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:
     run(main)
     with pytest.raises(ConfigurationError, match="threads must be at least 1"):
         AsyncEndpoint(configuration(sqlite_url), threads=0)
+
+
+def test_it_runs_until_a_signal_asks_it_to_end(sqlite_url: str) -> None:
+    inbox = Inbox()
+    config = configuration(sqlite_url)
+    config.add_handler("Ping", inbox)
+
+    async def main() -> None:
+        endpoint = AsyncEndpoint(config)
+        await endpoint.install()
+        await endpoint.send_local("Ping", {})
+        running = asyncio.create_task(endpoint.run())
+        await came(inbox)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+        with pytest.raises(EndpointClosed):
+            await endpoint.send_local("Ping", {})
+
+    run(main)
+
+
+def test_a_failure_that_no_task_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    begun, finish, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        assert finish.wait(PATIENCE)
+        raise ValueError("away")
+
+    async def main() -> None:
+        threads = CallThreads("sales", 1)
+        calling = asyncio.create_task(threads.run(call))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        waiting = asyncio.create_task(threads.run(logged.set))
+        await asyncio.sleep(0)
+        for task in (calling, waiting):
+            task.cancel()
+        await asyncio.gather(calling, waiting, return_exceptions=True)
+        finish.set()
+        await asyncio.to_thread(threads.close)
+
+    run(main)
+
+    assert "a call that no task waits for failed: away" in caplog.text
+    assert not logged.is_set(), "a cancelled call that has not begun does not happen"

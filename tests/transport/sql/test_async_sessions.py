@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from tests.support.clock import FakeClock
 from tests.transport.sql.test_handler_batches import COUNT, Ledger, Stand
 from timeoutmgr import AsyncHandlerContext
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_database
+from timeoutmgr.endpoint.async_session import async_session
 from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
-from timeoutmgr.errors import StorageUnavailable, Unsupported
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable, Unsupported
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -240,3 +242,12 @@ def test_a_statement_that_is_cancelled_is_seen_to_its_end(stand: Make, ledger: A
 
         assert made.left() == (0, [])
         assert set(ledger.ids()) >= {str(number) for number in range(COUNT) if number != 3}
+
+
+def test_without_greenlet_the_session_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("timeoutmgr.endpoint.async_session.find_spec", lambda _name: None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'timeoutmgr\[asyncio\]'"):
+        async_session(Session())
