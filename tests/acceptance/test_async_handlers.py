@@ -163,7 +163,9 @@ def test_a_coroutine_that_a_stop_cancels_leaves_its_message_in_the_queue(place: 
     party.endpoint.stop()
 
     assert undone == ["Wait-0"]
-    assert party.telemetry.counted("moved_to_error") == 0
+    assert party.telemetry.counted("handlers_stopped") == 1
+    for event in ("moved_to_error", "immediate_retries", "delayed_retries"):
+        assert party.telemetry.counted(event) == 0
     again = Party(place)
     again.start()
     assert [arrival.id for arrival in again.inbox.wait_for(1)] == ["Wait-0"]
