@@ -33,12 +33,15 @@ class LazySession(Session):
     def __init__(self, open_connection: Callable[[], Connection]) -> None:
         super().__init__(join_transaction_mode="create_savepoint")
         self._open_connection = open_connection
+        self._opened: Connection | None = None
 
     def get_bind(self, *_given: Any, **_keywords: Any) -> Connection:
         """Return the connection of the transaction that settles the message."""
-        connection: Connection = _in_serving_thread(self._open_connection)
-        _serve_statements(connection)
-        return connection
+        if self._opened is None:  # asked for each statement
+            connection: Connection = _in_serving_thread(self._open_connection)
+            _serve_statements(connection)
+            self._opened = connection
+        return self._opened
 
 
 def async_session(session: Session) -> "AsyncSession":

@@ -210,6 +210,7 @@ def test_the_loop_goes_on_while_a_statement_waits_for_a_lock(
 
     async def wait_for_the_lock(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
         nonlocal ticks
+        await context.session.execute(text("SELECT 1"))  # the next tick executes a statement
         waiting = asyncio.create_task(ledger.note_async(context))
         for _ in range(100):
             await asyncio.sleep(0)
