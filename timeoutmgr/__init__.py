@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         TransactionMode,
     )
     from timeoutmgr.database.borrowed import DriverTransaction
+    from timeoutmgr.endpoint.async_context import AsyncHandlerContext
+    from timeoutmgr.endpoint.async_endpoint import AsyncEndpoint
+    from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.endpoint.handlers import HandlerContext
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 _register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
 __all__ = [
+    "AsyncEndpoint",
+    "AsyncHandlerContext",
+    "AsyncTimeouts",
     "BulkInterrupted",
     "CancelResult",
     "ChangeResult",
@@ -66,6 +72,9 @@ __all__ = [
 _MODULES = {
     "contracts": "CancelResult ChangeResult OnConflict RepeatKind TimeoutState TransactionMode",
     "database.borrowed": "DriverTransaction",
+    "endpoint.async_context": "AsyncHandlerContext",
+    "endpoint.async_endpoint": "AsyncEndpoint",
+    "endpoint.async_timeouts": "AsyncTimeouts",
     "endpoint.configuration": "EndpointConfiguration",
     "endpoint.endpoint": "Endpoint",
     "endpoint.handlers": "HandlerContext",

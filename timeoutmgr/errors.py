@@ -271,6 +271,16 @@ class HandlerFailed(TimeoutManagerError):
         super().__init__(f"the handler failed with {type(error).__name__}: {error}")
 
 
+class HandlerStopped(TimeoutManagerError):
+    """A stop of the endpoint cancelled the coroutine of a handler; its message stays queued."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the endpoint stopped, and cancelled a handler that ran longer than shutdown_timeout; "
+            "its effects are undone and its message is delivered again"
+        )
+
+
 class DeliveryFailed(TimeoutManagerError):
     """The transport did not take responsibility for a message."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.endpoint.test_handlers import Harness, bill
 from timeoutmgr import EndpointConfiguration
-from timeoutmgr.contracts.callables import unrun
+from timeoutmgr.contracts.callables import is_coroutine_function, unrun
 from timeoutmgr.errors import ConfigurationError, HandlerFailed
 from timeoutmgr.resilience.critical import CriticalErrors
 
@@ -65,17 +65,19 @@ class Plain:
         """Do nothing."""
 
 
-UNRUN: list[Any] = [
+COROUTINES: list[Any] = [
     coroutine,
-    generator,
-    async_generator,
     functools.partial(coroutine, 1),
-    functools.partial(functools.partial(generator, 1), 2),
     functools.partial(CoroutineObject(), 1),
     Methods().coroutine,
     Methods.static,
     Methods.__dict__["static"],
     CoroutineObject(),
+]
+UNRUN: list[Any] = [
+    generator,
+    async_generator,
+    functools.partial(functools.partial(generator, 1), 2),
     GeneratorObject(),
     Plain,
 ]
@@ -89,6 +91,34 @@ def test_a_function_of_which_a_call_runs_nothing_is_refused(given: Any) -> None:
         config.add_handler("Bill", given)
     with pytest.raises(ConfigurationError, match=r"critical error hook.*a call"):
         config.define_critical_error_action(given)
+
+
+@pytest.mark.parametrize("given", COROUTINES)
+def test_a_coroutine_function_is_a_handler_and_not_a_hook(given: Any) -> None:
+    config = EndpointConfiguration("sales")
+
+    config.add_handler("Bill", given)
+
+    assert is_coroutine_function(given)
+    assert config.settings().handlers == {"Bill": (given,)}
+    with pytest.raises(ConfigurationError, match=r"critical error hook.*a call"):
+        config.define_critical_error_action(given)
+
+
+@pytest.mark.parametrize(("given", "session"), [(print, False), (coroutine, True)])
+def test_only_a_coroutine_function_can_do_without_a_session(given: Any, session: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"session of a handler of 'Bill'"):
+        EndpointConfiguration("sales").add_handler("Bill", given, session=session)
+
+
+def test_a_coroutine_function_with_a_wrong_number_of_parameters_is_refused() -> None:
+    async def lonely(_message: object) -> None:
+        """Take no context."""
+
+    given: Any = lonely
+
+    with pytest.raises(ConfigurationError, match=r"called with \(message, context\) and has"):
+        EndpointConfiguration("sales").add_handler("Bill", given)
 
 
 @pytest.mark.parametrize("takes", [0, 1, 3])

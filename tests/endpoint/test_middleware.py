@@ -17,6 +17,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_composer, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr import (
+    AsyncHandlerContext,
     Endpoint,
     EndpointConfiguration,
     HandlerContext,
@@ -25,6 +26,7 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
 from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import (
@@ -286,3 +288,22 @@ def test_the_program_of_the_page_runs(
     exec(compile(program, str(PAGE), "exec", dont_inherit=True), found)
 
     assert capsys.readouterr().out == "acme: A7 is overdue\n"
+
+
+def test_coroutine_handlers_run_at_once_only_without_middleware() -> None:
+    """A plain function around a coroutine has to wait for it."""
+
+    async def remind(_body: object, _context: AsyncHandlerContext) -> None:
+        pass
+
+    at_once = []
+    for middleware in ([], [lambda _context, call_next: call_next()]):
+        config = EndpointConfiguration("sales")
+        config.transaction_mode = "receive_only"
+        config.add_handler("Remind", remind)
+        for each in middleware:
+            config.add_middleware(each)
+        [handlers] = assemble(config.settings()).satellites
+        at_once.append(handlers.consumption.concurrent is not None)
+
+    assert at_once == [True, False]

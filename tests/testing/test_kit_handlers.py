@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -20,8 +22,16 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from tests.testing.kit import START, Shop
-from timeoutmgr import HandlerContext, Limits, RecoverabilitySettings, TransactionMode
-from timeoutmgr.contracts import Timeout
+from timeoutmgr import (
+    AsyncHandlerContext,
+    EndpointConfiguration,
+    HandlerContext,
+    Limits,
+    RecoverabilitySettings,
+    TransactionMode,
+)
+from timeoutmgr.contracts import ModeName, Timeout
+from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import (
     ConfigurationError,
     DeliveryFailed,
@@ -30,6 +40,8 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.message.message import Message
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import TimeoutKit
 from timeoutmgr.testing.kit import worker
 
 TABLES = MetaData()
@@ -282,3 +294,50 @@ def test_a_message_that_expires_before_it_is_handled_is_discarded() -> None:
 def count(engine: Engine) -> int:
     with Session(engine) as session:
         return session.scalar(select(func.count()).select_from(NOTES)) or 0
+
+
+@pytest.mark.parametrize("mode", ["receive_only", "sends_atomic_with_receive"])
+def test_a_coroutine_handler_runs_in_the_kit_and_its_sends_leave(mode: ModeName) -> None:
+    config = EndpointConfiguration("sales")
+    config.transaction_mode = mode
+
+    @config.handler("Late")
+    async def remind(body: str, context: AsyncHandlerContext) -> None:
+        await asyncio.to_thread(str)
+        context.send("billing", "Bill", body)
+
+    config.enable_feature(TimeoutManager())
+    with TimeoutKit(config) as kit:
+        kit.send_local("Late", "A7", delay=timedelta(days=14))
+        kit.advance(days=15)
+
+        assert [one.body for one in kit.sent(destination="billing")] == ["A7"]
+
+
+def test_middleware_waits_for_a_coroutine_handler_of_a_class() -> None:
+    config, noted = EndpointConfiguration("sales"), list[object]()
+    config.transaction_mode = "receive_only"
+
+    def around(_context: HandlerContext, call_next: CallNext) -> None:
+        noted.append("before")
+        call_next()
+        noted.append("after")
+
+    @config.handler(Order)
+    async def take(order: Order, _context: AsyncHandlerContext) -> None:
+        await asyncio.to_thread(str)
+        noted.append(order)
+
+    config.add_middleware(around)
+    with TimeoutKit(config) as kit:
+        kit.send_local(Order("A7"))
+        kit.drain()
+
+    assert noted == ["before", Order("A7"), "after"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A typed message."""
+
+    number: str

@@ -8,9 +8,13 @@ from typing import Any, ClassVar
 
 import msgspec
 import pydantic
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from timeoutmgr import (
+    AsyncEndpoint,
+    AsyncHandlerContext,
     CancelResult,
     CriticalErrorContext,
     DriverTransaction,
@@ -47,6 +51,19 @@ def bill(message: dict[str, Any], context: HandlerContext) -> None:
     context.send_local("Remind", message, delay=90, saga_id=message["order"])
     if context.delivery_count > 1 and context.saga_id is not None:
         context.send("audit", "Again", message, headers={"saga": context.saga_id})
+
+
+@config.handler("Fetch", session=False)
+async def fetch(message: dict[str, Any], context: HandlerContext) -> None:
+    """Answer from a coroutine, which needs no session."""
+    context.reply("Fetched", message)
+
+
+@config.handler("Book")
+async def book(message: dict[str, Any], context: AsyncHandlerContext) -> Sent:
+    """Book in the transaction of the message."""
+    await context.session.execute(text("INSERT INTO bookings VALUES (:id)"), message)
+    return context.send_local("Booked", message, delay=5)
 
 
 class Reminders:
@@ -166,6 +183,14 @@ def test_reminder(timeouts: TimeoutKit) -> None:
     assert timeouts.sent(destination="billing")[0].type == "Bill"
     context = FakeContext("Remind", {"order": "A7"}, saga_id="A7")
     bill(context.body, context)
+
+
+async def remind_from_a_loop(endpoint: AsyncEndpoint, session: AsyncSession) -> list[str]:
+    """Send and list, awaiting each call."""
+    await endpoint.send("billing", "Bill", {}, delay=timedelta(hours=1), on_conflict="replace")
+    await endpoint.send_local("Remind", {}, session=session, saga_id="7")
+    await endpoint.send_many([ToSend("billing", "Bill", {})])
+    return [one.id async for one in endpoint.timeouts.list(limit=10)]
 
 
 if __name__ == "__main__":

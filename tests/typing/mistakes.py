@@ -1,5 +1,6 @@
 """Mistakes of a user, each on a line that says so; type checkers find these lines alone."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +29,10 @@ def lonely(message: dict[str, Any]) -> None:
     print(message)
 
 
-async def later(message: dict[str, Any], context: HandlerContext) -> None:
-    """Send nothing: a call only makes a coroutine."""
+async def later(message: dict[str, Any], context: HandlerContext) -> AsyncIterator[None]:
+    """Send nothing: a call only makes a generator."""
     context.reply("Paid", message)
+    yield
 
 
 def bill(message: dict[str, Any], context: HandlerContext) -> None:
@@ -64,4 +66,4 @@ config.add_send_middleware(lonely)  # mistake: not a function of a ToSend
 config.add_handler(Paid, overdue)  # mistake: class of the body
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity
-config.add_handler("Bill", later)  # mistake: coroutine function
+config.add_handler("Bill", later)  # mistake: asynchronous generator

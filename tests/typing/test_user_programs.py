@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import house
-from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, SendOptions
+from timeoutmgr import AsyncEndpoint, Endpoint, EndpointConfiguration, HandlerContext, SendOptions
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.satellites import TimeoutManager
 
@@ -107,6 +107,8 @@ def test_a_type_checker_finds_the_mistakes_and_nothing_else(
     [
         Endpoint.send,
         Endpoint.send_local,
+        AsyncEndpoint.send,
+        AsyncEndpoint.send_local,
         HandlerContext.send,
         HandlerContext.send_local,
         HandlerContext.reply,

@@ -15,10 +15,13 @@ _KINDS: Final = (
 """Functions of which a call only makes an object: the body runs when that object is driven."""
 
 
-def check_callable(given: object, role: str, takes: Sequence[str]) -> None:
+def check_callable(
+    given: object, role: str, takes: Sequence[str], *, may_await: bool = False
+) -> None:
     """Raise ConfigurationError unless a call of *given* with the arguments *takes* runs it.
 
-    *role* names *given* in the error. A callable without a readable signature, as some builtins
+    *role* names *given* in the error. With *may_await* a coroutine function is accepted too, for a
+    caller that awaits the coroutine. A callable without a readable signature, as some builtins
     are, is accepted. The signature is that of the outermost wrapper, because a decorator may add
     arguments for the function within, or run a coroutine to its end.
     """
@@ -32,12 +35,17 @@ def check_callable(given: object, role: str, takes: Sequence[str]) -> None:
             "only makes an object; register an object or a method of it"
         )
     for is_kind, kind in _KINDS:
-        if is_kind(called):
+        if is_kind(called) and not (may_await and is_kind is inspect.iscoroutinefunction):
             raise ConfigurationError(
                 f"{role} ({_name(given)}) is {kind}, of which a call runs nothing; register a "
                 "plain function, which may call asyncio.run"
             )
     _check_arguments(given, role, takes)
+
+
+def is_coroutine_function(given: Callable[..., object]) -> bool:
+    """Return whether a call of *given* makes a coroutine, which its caller awaits."""
+    return inspect.iscoroutinefunction(_called(given))
 
 
 def unrun(result: object) -> str | None:

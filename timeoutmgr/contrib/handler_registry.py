@@ -5,10 +5,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from timeoutmgr.endpoint.configuration import AnyHandler, EndpointConfiguration
-from timeoutmgr.endpoint.handlers import ANY, Handler
+from timeoutmgr.endpoint.async_context import AnyHandler
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.handlers import ANY
+
+Registered = TypeVar("Registered", bound=AnyHandler)
 
 Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns what is entered before a call of a handler, and left after the call."""
@@ -19,17 +22,17 @@ class HandlerRegistry:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._handlers: list[tuple[str, Handler, Literal[1] | None]] = []
+        self._handlers: list[tuple[str, AnyHandler, Literal[1] | None]] = []
 
     def handler(
         self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[AnyHandler], AnyHandler]:
+    ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a function as a handler of *message_type*.
 
         Registration and arguments are as with ``EndpointConfiguration.handler``.
         """
 
-        def register(function: AnyHandler) -> AnyHandler:
+        def register(function: Registered) -> Registered:
             with self._lock:
                 self._handlers.append((message_type, function, batch))
             return function
@@ -47,14 +50,18 @@ class HandlerRegistry:
             config.add_handler(message_type, _surrounded(function, surroundings), batch=batch)
 
 
-def _surrounded(function: Handler, surroundings: Surroundings) -> Handler:
+def _surrounded(function: AnyHandler, surroundings: Surroundings) -> AnyHandler:
+    """Return *function* inside of *surroundings*; a coroutine function as it is.
+
+    The surroundings belong to a thread, and a coroutine runs on the loop, beside others.
+    """
     own: Any = function
     if inspect.iscoroutinefunction(own) or inspect.isgeneratorfunction(own):
-        return function  # the configuration decides about these kinds
+        return function
 
     @wraps(function)
     def handle(message: Any, context: Any) -> Any:
         with surroundings():
-            return function(message, context)
+            return own(message, context)
 
     return handle

@@ -1,16 +1,17 @@
 """From settings to the parts of an endpoint, checked together. No I/O."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from timeoutmgr.contracts import ChoosesClock, SharedDatabase, TransactionMode, TransportSession
 from timeoutmgr.contracts.answers import Answering
+from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.endpoint.configuration import EndpointSettings
-from timeoutmgr.endpoint.handlers import HandlerStep, retry_later
+from timeoutmgr.endpoint.handlers import Handler, HandlerStep, retry_later
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.features.breakers import Breakers
 from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequisites
@@ -24,6 +25,10 @@ from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.sender import Outlet, Sender, SessionPool
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
+
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.coroutine_parts import CoroutineParts
+    from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 
 BROKER_SENTENCE: Final = (
     "Repeated failures when communicating with the broker, endpoint will be terminated."
@@ -47,6 +52,8 @@ class AssembledEndpoint:
     pool: SessionPool
     sender: Sender
     broker: OutageBreaker
+    coroutines: "HandlerCoroutines | None" = None
+    """The coroutines of the handlers; None if no handler is a coroutine function."""
 
     @property
     def queues(self) -> list[str]:
@@ -141,8 +148,9 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
         has_clock=settings.transport.database is not None and not composer.goes_by_host,
     )
     satellites = features.satellites
+    awaited = _coroutines(settings, mode, sender)
     if not settings.send_only and settings.handlers:
-        satellites = (*satellites, _handlers(settings, mode, features, composer, sender))
+        satellites = (*satellites, _handlers(settings, mode, features, composer, sender, awaited))
     queues = settings.transport.database
     broker = breakers.over_outages(
         "Broker", _BROKER_WAIT, BROKER_SENTENCE, breakers.outage_in(queues)
@@ -160,6 +168,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
         pool=pool,
         sender=sender,
         broker=broker,
+        coroutines=None if awaited is None else awaited.coroutines,
     )
 
 
@@ -239,12 +248,25 @@ def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
     )
 
 
+def _coroutines(
+    settings: EndpointSettings, mode: TransactionMode, sender: Sender
+) -> "CoroutineParts | None":
+    """Return the parts that run coroutine handlers; nothing of asyncio is imported without."""
+    every = (handler for found in settings.handlers.values() for handler in found)
+    if not any(is_coroutine_function(handler) for handler in every):
+        return None
+    from timeoutmgr.endpoint.coroutine_parts import CoroutineParts
+
+    return CoroutineParts(settings, mode, sender)
+
+
 def _handlers(
     settings: EndpointSettings,
     mode: TransactionMode,
     features: FeatureParts,
     composer: Composer,
     sender: Sender,
+    awaited: "CoroutineParts | None",
 ) -> Satellite:
     delays = features.delays
     policy = settings.recoverability or RecoverabilitySettings()
@@ -256,7 +278,9 @@ def _handlers(
         )
     step = HandlerStep(
         queue=settings.input_queue,
-        handlers=settings.handlers,
+        handlers=cast("Mapping[str, Sequence[Handler]]", settings.handlers)
+        if awaited is None
+        else awaited.handlers,
         composer=composer,
         clock=settings.clock,
         telemetry=settings.telemetry,
@@ -289,6 +313,7 @@ def _handlers(
                 clock=settings.clock,
                 delay_clock=sender.now,
             ),
+            concurrent=None if awaited is None else awaited.concurrent(step),
         ),
         concurrency=settings.concurrency,
     )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
-from timeoutmgr.contracts.callables import check_callable
+from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
 from timeoutmgr.endpoint.handled_classes import check_same_class, class_of_handler
-from timeoutmgr.endpoint.handlers import ANY, Body, Handler, HandlerMiddleware, TypedHandler
+from timeoutmgr.endpoint.handlers import ANY, Body, HandlerMiddleware
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -32,15 +32,16 @@ from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.sender.composer import SendMiddleware
 from timeoutmgr.telemetry import Counters, Telemetry
 
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.async_context import AnyHandler, AnyTypedHandler, RegistersTyped
+    from timeoutmgr.recurrence.definition import CatchUp, CatchUpName, RecurringTimeout
+
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 MOST_HANDLER_BATCH: Final = 500
 
-if TYPE_CHECKING:
-    from timeoutmgr.recurrence.definition import CatchUp, CatchUpName, RecurringTimeout
-
-AnyHandler = TypeVar("AnyHandler", bound=Handler)
+Registered = TypeVar("Registered", bound="AnyHandler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +52,13 @@ class EndpointSettings:
     transport: Transport
     persistence: Persistence | None
     features: tuple[Feature, ...]
-    handlers: dict[str, tuple[Handler, ...]]
+    handlers: "dict[str, tuple[AnyHandler, ...]]"
     handled_alone: frozenset[str]
     """Message types of which each message is settled alone."""
     message_classes: dict[str, TypedMessageClass]
     """Classes of the messages that handlers get as objects, by message type."""
+    without_session: frozenset[str]
+    """Message types whose coroutine handlers all do without ``context.session``."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
     transaction_mode: TransactionMode | None
@@ -67,6 +70,8 @@ class EndpointSettings:
     limits: Limits
     concurrency: int
     handler_batch: int
+    async_concurrency: int
+    shutdown_timeout: timedelta
     check_destinations: bool
     install: bool
     clock: Clock
@@ -91,6 +96,14 @@ class EndpointSettings:
         if not 1 <= self.handler_batch <= MOST_HANDLER_BATCH:
             raise ConfigurationError(
                 f"handler_batch must be from 1 to {MOST_HANDLER_BATCH}, got {self.handler_batch}"
+            )
+        if self.async_concurrency < 1:
+            raise ConfigurationError(
+                f"async_concurrency must be at least 1, got {self.async_concurrency}"
+            )
+        if self.shutdown_timeout < timedelta(0):
+            raise ConfigurationError(
+                f"shutdown_timeout must not be negative, got {self.shutdown_timeout}"
             )
         if self.send_only and self.handlers:
             raise ConfigurationError(
@@ -150,6 +163,10 @@ class EndpointConfiguration:
         self.concurrency = max(2, os.cpu_count() or 1)
         self.handler_batch = 100
         """Messages that a thread handles at most with one commit; a crash repeats no more."""
+        self.async_concurrency = 100
+        """Coroutine handlers that run at once at most; a crash repeats no more messages."""
+        self.shutdown_timeout = timedelta(seconds=20)
+        """Time that a stop gives to coroutine handlers before it cancels them."""
         self.check_destinations = True
         """Whether the destination of a delayed message must exist when it is sent."""
         self.install = True
@@ -163,11 +180,12 @@ class EndpointConfiguration:
         self._delayed_delivery: DelayedDeliverySettings | None = None
         self._persistence: Persistence | None = None
         self._features: dict[str, Feature] = {}
-        self._handlers: dict[str, list[Handler]] = {}
+        self._handlers: dict[str, list[AnyHandler]] = {}
         self._handled_alone: set[str] = set()
         self._classes: dict[str, TypedMessageClass] = {}
         self._middleware: list[HandlerMiddleware] = []
         self._send_middleware: list[SendMiddleware] = []
+        self._with_session: set[str] = set()
         self._hooks: list[CriticalErrorHook] = []
         self._recurring: dict[str, RecurringTimeout] = {}
         self._external: str | None = None
@@ -305,52 +323,79 @@ class EndpointConfiguration:
 
     @overload
     def handler(
-        self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[AnyHandler], AnyHandler]: ...
+        self,
+        message_type: str = ANY,
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
+    ) -> "Callable[[Registered], Registered]": ...
 
     @overload
     def handler(
-        self, message_type: type[Body], *, batch: Literal[1] | None = None
-    ) -> Callable[[TypedHandler[Body]], TypedHandler[Body]]: ...
+        self,
+        message_type: type[Body],
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
+    ) -> "RegistersTyped[Body]": ...
 
-    def handler(self, message_type: Any = ANY, *, batch: Literal[1] | None = None) -> Any:
+    def handler(
+        self,
+        message_type: Any = ANY,
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
+    ) -> Any:
         """Return a decorator that registers a function as a handler of *message_type*.
 
-        The function gets the decoded body and a HandlerContext. If *message_type* is a class (a
-        dataclass, a model of pydantic, a msgspec.Struct) the body is an object of the class.
+        The function gets the decoded body and a HandlerContext; a coroutine function gets an
+        AsyncHandlerContext. If *message_type* is a class (a dataclass, a model of pydantic, a
+        msgspec.Struct) the body is an object of the class.
 
         With *batch* 1 each message of the type is settled alone, for a handler that ends its
-        transaction itself, by DDL on MySQL say.
+        transaction itself, by DDL on MySQL say. With *session* False a coroutine function uses no
+        ``context.session``: it runs beside others in each transaction mode.
         """
 
-        def register(handler: AnyHandler) -> AnyHandler:
-            self.add_handler(message_type, handler, batch=batch)
+        def register(handler: Registered) -> Registered:
+            self.add_handler(message_type, handler, batch=batch, session=session)
             return handler
 
         return register
 
     @overload
     def add_handler(
-        self, message_type: str, handler: Handler, *, batch: Literal[1] | None = None
+        self,
+        message_type: str,
+        handler: "AnyHandler",
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
     ) -> None: ...
 
     @overload
     def add_handler(
         self,
         message_type: type[Body],
-        handler: TypedHandler[Body],
+        handler: "AnyTypedHandler[Body]",
         *,
         batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
     ) -> None: ...
 
     def add_handler(
-        self, message_type: Any, handler: Any, *, batch: Literal[1] | None = None
+        self,
+        message_type: Any,
+        handler: Any,
+        *,
+        batch: Literal[1] | None = None,
+        session: Literal[False] | None = None,
     ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
 
-        Raises ConfigurationError for a coroutine function, a generator function, and a function
-        that does not take a message and a context; and for a class that no library converts, or
-        whose message type has other handlers that get no object of the class.
+        Raises ConfigurationError for a generator function, and a function that does not take a
+        message and a context; and for a class that no library converts, or whose message type has
+        other handlers that get no object of the class.
         """
         self._check_open()
         found = None
@@ -363,7 +408,13 @@ class EndpointConfiguration:
             raise ConfigurationError(
                 f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
             )
-        check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
+        role = f"a handler of {message_type!r:.80}"
+        check_callable(handler, role, ("message", "context"), may_await=True)
+        if session is not None and (session or not is_coroutine_function(handler)):
+            raise ConfigurationError(
+                f"session of {role} is left out, or False for a coroutine function (async def) "
+                f"that uses no context.session; got {session!r:.80} with {handler!r:.80}"
+            )
         if message_type in self._handlers:
             check_same_class(message_type, self._classes.get(message_type), found)
         if found is not None:
@@ -371,6 +422,8 @@ class EndpointConfiguration:
         self._handlers.setdefault(message_type, []).append(handler)
         if batch == 1:
             self._handled_alone.add(message_type)
+        if session is None:
+            self._with_session.add(message_type)
 
     def recurring(
         self,
@@ -416,6 +469,7 @@ class EndpointConfiguration:
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
             handled_alone=frozenset(self._handled_alone),
             message_classes=dict(self._classes),
+            without_session=frozenset(self._handlers.keys() - self._with_session),
             hooks=tuple(self._hooks),
             critical_action=_member(
                 CriticalAction, self.critical_error_action, "critical_error_action"
@@ -431,6 +485,8 @@ class EndpointConfiguration:
             limits=self.limits.of_endpoint(self.name, self.error_queue),
             concurrency=self.concurrency,
             handler_batch=self.handler_batch,
+            async_concurrency=self.async_concurrency,
+            shutdown_timeout=self.shutdown_timeout,
             check_destinations=self.check_destinations,
             install=self.install,
             clock=self.clock,

@@ -70,7 +70,7 @@ class Endpoint:
                 'config = EndpointConfiguration("sales")'
             )
         self._parts = assemble(config.settings())
-        self._outlet = self._parts.outlet
+        self._outlet = self._outlet_inside = self._parts.outlet
         config.freeze()
         self._lock = threading.RLock()
         self._runner: Runner | None = None
@@ -326,11 +326,11 @@ class Endpoint:
             stored=connection is not None,
             delay_clock=self._parts.sender.now
             if connection is None
-            else lambda: time_in(self._outlet, connection),
+            else lambda: time_in(self._outlet_inside, connection),
         )
         with installation.schema_expected(self._parts):
             if connection is not None:
-                return send_inside(self._outlet, composed, connection)
+                return send_inside(self._outlet_inside, composed, connection)
             self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 

@@ -6,25 +6,52 @@ that the transaction still lives. A deadlock (MySQL 1213), a full disk (SQLite),
 savepoints with it. Then no message of the batch may be acknowledged.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_connection
 from timeoutmgr.errors import TransactionLost
-from timeoutmgr.transport.work import Work
+from timeoutmgr.message.instants import Micros
 
 if TYPE_CHECKING:
-    from sqlalchemy import NestedTransaction
+    from sqlalchemy import Connection, NestedTransaction
+    from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
+
+
+_NO_TRANSACTION: Final = (
+    "context.session needs a transaction mode that has a transaction: use the SQL "
+    "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
+)
+
+
+class WorkOfHandler(Protocol):
+    """The part of a unit of work that a handler sees."""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether sends are undone with the receive."""
+        ...
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction that receiving and sending share; opened at its first use."""
+        ...
+
+    def now(self) -> Micros | None:
+        """Return the time of the clock beside the queues; None where only the host's counts."""
+        ...
 
 
 class HandlerSession:
     """Opens the session, and the transaction, at the first use."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WorkOfHandler) -> None:
         self._work = work
         self._session: Session | None = None
+        self._async_session: AsyncSession | None = None
         self._savepoint: NestedTransaction | None = None
 
     def open(self) -> "Session":
@@ -35,16 +62,34 @@ class HandlerSession:
         if self._session is None:
             from sqlalchemy.orm import Session
 
-            transaction = self._work.transaction
-            if transaction is None:
-                raise RuntimeError(
-                    "context.session needs a transaction mode that has a transaction: use the SQL "
-                    "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
-                )
-            connection = as_connection(transaction)
-            self._savepoint = connection.begin_nested()
+            connection = self._begin()
             self._session = Session(bind=connection, join_transaction_mode="create_savepoint")
         return self._session
+
+    def open_async(self) -> "AsyncSession":
+        """Return the session of coroutines, also on the loop; its first statement opens it.
+
+        Raises RuntimeError in modes without a transaction.
+        """
+        from timeoutmgr.endpoint.async_session import LazySession, async_session
+
+        if not self._work.is_atomic:
+            raise RuntimeError(_NO_TRANSACTION)
+        if self._async_session is None:
+            if self._session is None:
+                self._session = LazySession(self._begin)
+            self._async_session = async_session(self._session)
+        return self._async_session
+
+    def _begin(self) -> "Connection":
+        """Return the connection of the transaction, in a savepoint of this message."""
+        transaction = self._work.transaction
+        if transaction is None:
+            raise RuntimeError(_NO_TRANSACTION)
+        connection = as_connection(transaction)
+        if self._savepoint is None:
+            self._savepoint = connection.begin_nested()
+        return connection
 
     def keep(self) -> None:
         """Keep the effects, for the commit of the batch. Raises TransactionLost."""

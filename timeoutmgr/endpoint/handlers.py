@@ -15,15 +15,18 @@ from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.endpoint.handled_classes import read_typed
-from timeoutmgr.endpoint.handler_session import HandlerSession
+from timeoutmgr.endpoint.handler_session import HandlerSession, WorkOfHandler
 from timeoutmgr.endpoint.middleware import CallNext, run_through
 from timeoutmgr.errors import (
+    DeliveryUnknown,
     HandlerFailed,
     InvalidMessage,
     MessageRejected,
     ReceivedTooLate,
+    StorageUnavailable,
     TimeoutManagerError,
     TransactionLost,
+    TransportUnavailable,
 )
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import (
@@ -99,7 +102,7 @@ class HandlerContext:
         message_type: str,
         composer: Composer,
         queue: str,
-        work: Work,
+        work: WorkOfHandler,
         require_queues: RequireQueues,
         policy: HandlingPolicy = PLAIN_HANDLING,
     ) -> None:
@@ -108,7 +111,7 @@ class HandlerContext:
         self.delivery_count: Final = received.delivery_count
         self._composer = composer
         self._queue = queue
-        self._work = work
+        self._delay_clock: DelayClock = work.now
         self._require_queues = require_queues
         self._policy = policy
         self._outgoing: list[Outgoing | ClearOrder] = []
@@ -202,7 +205,7 @@ class HandlerContext:
             chosen,
             self.message,
             ids=self._ids,
-            delay_clock=self._work.now,
+            delay_clock=self._delay_clock,
         )
         self._outgoing.append(composed.outgoing)
         if composed.sent.id is not None:
@@ -370,7 +373,7 @@ class HandlerStep:
         """
         together: list[Received] = []
         for received in batch:
-            if not received.delivery_count and self._type(received.message) not in self.alone:
+            if not received.delivery_count and self.type_of(received.message) not in self.alone:
                 together.append(received)
                 continue
             if together:
@@ -387,7 +390,7 @@ class HandlerStep:
         raises, and the whole batch is undone.
         """
         alone = len(batch) == 1
-        handled: list[_Handled] = []
+        handled: list[HandledMessage] = []
         for received in work.in_order(batch):
             try:
                 done = self._handle(received, work, alone=alone)
@@ -400,9 +403,9 @@ class HandlerStep:
             else:
                 if done is not None:
                     handled.append(done)
-        self._finish(handled, work, alone=alone)
+        self.finish(handled, work, alone=alone)
 
-    def _finish(self, handled: Sequence["_Handled"], work: Work, *, alone: bool) -> None:
+    def finish(self, handled: Sequence["HandledMessage"], work: Work, *, alone: bool) -> None:
         """Send the messages of all handlers at once; fail a message if its own are not taken."""
         answers = iter(self._answers([each for each in handled if each.outgoing], work))
         for each in handled:
@@ -417,7 +420,7 @@ class HandlerStep:
                 self.policy.handled(each.received.message, self.queue, work)
                 self.telemetry.count("handled")
 
-    def _answers(self, sending: Sequence["_Handled"], work: Work) -> Sequence[SendAnswer]:
+    def _answers(self, sending: Sequence["HandledMessage"], work: Work) -> Sequence[SendAnswer]:
         if not sending:
             return []
         try:
@@ -433,25 +436,34 @@ class HandlerStep:
             return [answer for each in sending for answer in self._answers([each], work)]
         return answers
 
-    def _handle(self, received: Received, work: Work, *, alone: bool) -> "_Handled | None":
+    def _handle(self, received: Received, work: Work, *, alone: bool) -> "HandledMessage | None":
         """Return the handled message; None if it was discarded. Its effects go if this raises."""
+        prepared = self.prepare(received, work)
+        if prepared is None:
+            return None
+        context = prepared.context
+        try:
+            with _as_a_failure_of_its_message(work):
+                handle = partial(_call_each, prepared.handlers, prepared.body, context)
+                if self.middleware:
+                    run_through(self.middleware, context, handle)
+                else:
+                    handle()
+                outgoing = context.keep()
+                reach("handler.kept")
+        except Exception as error:
+            if not alone and not isinstance(error, _UNDOING_ALL):
+                context.undo()
+            raise
+        return HandledMessage(received, outgoing)
+
+    def prepare(self, received: Received, work: WorkOfHandler) -> "PreparedMessage | None":
+        """Return *received* with its handlers, body and context; None if it was discarded.
+
+        Raises MessageRejected or another error of the message.
+        """
         if self._expired(received.message):
-            if self.policy.traces_expired(received.message):
-                raise ReceivedTooLate(
-                    f"message {received.message.id!r:.80} was received too late: its time to be "
-                    "received was over"
-                )
-            logger.warning(
-                "endpoint discards message %.80r from queue %.80r: its time to be received is over",
-                received.message.id,
-                received.queue,
-                extra={
-                    "event": "message_expired",
-                    "endpoint": self.composer.endpoint,
-                    "message_id": received.message.id[:200],
-                },
-            )
-            self.telemetry.count("expired_on_receipt")
+            self._discard(received)
             return None
         refusal = self.policy.refusal(received.message, self.queue)
         if refusal is not None:
@@ -475,22 +487,28 @@ class HandlerStep:
             self.require_queues,
             self.policy,
         )
-        try:
-            with _as_a_failure_of_its_message(work):
-                handle = partial(_call_each, found, body, context)
-                if self.middleware:
-                    run_through(self.middleware, context, handle)
-                else:
-                    handle()
-                outgoing = context.keep()
-                reach("handler.kept")
-        except Exception as error:
-            if not alone and not isinstance(error, _UNDOING_ALL):
-                context.undo()
-            raise
-        return _Handled(received, outgoing)
+        return PreparedMessage(found, body, context)
 
-    def _type(self, message: Message) -> str:
+    def _discard(self, received: Received) -> None:
+        """Count and log an expired message; raise ReceivedTooLate if the policy keeps a trace."""
+        if self.policy.traces_expired(received.message):
+            raise ReceivedTooLate(
+                f"message {received.message.id!r:.80} was received too late: its time to be "
+                "received was over"
+            )
+        logger.warning(
+            "endpoint discards message %.80r from queue %.80r: its time to be received is over",
+            received.message.id,
+            received.queue,
+            extra={
+                "event": "message_expired",
+                "endpoint": self.composer.endpoint,
+                "message_id": received.message.id[:200],
+            },
+        )
+        self.telemetry.count("expired_on_receipt")
+
+    def type_of(self, message: Message) -> str:
         """Return the registered type by which *message* is handled."""
         return next((name for name in enclosed_types(message) if name in self.handlers), ANY)
 
@@ -523,14 +541,29 @@ class HandlerStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handled:
+class PreparedMessage:
+    """A message that its *handlers* can be called with."""
+
+    handlers: Sequence[Handler]
+    body: object
+    context: HandlerContext
+
+
+@dataclass(frozen=True, slots=True)
+class HandledMessage:
     """A handled message, and the messages that its handlers sent."""
 
     received: Received
     outgoing: Sequence[Outgoing]
 
 
-_UNDOING_ALL: Final = (*OUTAGES, TransactionLost, SQLAlchemyError)
+_UNDOING_ALL: Final = (
+    StorageUnavailable,
+    TransportUnavailable,
+    DeliveryUnknown,
+    TransactionLost,
+    SQLAlchemyError,
+)
 """Errors after which nothing can be said of the transaction: its owner undoes all of it."""
 
 

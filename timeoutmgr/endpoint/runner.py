@@ -9,7 +9,7 @@ from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.installation import existing_satellites
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.transport.batch_progress import LONG_HANDLING
-from timeoutmgr.transport.pump import Pump, PumpSurroundings
+from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,11 @@ class Runner:
             silence.start()
         for task in self._parts.features.tasks:
             task.start()
+        if self._parts.coroutines is not None:
+            self._parts.coroutines.start()
         for satellite in existing_satellites(self._parts):
             for number in range(satellite.concurrency):
-                pump = Pump(satellite.consumption, surroundings)
+                pump = _pump(satellite.consumption, surroundings)
                 thread = _PumpThread(pump, satellite.consumption.queue, number)
                 self._spawn(thread)
                 self._pumps.append(thread)
@@ -63,21 +65,28 @@ class Runner:
         self._stop.set()
         for each in self._pumps:
             each.pump.interrupt()
+        coroutines, patience = self._parts.coroutines, _JOIN
+        if coroutines is not None:
+            shutdown_timeout = self._parts.settings.shutdown_timeout.total_seconds()
+            coroutines.stop_within(shutdown_timeout)
+            patience += shutdown_timeout
         for task in self._parts.features.tasks:
             task.stop()
         for thread in self._threads:
-            if thread is threading.current_thread():
+            if thread is threading.current_thread() or (coroutines and coroutines.is_here()):
                 continue  # a handler or hook that stops its own endpoint
-            thread.join(_JOIN)
+            thread.join(patience)
             if thread.is_alive():
                 logger.error(
                     "thread %s did not end within %.0f s",
                     thread.name,
-                    _JOIN,
+                    patience,
                     extra=self._fields("thread_lingers"),
                 )
         self._threads.clear()
         self._pumps.clear()
+        if coroutines is not None:
+            coroutines.stop()
         for silence in self._parts.breakers.silences:
             silence.stop()
 
@@ -131,6 +140,14 @@ class Runner:
                 f"The pump of {thread.queue!r} ended by itself, endpoint will be terminated.",
                 thread.error,
             )
+
+
+def _pump(consumption: Consumption, surroundings: PumpSurroundings) -> Pump:
+    if consumption.concurrent is None:
+        return Pump(consumption, surroundings)
+    from timeoutmgr.transport.concurrent_pump import ConcurrentPump
+
+    return ConcurrentPump(consumption, surroundings, consumption.concurrent)
 
 
 class _PumpThread(threading.Thread):

@@ -87,6 +87,8 @@ _SIMPLE: Final = (
     "transaction_mode",
     "concurrency",
     "handler_batch",
+    "async_concurrency",
+    "shutdown_timeout",
     "install",
     "check_destinations",
     "critical_error_action",

@@ -10,6 +10,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from difflib import get_close_matches
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final
@@ -44,6 +45,8 @@ TOP: Final[Mapping[str, Any]] = MappingProxyType(
         "send_only": bool,
         "concurrency": int,
         "handler_batch": int,
+        "async_concurrency": int,
+        "shutdown_timeout": timedelta,
         "install": bool,
         "check_destinations": bool,
         "critical_error_action": CriticalAction,

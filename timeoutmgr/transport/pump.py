@@ -26,6 +26,7 @@ from timeoutmgr.contracts import Transport as TransportPort
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
+    HandlerStopped,
     InvalidMessage,
     LeaseLost,
     MessageRejected,
@@ -49,6 +50,7 @@ from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_return
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
+from timeoutmgr.transport.in_flight import ConcurrentHandling
 from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Step, Work, in_sub_batches
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,8 @@ class Consumption:
     """Told of failures to reach the broker, in place of the endpoint's own."""
     retry_later: Callable[[Message], Outgoing] | None = None
     """Makes the delayed retry of a failed message; None if delayed retries are impossible."""
+    concurrent: ConcurrentHandling | None = None
+    """Handles messages at once, besides the step; None if the step handles every message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,8 @@ class Pump:
                 self._try_again(error)
             except StorageUnavailable as error:
                 self._sit_out(error)
+            except HandlerStopped:
+                self._around.telemetry.count("handlers_stopped")
             except (TransportUnavailable, DeliveryUnknown, QueueMissing, LeaseLost) as error:
                 self._around.telemetry.count("transport_failures")
                 self._around.stop.wait(self._broker.failure(error))
@@ -192,8 +198,12 @@ class Pump:
                     self.pump_once(session, receiver, IDLE_WAIT)
                     if isinstance(receiver, ResizesPrefetch):
                         receiver.resize(self._prefetch)
+                self._finish(session, receiver)
             finally:
                 self._receiver = None
+
+    def _finish(self, session: TransportSession, receiver: Receiver) -> None:
+        """Settle the messages in flight of a stopped pump; here a step has ended with its call."""
 
     @property
     def _limit(self) -> int:
@@ -296,7 +306,7 @@ class Pump:
             if len(progress.begun) == 1:
                 raise
             self._handle_alone(progress, session, receiver)
-        except (StorageUnavailable, TransportUnavailable, DeliveryUnknown) as error:
+        except OUTAGES as error:
             if self._around.mode is not TransactionMode.NONE:
                 raise
             # They are gone from the queue: the error queue is all that can keep them.
@@ -367,44 +377,14 @@ class Pump:
         receiver: Receiver,
     ) -> None:
         attempt = 1
-        while True:
-            action, shown = self._decide(received, error, attempt), class_and_message(error)
-            if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
-                self._around.telemetry.count("delayed_retries")
-                later = self._what.retry_later(received.message)
-                try:
-                    self._replace(received, later, session, receiver)
-                except InvalidMessage as refusal:
-                    self._move_to_error(received, error, session, receiver)
-                    logger.warning(
-                        "pump of %s could not delay message %.80r: %s",
-                        received.queue,
-                        received.message.id,
-                        on_one_line(refusal),
-                        extra=self._fields("message_not_delayed", received, attempt=attempt),
-                    )
-                else:
-                    logger.warning(
-                        "pump retries message %.80r later: %s",
-                        received.message.id,
-                        shown,
-                        extra=self._fields("retried_later", received, attempt=attempt),
-                    )
-                self._log_attempt(received, attempt, shown)
-                return
-            if action is not Recovery.RETRY_NOW:
-                self._move_to_error(received, error, session, receiver)
-                self._log_attempt(received, attempt, shown)
-                return
-            self._log_attempt(received, attempt, shown)
-            self._around.telemetry.count("immediate_retries")
+        while self._retries_now(FailedAttempt(received, error, attempt), session, receiver):
             attempt += 1
             try:
                 failed = self._attempt(BatchProgress([received]), session, receiver)
             except LeaseLost:
                 self._leave([received], receiver)
                 return
-            except (StorageUnavailable, TransportUnavailable, DeliveryUnknown):
+            except OUTAGES:
                 raise
             except Exception as again:
                 error = again
@@ -412,11 +392,48 @@ class Pump:
                 self._recover_failed(failed, session, receiver)
                 return
 
-    def _decide(self, received: Received, error: Exception, attempt: int) -> Recovery:
+    def _retries_now(
+        self, failed: "FailedAttempt", session: TransportSession, receiver: Receiver
+    ) -> bool:
+        """Return whether the message is to be tried again at once; if not, settle it elsewhere."""
+        received, shown = failed.received, class_and_message(failed.error)
+        action = self._decide(failed)
+        if action is Recovery.RETRY_NOW:
+            self._log_attempt(failed, shown)
+            self._around.telemetry.count("immediate_retries")
+            return True
+        if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
+            self._around.telemetry.count("delayed_retries")
+            later = self._what.retry_later(received.message)
+            try:
+                self._replace(received, later, session, receiver)
+            except InvalidMessage as refusal:
+                self._move_to_error(received, failed.error, session, receiver)
+                logger.warning(
+                    "pump of %s could not delay message %.80r: %s",
+                    received.queue,
+                    received.message.id,
+                    on_one_line(refusal),
+                    extra=self._fields("message_not_delayed", received, attempt=failed.attempt),
+                )
+            else:
+                logger.warning(
+                    "pump retries message %.80r later: %s",
+                    received.message.id,
+                    shown,
+                    extra=self._fields("retried_later", received, attempt=failed.attempt),
+                )
+        else:
+            self._move_to_error(received, failed.error, session, receiver)
+        self._log_attempt(failed, shown)
+        return False
+
+    def _decide(self, failed: "FailedAttempt") -> Recovery:
         if self._around.mode is TransactionMode.NONE:  # it is gone from the queue already
             return Recovery.MOVE_TO_ERROR
         now = self._around.clock.now()
-        return decide(self._what.policy, received.message, error, attempt, now)
+        message, policy = failed.received.message, self._what.policy
+        return decide(policy, message, failed.error, failed.attempt, now)
 
     def _move_to_error(
         self,
@@ -490,13 +507,13 @@ class Pump:
                 work.ack([received])
                 reach("pump.replaced")
 
-    def _log_attempt(self, received: Received, attempt: int, shown: str) -> None:
+    def _log_attempt(self, failed: "FailedAttempt", shown: str) -> None:
         logger.info(
             "message %.80r failed in attempt %d: %s",
-            received.message.id,
-            attempt,
+            failed.received.message.id,
+            failed.attempt,
             shown,
-            extra=self._fields("attempt_failed", received, attempt=attempt),
+            extra=self._fields("attempt_failed", failed.received, attempt=failed.attempt),
         )
 
     def _log_end(self, received: Received, error: Exception, place: str) -> None:
@@ -513,6 +530,15 @@ class Pump:
         """Return the log fields of *event*, bounded: other programs choose ids."""
         named = {"message_id": received.message.id[:80], "destination": received.queue[:80]}
         return {"event": event, "endpoint": self._around.endpoint, **named, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A message whose handling failed, for the *attempt*-th time since it was received."""
+
+    received: Received
+    error: Exception
+    attempt: int = 1
 
 
 class Refused(TransportUnavailable):

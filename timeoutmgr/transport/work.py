@@ -20,6 +20,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
+    HandlerStopped,
     InvalidMessage,
     StorageUnavailable,
     TransportUnavailable,
@@ -72,8 +73,9 @@ def sub_batches(
         yield sub_batch
 
 
-OUTAGES: Final = (StorageUnavailable, TransportUnavailable, DeliveryUnknown)
-"""Errors that say nothing of the message: it stays in its queue until the outage is over."""
+OUTAGES: Final = (StorageUnavailable, TransportUnavailable, DeliveryUnknown, HandlerStopped)
+"""Errors that say nothing of the message: it stays in its queue until the outage is over, or the
+endpoint runs again."""
 ATOMIC = frozenset({TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, TransactionMode.TRANSACTION_SCOPE})
 
 

@@ -19,7 +19,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
+from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerMiddleware, HandlerStep
 from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
@@ -77,7 +77,10 @@ def require_none(queues: Sequence[str]) -> None:
 
 
 class Stand:
-    """A pump over the queue ``q``, whose handler does, by message id, what *doings* say."""
+    """A pump over the queue ``q``, whose handler does, by message id, what *doings* say.
+
+    Another *handler* takes the place of that handler.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Stand:
         mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE,
         alone: frozenset[str] = frozenset(),
         middleware: Sequence[HandlerMiddleware] = (),
+        handler: Handler | None = None,
     ) -> None:
         self.now = 0.0
         self.stop = threading.Event()
@@ -101,7 +105,7 @@ class Stand:
 
         step = HandlerStep(
             queue="q",
-            handlers={ANY: [handle]},
+            handlers={ANY: [handler or handle]},
             composer=a_composer(clock, delays=lambda outgoing, _due: outgoing),
             clock=clock,
             telemetry=self.telemetry,

@@ -34,6 +34,7 @@ class KitWorker:
         self._error_queue = parts.settings.error_queue
         self._transport = transport
         self._clock = clock
+        self._coroutines = parts.coroutines
         self._store = parts.features.store
         self._failed = _RecordedFailures(parts.features.policies.failures)
         self._pumps = {
@@ -88,11 +89,15 @@ class KitWorker:
             )
         with self._lock:
             self._busy_thread, self._handled = threading.get_ident(), 0
+            if self._coroutines is not None:
+                self._coroutines.start()
             try:
                 while self._next(failed):
                     self._count()
             finally:
                 self._busy_thread = None
+                if self._coroutines is not None:
+                    self._coroutines.stop()
 
     def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
         """Dispatch what is due, then handle one message; return whether there was a message."""

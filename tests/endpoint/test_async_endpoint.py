@@ -1,0 +1,303 @@
+"""An endpoint whose calls are awaited: it blocks no loop, and sends inside a caller's session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from timeoutmgr import (
+    AsyncEndpoint,
+    CancelResult,
+    ChangeResult,
+    EndpointConfiguration,
+    SendOptions,
+    TimeoutState,
+    ToSend,
+)
+from timeoutmgr.contracts import Count
+from timeoutmgr.endpoint.off_loop import CallThreads
+from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import Inbox
+from timeoutmgr.testing.signals import PATIENCE
+
+HOUR = timedelta(hours=1)
+HOUR_LATER = SendOptions(delay=HOUR)
+TENANT: ContextVar[str] = ContextVar("tenant", default="none")
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+def configuration(url: str, name: str = "sales") -> EndpointConfiguration:
+    config = EndpointConfiguration(name)
+    config.use_transport(url)
+    config.use_persistence(url)
+    config.enable_feature(TimeoutManager())
+    return config
+
+
+def run(main: Main) -> None:
+    """Run *main* on a loop; a call that hangs fails the test."""
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+async def came(inbox: Inbox, count: int = 1) -> list[str]:
+    """Return the ids that arrived, once there are *count*."""
+    return [arrival.id for arrival in await asyncio.to_thread(inbox.wait_for, count)]
+
+
+def test_messages_are_sent_and_handled(sqlite_url: str) -> None:
+    inbox = Inbox()
+    config = configuration(sqlite_url)
+    config.add_handler("Ping", inbox)
+
+    async def main() -> None:
+        async with AsyncEndpoint(config) as endpoint:
+            first = await endpoint.send_local("Ping", 1)
+            second = await endpoint.send("sales", "Ping", 2, delay=0.05)
+            count = await endpoint.send_many(ToSend("sales", "Ping", n) for n in range(3))
+            assert count == 3
+            assert {first.message_id, second.message_id} <= set(await came(inbox, 5))
+            assert endpoint.snapshot()["handled"] == 5
+
+    run(main)
+
+
+def test_timeouts_are_listed_changed_and_cancelled(sqlite_url: str) -> None:
+    config = configuration(sqlite_url)
+
+    async def main() -> None:
+        endpoint = AsyncEndpoint(config)
+        await endpoint.install()
+        messages = (ToSend("sales", "Bill", n, HOUR_LATER) for n in range(3))
+        assert await endpoint.store_many(messages) == 3
+        timeouts = endpoint.timeouts
+        ids = [one.id async for one in timeouts.list(due_before=None)]
+        assert len(ids) == await timeouts.count() == 3
+        assert await timeouts.count_in_bounds() == Count(3)
+        assert [one.id for one in (await timeouts.list_in_bounds(limit=2)).timeouts] == ids[:2]
+        assert await timeouts.cancel(ids[0]) is CancelResult.CANCELLED
+        assert await timeouts.reschedule(ids[1], delay=HOUR) is ChangeResult.CHANGED
+        assert await timeouts.send_now(ids[2]) is ChangeResult.CHANGED
+        found = await timeouts.show(ids[0])
+        assert found is not None
+        assert found[0] is TimeoutState.CANCELLED
+        assert await timeouts.waiting() is not None
+        assert await timeouts.now() > 0
+        assert await timeouts.history(ids[0])
+        assert await timeouts.cancel_saga("none") == 0
+        await endpoint.close()
+
+    run(main)
+
+
+def test_context_variables_reach_the_thread_of_a_call(sqlite_url: str) -> None:
+    config = configuration(sqlite_url)
+    seen: list[str] = []
+
+    def new_id() -> str:
+        seen.append(TENANT.get())
+        return f"id-{len(seen)}"
+
+    config.new_id = new_id
+
+    async def main() -> None:
+        async with AsyncEndpoint(config) as endpoint:
+            TENANT.set("acme")
+            await endpoint.send_local("Ping", {}, delay=HOUR)
+
+    run(main)
+
+    assert "acme" in seen
+
+
+def test_the_loop_goes_on_while_a_send_waits_for_a_lock(postgres_url: str, unique: str) -> None:
+    ticks = 0
+
+    async def main() -> None:
+        nonlocal ticks
+        async with AsyncEndpoint(configuration(postgres_url, unique)) as endpoint:
+            engine = create_engine(postgres_url)
+            with engine.connect() as other:
+                other.execute(text("LOCK TABLE timeoutmgr_queue_messages"))
+                sending = asyncio.create_task(endpoint.send_local("Ping", {}, delay=HOUR))
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                    ticks += 1
+                assert not sending.done()
+                other.rollback()
+            engine.dispose()
+            assert (await sending).id is not None
+
+    run(main)
+
+    assert ticks == 100
+
+
+def test_a_cancelled_send_goes_on_in_its_thread(postgres_url: str, unique: str) -> None:
+    async def main() -> None:
+        async with AsyncEndpoint(configuration(postgres_url, unique)) as endpoint:
+            engine = create_engine(postgres_url)
+            with engine.connect() as other:
+                other.execute(text("LOCK TABLE timeoutmgr_queue_messages"))
+                sending = asyncio.create_task(
+                    endpoint.send_local("Ping", {}, delay=HOUR, message_id="cancelled")
+                )
+                waiting = text(
+                    "SELECT count(*) FROM pg_locks WHERE NOT granted "
+                    "AND relation = 'timeoutmgr_queue_messages'::regclass"
+                )
+                while not other.execute(waiting).scalar_one():
+                    await asyncio.sleep(0)
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+                other.rollback()
+            engine.dispose()
+            again = await endpoint.send_local("Ping", {}, delay=HOUR, message_id="cancelled")
+            while await endpoint.timeouts.waiting() or not await endpoint.timeouts.count():
+                await asyncio.sleep(0)
+            assert [one.id async for one in endpoint.timeouts.list()] == [again.id]
+
+    run(main)
+
+
+def async_engine(url: str, driver: str) -> AsyncEngine:
+    return create_async_engine(url.replace("+psycopg", "").replace("://", f"+{driver}://", 1))
+
+
+@pytest.mark.parametrize(
+    ("server", "driver"),
+    [("postgres", "psycopg"), ("postgres", "asyncpg"), ("sqlite", "aiosqlite")],
+)
+@pytest.mark.parametrize("delay", [None, 0.05])
+def test_a_send_inside_an_async_session_is_that_of_its_commit(
+    request: pytest.FixtureRequest, unique: str, server: str, driver: str, delay: float | None
+) -> None:
+    url: str = request.getfixturevalue(f"{server}_url")
+    inbox = Inbox()
+    config = configuration(url, unique)
+    config.add_handler("Ping", inbox)
+
+    async def main() -> None:
+        engine = async_engine(url, driver)
+        async with AsyncEndpoint(config) as endpoint:
+            async with AsyncSession(engine) as session:
+                undone = await endpoint.send_local("Ping", "undone", delay=delay, session=session)
+                await session.rollback()
+            async with AsyncSession(engine) as session:
+                kept = await endpoint.send_local("Ping", "kept", delay=delay, session=session)
+                await session.commit()
+            async with engine.begin() as connection:
+                also = await endpoint.send_local("Ping", "also", delay=delay, session=connection)
+            arrived = await came(inbox, 2)
+            assert sorted(arrived) == sorted([kept.message_id, also.message_id])
+            last = await endpoint.send_local("Ping", "last", delay=delay)
+            assert undone.message_id not in await came(inbox, 3)
+            assert last.message_id
+        await engine.dispose()
+
+    run(main)
+
+
+def test_only_statements_of_the_session_run_on_the_loop(
+    postgres_url: str, rabbitmq_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look for the queue, and the wake after the commit, wait for another server."""
+    config = configuration(postgres_url, unique)
+    config.use_transport(rabbitmq_url)
+    inbox = Inbox()
+    config.add_handler("Ping", inbox)
+    threads: set[str] = set()
+    endpoint = AsyncEndpoint(config)
+    transport = config.settings().transport
+    real = transport.session
+
+    def session() -> Any:
+        threads.add(threading.current_thread().name)
+        return real()
+
+    monkeypatch.setattr(transport, "session", session)
+
+    async def main() -> None:
+        engine = async_engine(postgres_url, "psycopg")
+        async with endpoint:
+            threads.clear()
+            async with AsyncSession(engine) as own:
+                sent = await endpoint.send_local("Ping", 1, delay=0.05, session=own)
+                await own.commit()
+            assert await came(inbox) == [sent.message_id]
+        await engine.dispose()
+
+    run(main)
+
+    assert threads
+    assert threading.main_thread().name not in threads
+
+
+def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:
+    async def main() -> None:
+        endpoint = AsyncEndpoint(configuration(sqlite_url))
+        async with endpoint:
+            with pytest.raises(InvalidMessage):
+                await endpoint.send_local("Ping", {}, delay=-1)
+        with pytest.raises(EndpointClosed, match="'sales' is closed"):
+            await endpoint.send_local("Ping", {})
+
+    run(main)
+    with pytest.raises(ConfigurationError, match="threads must be at least 1"):
+        AsyncEndpoint(configuration(sqlite_url), threads=0)
+
+
+def test_it_runs_until_a_signal_asks_it_to_end(sqlite_url: str) -> None:
+    inbox = Inbox()
+    config = configuration(sqlite_url)
+    config.add_handler("Ping", inbox)
+
+    async def main() -> None:
+        endpoint = AsyncEndpoint(config)
+        await endpoint.install()
+        await endpoint.send_local("Ping", {})
+        running = asyncio.create_task(endpoint.run())
+        await came(inbox)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+        with pytest.raises(EndpointClosed):
+            await endpoint.send_local("Ping", {})
+
+    run(main)
+
+
+def test_a_failure_that_no_task_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    begun, finish, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        assert finish.wait(PATIENCE)
+        raise ValueError("away")
+
+    async def main() -> None:
+        threads = CallThreads("sales", 1)
+        calling = asyncio.create_task(threads.run(call))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        waiting = asyncio.create_task(threads.run(logged.set))
+        await asyncio.sleep(0)
+        for task in (calling, waiting):
+            task.cancel()
+        await asyncio.gather(calling, waiting, return_exceptions=True)
+        finish.set()
+        await asyncio.to_thread(threads.close)
+
+    run(main)
+
+    assert "a call that no task waits for failed: away" in caplog.text
+    assert not logged.is_set(), "a cancelled call that has not begun does not happen"

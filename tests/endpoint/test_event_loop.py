@@ -1,0 +1,230 @@
+"""The loop of coroutine handlers: one for a process, begun by its first user, ended by its last."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from timeoutmgr import AsyncHandlerContext, Endpoint, EndpointConfiguration
+from timeoutmgr.endpoint.coroutines import HandlerCoroutines
+from timeoutmgr.endpoint.event_loop import PROCESS_LOOP
+from timeoutmgr.errors import ConfigurationError, HandlerFailed, HandlerStopped
+from timeoutmgr.testing.signals import PATIENCE
+
+LOOP_THREAD = "timeoutmgr-event-loop"
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == LOOP_THREAD]
+
+
+class Outcomes:
+    """The errors with which coroutines ended, in order."""
+
+    def __init__(self, coroutines: HandlerCoroutines) -> None:
+        self._coroutines = coroutines
+        self._come = threading.Semaphore(0)
+        self.errors: list[Exception | None] = []
+
+    def begin(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> Callable[[], None]:
+        return self._coroutines.begin(begin, self._end)
+
+    def of(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> Exception | None:
+        """Run a coroutine to its end; return its error."""
+        self.begin(begin)
+        return self.next()
+
+    def next(self) -> Exception | None:
+        """Return the error of the next coroutine to end."""
+        assert self._come.acquire(timeout=PATIENCE)
+        return self.errors[-1]
+
+    def _end(self, error: Exception | None) -> None:
+        self.errors.append(error)
+        self._come.release()
+
+
+@pytest.fixture
+def coroutines() -> Iterator[HandlerCoroutines]:
+    coroutines = HandlerCoroutines()
+    coroutines.start()
+    yield coroutines
+    coroutines.stop()
+
+
+async def nothing() -> None:
+    """End at once."""
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def test_the_first_user_starts_the_loop_and_the_last_ends_it() -> None:
+    assert loop_threads() == []
+    first, second = HandlerCoroutines(), HandlerCoroutines()
+    first.start()
+    second.start()
+    assert len(loop_threads()) == 1
+    assert first.loop is second.loop
+
+    first.stop()
+    assert Outcomes(second).of(nothing) is None
+    second.stop()
+    assert loop_threads() == []
+
+
+def test_a_forked_child_starts_a_loop_of_its_own(coroutines: HandlerCoroutines) -> None:
+    child = os.fork()
+    if not child:
+        anew = HandlerCoroutines()
+        anew.start()
+        ended = Outcomes(anew).of(nothing)
+        os._exit(0 if ended is None and len(loop_threads()) == 1 else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert Outcomes(coroutines).of(nothing) is None
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_an_exit_of_a_coroutine_is_its_failure_and_not_the_end_of_the_loop(
+    coroutines: HandlerCoroutines, kind: type[BaseException]
+) -> None:
+    async def leave() -> None:
+        raise kind("enough")
+
+    error = Outcomes(coroutines).of(leave)
+
+    assert isinstance(error, HandlerFailed)
+    assert isinstance(error.__cause__, kind)
+    assert Outcomes(coroutines).of(nothing) is None
+
+
+def test_an_exit_of_a_task_of_a_handler_does_not_end_the_loop(
+    coroutines: HandlerCoroutines,
+) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def begin_a_task() -> None:
+        await asyncio.gather(asyncio.create_task(leave()), return_exceptions=True)
+
+    outcomes = Outcomes(coroutines)
+    outcomes.of(begin_a_task)
+
+    assert outcomes.of(nothing) is None
+    assert len(loop_threads()) == 1
+
+
+def test_a_coroutine_that_is_cancelled_before_it_begins_ends_too(
+    coroutines: HandlerCoroutines,
+) -> None:
+    outcomes = Outcomes(coroutines)
+    outcomes.begin(forever)()
+
+    assert isinstance(outcomes.next(), HandlerStopped)
+
+
+def test_a_stop_cancels_what_runs_after_its_time_and_what_begins_later() -> None:
+    coroutines = HandlerCoroutines()
+    coroutines.start()
+    outcomes = Outcomes(coroutines)
+    outcomes.begin(forever)
+    coroutines.stop_within(0)
+
+    assert isinstance(outcomes.next(), HandlerStopped)
+    assert isinstance(outcomes.of(forever), HandlerStopped)
+    coroutines.stop()
+
+
+def test_coroutines_that_run_at_the_end_of_the_loop_were_stopped_and_did_not_fail() -> None:
+    coroutines = HandlerCoroutines()
+    coroutines.start()
+    outcomes = Outcomes(coroutines)
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await forever()
+
+    outcomes.begin(wait)
+    assert begun.wait(PATIENCE)
+    coroutines.stop()
+
+    assert isinstance(outcomes.next(), HandlerStopped)
+
+
+def test_plain_handlers_start_no_loop(sqlite_url: str) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.add_handler("Ping", lambda _message, _context: None)
+
+    with Endpoint(config):
+        assert loop_threads() == []
+
+
+def test_an_endpoint_runs_coroutines_again_after_a_stop(sqlite_url: str) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    come = threading.Semaphore(0)
+
+    @config.handler("Ping")
+    async def ping(_message: object, _context: AsyncHandlerContext) -> None:
+        come.release()
+
+    endpoint = Endpoint(config)
+    for _ in range(2):
+        with endpoint:
+            endpoint.send_local("Ping", {})
+            assert come.acquire(timeout=PATIENCE)
+        assert loop_threads() == []
+
+
+@pytest.mark.parametrize("mode", ["receive_only", "transaction_scope"])
+def test_a_session_is_refused_by_name_where_there_is_none(sqlite_url: str, mode: Any) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.transaction_mode = mode
+    refused = threading.Event()
+    errors: list[str] = []
+
+    @config.handler("Ping", session=False)
+    async def ping(_message: object, context: AsyncHandlerContext) -> None:
+        with pytest.raises(RuntimeError) as error:
+            context.session.new  # noqa: B018  # the access is refused
+        errors.append(str(error.value))
+        refused.set()
+
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("Ping", {})
+        assert refused.wait(PATIENCE)
+
+    remedy = "needs a transaction mode" if mode == "receive_only" else "without session=False"
+    assert remedy in errors[0]
+
+
+def test_async_concurrency_and_shutdown_timeout_are_checked(sqlite_url: str) -> None:
+    from datetime import timedelta
+
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.async_concurrency = 0
+    with pytest.raises(ConfigurationError, match="async_concurrency must be at least 1, got 0"):
+        config.settings()
+    config.async_concurrency = 1
+    config.shutdown_timeout = timedelta(seconds=-1)
+    with pytest.raises(ConfigurationError, match="shutdown_timeout must not be negative"):
+        config.settings()
+
+
+def test_the_loop_of_the_process_is_let_go() -> None:
+    loop = PROCESS_LOOP.acquire()
+    PROCESS_LOOP.release()
+
+    assert loop.is_closed()

@@ -1,0 +1,282 @@
+"""An endpoint for programs on asyncio: the same endpoint, whose calls are awaited."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, overload
+
+from timeoutmgr.contracts import ConflictName, OnConflict
+from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.endpoint.handlers import NOT_GIVEN, chosen_options
+from timeoutmgr.endpoint.off_loop import CallThreads, SenderOffLoop, in_greenlet
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.classes import NO_BODY, TypedMessage
+from timeoutmgr.sender.bulk import OnSent
+from timeoutmgr.sender.composer import (
+    SendKeywords,
+    SendOptions,
+    Sent,
+    ToSend,
+    TypedSendKeywords,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+    from timeoutmgr.contracts import DeliveryOptions
+
+    OwnSession: TypeAlias = AsyncSession | AsyncConnection
+
+_WATCH_EVERY: Final = 0.2
+
+
+class AsyncEndpoint:
+    """An Endpoint whose calls are awaited; ``async with AsyncEndpoint(config) as endpoint``.
+
+    Each call runs in one of *threads* threads, with the context variables of its task, so that the
+    event loop waits for no server. Of more calls at once, the rest waits.
+
+    A task that is cancelled during a call does not undo it: a call that has not begun does not
+    happen, and a call that has begun goes on in its thread. Send again with the same
+    ``message_id`` if in doubt.
+    """
+
+    def __init__(self, config: EndpointConfiguration, *, threads: int = 8) -> None:
+        if threads < 1:
+            raise ConfigurationError(f"threads must be at least 1, got {threads}")
+        self._threads = CallThreads(config.name, threads)
+        self._endpoint = _EndpointOnLoop(config, self._threads)
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name, and its input queue's."""
+        return self._endpoint.name
+
+    @property
+    def critical_error(self) -> tuple[str, BaseException] | None:
+        """The first critical error, if any."""
+        return self._endpoint.critical_error
+
+    @property
+    def timeouts(self) -> AsyncTimeouts:
+        """The pending timeouts of this endpoint's own timeout manager."""
+        return AsyncTimeouts(self._endpoint.timeouts, self._threads.run)
+
+    async def install(self, *, new_marker: bool = False) -> list[str]:
+        """Create queues and tables that are missing; return the endpoint's queues."""
+        return await self._threads.run(lambda: self._endpoint.install(new_marker=new_marker))
+
+    async def start(self) -> None:
+        """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
+        await self._threads.run(self._endpoint.start)
+
+    async def stop(self) -> None:
+        """Stop receiving; return when all handlers have ended, or were cancelled."""
+        await asyncio.to_thread(self._endpoint.stop)
+
+    async def close(self) -> None:
+        """Stop, and close every connection and thread; the object is of no use afterwards."""
+        await asyncio.to_thread(self._close)
+
+    async def wait(self) -> None:
+        """Wait until the endpoint is stopped, as by a critical error."""
+        while not self._endpoint.wait(0):
+            await asyncio.sleep(_WATCH_EVERY)
+
+    async def run(self) -> None:
+        """Start, run until SIGTERM, SIGINT or a critical error stops it, then close.
+
+        For the main thread only. The loop's own signal handlers are removed at the end.
+        """
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, asked.set)
+        try:
+            async with self:
+                ends = [asyncio.ensure_future(end) for end in (asked.wait(), self.wait())]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    end.cancel()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @overload
+    async def send(
+        self,
+        destination: str,
+        message: TypedMessage,
+        /,
+        *,
+        session: "OwnSession | None" = None,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
+    async def send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "OwnSession | None" = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    async def send(
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
+        options: SendOptions | None = None,
+        *,
+        session: "OwnSession | None" = None,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+    ) -> Sent:
+        """Send a message, delayed if ``delay`` or ``deliver_at`` is given; as ``Endpoint.send``.
+
+        When this returns the message is durable. With *session*, an AsyncSession or an
+        AsyncConnection, its statements run on that connection, and it becomes durable with the
+        caller's own commit.
+        """
+        chosen = chosen_options(options, locals())
+        return await self._sent(
+            session,
+            lambda inside: self._endpoint.send_chosen(
+                destination, message_type, body, chosen, inside
+            ),
+        )
+
+    @overload
+    async def send_local(
+        self,
+        message: TypedMessage,
+        /,
+        *,
+        session: "OwnSession | None" = None,
+        **given: Unpack[TypedSendKeywords],
+    ) -> Sent: ...
+
+    @overload
+    async def send_local(
+        self,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "OwnSession | None" = None,
+        **given: Unpack[SendKeywords],
+    ) -> Sent: ...
+
+    async def send_local(
+        self,
+        message_type: str | TypedMessage,
+        body: object = NO_BODY,
+        options: SendOptions | None = None,
+        *,
+        session: "OwnSession | None" = None,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+    ) -> Sent:
+        """Send to this endpoint's own queue; otherwise as ``send``."""
+        chosen = chosen_options(options, locals())
+        return await self._sent(
+            session,
+            lambda inside: self._endpoint.send_chosen(
+                self.name, message_type, body, chosen, inside
+            ),
+        )
+
+    async def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
+        """Send many messages, as ``Endpoint.send_many``; return how many.
+
+        *messages* is drawn, and *on_sent* called, in the thread that sends.
+        """
+        return await self._threads.run(lambda: self._endpoint.send_many(messages, on_sent=on_sent))
+
+    async def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
+        """Store many delayed messages past the queue, as ``Endpoint.store_many``."""
+        return await self._threads.run(lambda: self._endpoint.store_many(messages, on_sent=on_sent))
+
+    async def clear_timeouts(self, saga_id: str) -> None:
+        """Ask the timeout manager to cancel the timeouts of a saga; see ``Endpoint``."""
+        await self._threads.run(lambda: self._endpoint.clear_timeouts(saga_id))
+
+    def snapshot(self) -> dict[str, float | str]:
+        """Return the counters of this process and the state of its breakers."""
+        return self._endpoint.snapshot()
+
+    async def _sent(
+        self,
+        session: "OwnSession | None",
+        send: "Callable[[Session | Connection | None], Sent]",
+    ) -> Sent:
+        if session is None:
+            return await self._threads.run(lambda: send(None))
+        return await session.run_sync(send)
+
+    def _close(self) -> None:
+        self._endpoint.close()
+        self._threads.close()
+
+
+class _EndpointOnLoop(Endpoint):
+    """Sends inside a session on the loop: only the session's own statements run there."""
+
+    def __init__(self, config: EndpointConfiguration, threads: CallThreads) -> None:
+        super().__init__(config)
+        direct = self._outlet.direct
+        start = None if direct is None else direct.start
+        if direct is not None and start is not None:
+            direct = replace(direct, start=lambda: in_greenlet(threads, start))
+        sender = SenderOffLoop(self._parts.sender, threads)
+        self._outlet_inside = replace(self._outlet, sender=sender, direct=direct)
+
+    def send_chosen(
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object,
+        options: SendOptions,
+        session: "Session | Connection | None",
+    ) -> Sent:
+        """Send with options that are chosen already; as ``send``."""
+        return self._send(destination, message_type, body, options, session)

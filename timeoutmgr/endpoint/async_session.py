@@ -1,0 +1,128 @@
+"""The AsyncSession of a coroutine handler: in the very transaction that settles the message.
+
+It is an ordinary session on the ordinary connection of the pump's transaction. Its methods run on
+the event loop, in the greenlets of SQLAlchemy's asyncio extension, and each statement is passed to
+the pump's thread, which waits for the handler (``thread_calls``). No second connection is involved,
+so that no driver needs an asyncio twin, and one commit settles effects and message together.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
+
+from timeoutmgr.endpoint.thread_calls import SERVING, ThreadCalls
+from timeoutmgr.errors import ConfigurationError, Unsupported
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+_WITHOUT_GREENLET: Final = (
+    "context.session of a coroutine handler needs the package greenlet: "
+    "pip install 'timeoutmgr[asyncio]'"
+)
+
+
+class LazySession(Session):
+    """A session that opens its connection at the first statement, in the serving thread."""
+
+    def __init__(self, open_connection: Callable[[], Connection]) -> None:
+        super().__init__(join_transaction_mode="create_savepoint")
+        self._open_connection = open_connection
+        self._opened: Connection | None = None
+
+    def get_bind(self, *_given: Any, **_keywords: Any) -> Connection:
+        """Return the connection of the transaction that settles the message."""
+        if self._opened is None:  # asked for each statement
+            connection: Connection = _in_serving_thread(self._open_connection)
+            _serve_statements(connection)
+            self._opened = connection
+        return self._opened
+
+
+def async_session(session: Session) -> "AsyncSession":
+    """Return the asyncio face of *session*; raise ConfigurationError without greenlet."""
+    if find_spec("greenlet") is None:  # SQLAlchemy's own error comes with the first statement
+        raise ConfigurationError(_WITHOUT_GREENLET)
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    class HandlerAsyncSession(AsyncSession):
+        """An AsyncSession on a connection that has no asyncio face."""
+
+        async def execute(self, *given: Any, **keywords: Any) -> Any:
+            """Execute a statement and return its rows, which the driver has read."""
+            options = {**(keywords.pop("execution_options", None) or {}), "prebuffer_rows": True}
+            return await self.run_sync(
+                lambda inside: inside.execute(*given, execution_options=options, **keywords)
+            )
+
+        async def connection(self, *_given: Any, **_keywords: Any) -> "AsyncConnection":
+            """Refuse: the driver's connection has no asyncio face."""
+            raise _refused("connection()", "await session.run_sync(lambda s: s.connection()...)")
+
+        async def stream(self, *_given: Any, **_keywords: Any) -> Any:
+            """Refuse: the driver would wait for the server on the loop."""
+            raise _refused("stream()", "session.execute, with a LIMIT for many rows")
+
+    if not isinstance(session, LazySession):  # a plain handler of the message has opened it
+        _serve_statements(session.connection())
+    made: Any = HandlerAsyncSession
+    return made(sync_session_class=lambda **_given: session)  # type: ignore[no-any-return]  # above
+
+
+def _refused(method: str, instead: str) -> Unsupported:
+    return Unsupported(
+        f"context.session.{method}",
+        "the transaction that settles the message is on a connection without asyncio",
+        f"Use {instead}",
+    )
+
+
+def _in_serving_thread(function: Callable[[], Any]) -> Any:
+    calls = _serving()
+    return function() if calls is None else await_only(calls.run(function))
+
+
+def _serving() -> ThreadCalls | None:
+    """Return the calls to pass a statement to; None if this thread is to execute it itself."""
+    calls = SERVING.get()
+    # A thread that a handler begins, by asyncio.to_thread say, has its context variables too.
+    if calls is None or not calls.is_on_loop() or not in_greenlet():
+        return None
+    return calls
+
+
+def _serve_statements(connection: Connection) -> None:
+    """Have statements of handlers on *connection*'s engine run in their serving threads."""
+    # Not by event.contains: it goes by the address of an engine, and knows that of one long gone.
+    if _do_execute in list(connection.dialect.dispatch.do_execute):
+        return
+    engine = connection.engine
+    event.listen(engine, "do_execute", _do_execute)
+    event.listen(engine, "do_executemany", _do_executemany)
+    event.listen(engine, "do_execute_no_params", _do_execute_no_params)
+
+
+def _do_execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    return _passed(lambda: context.dialect.do_execute(cursor, statement, parameters, context))
+
+
+def _do_executemany(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    return _passed(lambda: context.dialect.do_executemany(cursor, statement, parameters, context))
+
+
+def _do_execute_no_params(cursor: Any, statement: str, context: Any) -> bool:
+    return _passed(lambda: context.dialect.do_execute_no_params(cursor, statement, context))
+
+
+def _passed(execute: Callable[[], object]) -> bool:
+    """Return whether the statement was executed, by the serving thread."""
+    calls = _serving()
+    if calls is None:
+        return False
+    await_only(calls.run(execute))
+    return True

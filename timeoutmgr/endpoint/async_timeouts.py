@@ -1,0 +1,157 @@
+"""The pending timeouts of an endpoint, for programs on asyncio."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final, Protocol, TypeVar
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Count,
+    HistoryEntry,
+    Timeout,
+    TimeoutState,
+)
+from timeoutmgr.endpoint.timeouts import TimeoutPage, Timeouts, TimeoutView
+from timeoutmgr.message import routes
+from timeoutmgr.message.instants import Micros
+
+Result = TypeVar("Result")
+
+_PAGE: Final = 500
+
+
+class RunsCalls(Protocol):
+    """Runs a function in a thread."""
+
+    def __call__(self, function: Callable[[], Result]) -> Awaitable[Result]:
+        """Return an awaitable of the function's result."""
+        ...
+
+
+class AsyncTimeouts:
+    """Queries and changes, as ``Timeouts`` has them; each is awaited."""
+
+    def __init__(self, timeouts: Timeouts, run: RunsCalls) -> None:
+        self._timeouts = timeouts
+        self._run = run
+
+    async def waiting(self) -> int | None:
+        """Return the number of messages that wait to be stored; None while the broker is away."""
+        return await self._run(self._timeouts.waiting)
+
+    async def now(self) -> Micros:
+        """Return the time that due times are compared with: the store's own."""
+        return await self._run(self._timeouts.now)
+
+    async def cancel(self, timeout_id: str, *, channel: str = routes.API) -> CancelResult:
+        """Cancel a timeout; CancelResult explains the promise of each answer."""
+        return await self._run(lambda: self._timeouts.cancel(timeout_id, channel=channel))
+
+    async def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> int:
+        """Cancel all timeouts stored for a saga; return how many."""
+        return await self._run(lambda: self._timeouts.cancel_saga(saga_id, channel=channel))
+
+    async def reschedule(
+        self,
+        timeout_id: str,
+        *,
+        deliver_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+    ) -> ChangeResult:
+        """Move a timeout to another due time: an aware datetime, or a delay from now."""
+        return await self._run(
+            lambda: self._timeouts.reschedule(timeout_id, deliver_at=deliver_at, delay=delay)
+        )
+
+    async def send_now(self, timeout_id: str) -> ChangeResult:
+        """Dispatch a timeout at once."""
+        return await self._run(lambda: self._timeouts.send_now(timeout_id))
+
+    async def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
+        """Return the state of a timeout and, while it is pending, the timeout itself."""
+        return await self._run(lambda: self._timeouts.show(timeout_id))
+
+    async def history(self, timeout_id: str) -> Sequence[HistoryEntry] | None:
+        """Return the newest 100 events of a timeout, oldest first; None if there is no history."""
+        return await self._run(lambda: self._timeouts.history(timeout_id))
+
+    async def list(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[TimeoutView]:
+        """Yield pending timeouts by due time, read page by page."""
+        found = self._timeouts.list(
+            saga_id=saga_id,
+            destination=destination,
+            due_from=due_from,
+            due_before=due_before,
+            limit=limit,
+        )
+        while page := await self._run(lambda: [*islice(found, _PAGE)]):
+            for one in page:
+                yield one
+
+    async def list_in_bounds(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> TimeoutPage:
+        """Return the first *limit* pending timeouts behind the cursor *after*, by due time."""
+        return await self._run(
+            lambda: self._timeouts.list_in_bounds(
+                saga_id=saga_id,
+                destination=destination,
+                due_from=due_from,
+                due_before=due_before,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    async def count(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> int:
+        """Return how many pending timeouts match, by reading all of them."""
+        return await self._run(
+            lambda: self._timeouts.count(
+                saga_id=saga_id,
+                destination=destination,
+                due_from=due_from,
+                due_before=due_before,
+            )
+        )
+
+    async def count_in_bounds(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> Count:
+        """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound."""
+        return await self._run(
+            lambda: self._timeouts.count_in_bounds(
+                saga_id=saga_id,
+                destination=destination,
+                due_from=due_from,
+                due_before=due_before,
+            )
+        )

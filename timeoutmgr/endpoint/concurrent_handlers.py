@@ -1,0 +1,104 @@
+"""Coroutine handlers that run at once: a step whose messages end in any order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.endpoint.async_context import BESIDE_OTHERS, AsyncHandler, AsyncHandlerContext
+from timeoutmgr.endpoint.awaited_handler import CarriedClock
+from timeoutmgr.endpoint.coroutines import HandlerCoroutines
+from timeoutmgr.endpoint.handlers import (
+    HandledMessage,
+    HandlerContext,
+    HandlerStep,
+    PreparedMessage,
+)
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Received
+from timeoutmgr.transport.in_flight import HandlingOutcome
+from timeoutmgr.transport.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAtOnce:
+    """The unit of work that a coroutine sees; the pump settles its effects later."""
+
+    clock: CarriedClock
+    is_atomic: bool
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """None: the transaction begins when the coroutine has ended."""
+        return None
+
+    def now(self) -> Micros | None:
+        """Return the time of the clock beside the queues; None where only the host's counts."""
+        return self.clock.now()
+
+
+class ConcurrentHandlerStep:
+    """Runs coroutine handlers on the loop, and settles the messages that they sent."""
+
+    def __init__(
+        self,
+        step: HandlerStep,
+        handlers: Mapping[str, Sequence[AsyncHandler]],
+        coroutines: HandlerCoroutines,
+        work: WorkAtOnce,
+    ) -> None:
+        self._step: Final = step
+        self._handlers = handlers
+        self._coroutines = coroutines
+        self._work = work
+
+    def handles(self, received: Received) -> bool:
+        """Return whether the handlers of the message's type run beside other messages."""
+        return self._step.type_of(received.message) in self._handlers
+
+    def begin(
+        self, received: Received, ended: Callable[[HandlingOutcome], None]
+    ) -> Callable[[], None]:
+        """Begin the coroutines of *received*; an error before them ends it at once."""
+        try:
+            self._work.clock.read()
+            prepared = self._step.prepare(received, self._work)
+        except Exception as error:
+            ended(HandlingOutcome(received, error))
+            return _nothing
+        if prepared is None:
+            ended(HandlingOutcome(received))
+            return _nothing
+        refusal = BESIDE_OTHERS if self._work.is_atomic else None
+        context = AsyncHandlerContext(prepared.context, self._work.clock.now, refusal=refusal)
+
+        def end(error: Exception | None) -> None:
+            ended(HandlingOutcome(received, error, None if error else context))
+
+        return self._coroutines.begin(lambda: self._run(prepared, context, received), end)
+
+    def settle(self, outcomes: Sequence[HandlingOutcome], work: Work) -> None:
+        """Send what handlers sent, in the order of their ends; fail each failed message."""
+        handled: list[HandledMessage] = []
+        for outcome in outcomes:
+            error, context = outcome.error, outcome.effects
+            if error is None and isinstance(context, HandlerContext):
+                try:
+                    handled.append(HandledMessage(outcome.received, context.keep()))
+                except Exception as refusal:  # a delayed message to a missing queue
+                    error = refusal
+            if error is not None:
+                work.fail(outcome.received, error)
+        reach("handler.kept")
+        self._step.finish(handled, work, alone=len(outcomes) == 1)
+
+    async def _run(
+        self, prepared: PreparedMessage, context: AsyncHandlerContext, received: Received
+    ) -> None:
+        for handler in self._handlers[self._step.type_of(received.message)]:
+            await handler(prepared.body, context)
+
+
+def _nothing() -> None:
+    return

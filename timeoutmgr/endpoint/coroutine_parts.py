@@ -1,0 +1,72 @@
+"""The parts of an endpoint that has coroutine handlers."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.contracts.callables import is_coroutine_function
+from timeoutmgr.endpoint.async_context import AnyHandler, AsyncHandler
+from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
+from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce
+from timeoutmgr.endpoint.configuration import EndpointSettings
+from timeoutmgr.endpoint.coroutines import HandlerCoroutines
+from timeoutmgr.endpoint.handlers import Handler, HandlerStep
+from timeoutmgr.sender.sender import Sender
+from timeoutmgr.transport.in_flight import ConcurrentHandling, Slots
+from timeoutmgr.transport.work import ATOMIC
+
+
+class CoroutineParts:
+    """Decides which coroutine handlers run at once, and which one after the other.
+
+    The messages of a type run at once if all its handlers are coroutine functions, and if none
+    uses the transaction that settles the message: because the mode has no such transaction, or
+    because they were registered with ``session=False``. In mode ``none`` none does: a crash there
+    loses the message that is handled. With middleware none does: a plain function around the
+    handlers has to wait for them.
+    """
+
+    def __init__(self, settings: EndpointSettings, mode: TransactionMode, sender: Sender) -> None:
+        self._settings = settings
+        self._mode = mode
+        self.coroutines: Final = HandlerCoroutines()
+        self._clock = CarriedClock(sender.now, settings.clock)
+
+    @property
+    def handlers(self) -> dict[str, tuple[Handler, ...]]:
+        """The handlers by message type, as functions that return when all is done."""
+        return {
+            kind: tuple(self._as_function(handler) for handler in found)
+            for kind, found in self._settings.handlers.items()
+        }
+
+    def concurrent(self, step: HandlerStep) -> ConcurrentHandling | None:
+        """Return the handling of messages at once; None if no message type has it."""
+        settings = self._settings
+        at_once = {
+            kind: cast("Sequence[AsyncHandler]", found)
+            for kind, found in settings.handlers.items()
+            if self._runs_at_once(kind, found)
+        }
+        if not at_once:
+            return None
+        work = WorkAtOnce(self._clock, is_atomic=self._mode in ATOMIC)
+        return ConcurrentHandling(
+            step=ConcurrentHandlerStep(step, at_once, self.coroutines, work),
+            most=settings.async_concurrency,
+            slots=Slots(settings.async_concurrency),
+            pumps=settings.concurrency,
+            is_alone=len(at_once) == len(settings.handlers),
+        )
+
+    def _runs_at_once(self, kind: str, found: Sequence[AnyHandler]) -> bool:
+        if self._mode is TransactionMode.NONE or self._settings.middleware:
+            return False
+        if not all(map(is_coroutine_function, found)):
+            return False
+        return self._mode not in ATOMIC or kind in self._settings.without_session
+
+    def _as_function(self, handler: AnyHandler) -> Handler:
+        if not is_coroutine_function(handler):
+            return cast(Handler, handler)
+        return AwaitedHandler(cast(AsyncHandler, handler), self.coroutines, self._clock)

@@ -1,0 +1,99 @@
+"""Calls that wait for a server, made by threads so that they block no event loop."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.errors import EndpointClosed
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.sender.sender import Sender
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class CallThreads:
+    """A bounded pool of threads for the calls of one endpoint; they begin with the first call."""
+
+    def __init__(self, endpoint: str, most: int) -> None:
+        self._endpoint = endpoint
+        self._pool: Final = ThreadPoolExecutor(most, thread_name_prefix="timeoutmgr-call")
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        """Run *function* in a thread, with the context variables of the caller.
+
+        A cancelled call that has not begun does not happen. A call that has begun goes on in its
+        thread; if it fails, a log line names the error. Raises EndpointClosed after ``close``.
+        """
+        try:
+            future = self._pool.submit(copy_context().run, function)
+        except RuntimeError as error:
+            raise EndpointClosed(self._endpoint) from error
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                future.add_done_callback(_log_failure)
+            raise
+
+    def run_later(self, function: Callable[[], object]) -> None:
+        """Run *function* in a thread; nothing waits for it."""
+        self._pool.submit(copy_context().run, function).add_done_callback(_log_failure)
+
+    def close(self) -> None:
+        """Return when the calls that have begun are over."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class SenderOffLoop(Sender):
+    """The sender of an endpoint, for a caller in a greenlet of SQLAlchemy on the loop."""
+
+    def __init__(self, sender: Sender, threads: CallThreads) -> None:
+        vars(self).update(vars(sender))  # the same sessions, and the same queues seen
+        self._threads = threads
+
+    def require_queues(self, queues: Sequence[str]) -> None:
+        """Raise Unroutable for the first of *queues* that does not exist."""
+        if self._unseen(queues):
+            in_greenlet(self._threads, partial(super().require_queues, queues))
+
+    def send(
+        self,
+        outgoing: Sequence[Outgoing],
+        *,
+        finally_for: Sequence[str] = (),
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Have a thread send all of *outgoing*; return at once.
+
+        Only wakes are sent so, after the caller's commit: an error would deny that.
+        """
+        self._threads.run_later(
+            partial(super().send, outgoing, finally_for=finally_for, transaction=transaction)
+        )
+
+
+def in_greenlet(threads: CallThreads, function: Callable[[], Result]) -> Result:
+    """Run *function* in a thread, for a caller in a greenlet of SQLAlchemy's asyncio extension."""
+    from sqlalchemy.util import await_only
+
+    return await_only(threads.run(function))
+
+
+def _log_failure(future: Future[Any]) -> None:
+    if future.cancelled():
+        return
+    error = future.exception()
+    if error is not None:
+        logger.warning(
+            "a call that no task waits for failed: %s",
+            on_one_line(error),
+            extra={"event": "call_failed_unseen"},
+        )

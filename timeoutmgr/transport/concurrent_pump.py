@@ -1,0 +1,218 @@
+"""A pump that handles many messages at once, and settles them as they end.
+
+Its thread receives, begins, and settles together what has ended meanwhile, in the order: effects
+and sends confirmed, then the acknowledgement. A message that takes long holds back no other.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from timeoutmgr.contracts import Receiver, StandsBack, TransportSession
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import HandlerStopped, LeaseLost, MessageRejected, StorageConflict
+from timeoutmgr.message.message import Received
+from timeoutmgr.transport.batch_progress import LONG_HANDLING, may_return
+from timeoutmgr.transport.in_flight import ConcurrentHandling, EndedAttempt, InFlight
+from timeoutmgr.transport.pump import (
+    IDLE_WAIT,
+    Consumption,
+    FailedAttempt,
+    Pump,
+    PumpSurroundings,
+)
+from timeoutmgr.transport.work import LINGER, OUTAGES, Work
+
+_AHEAD: Final = 2
+"""Messages that a broker may send to each pump, for each message that the pump may handle."""
+
+
+class ConcurrentPump(Pump):
+    """Consumes one queue in one thread; the handling of its messages runs elsewhere.
+
+    Messages that the concurrent step does not handle are handled in this thread, as by a ``Pump``.
+    """
+
+    def __init__(
+        self,
+        consumption: Consumption,
+        surroundings: PumpSurroundings,
+        concurrent: ConcurrentHandling,
+    ) -> None:
+        super().__init__(consumption, surroundings)
+        self._concurrent = concurrent
+        self._flight: InFlight | None = None
+        self._room = 0
+        self._outage: Exception | None = None
+        self._stood_back = False
+
+    def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
+        """Settle what has ended, then receive and begin as many messages as there are slots."""
+        self._settle_ended(session, receiver)
+        flight = self._flight_of(receiver)
+        if self._outage is not None:
+            self._wait_out(flight, wait)
+            return 0
+        self._room = self._concurrent.slots.reserve(self._most)
+        if not self._room:
+            self._wait_for_a_slot(flight, receiver, wait)
+            return 0
+        try:
+            count = super().pump_once(session, receiver, wait)
+        finally:
+            self._concurrent.slots.give(self._room)
+            self._room = 0
+        self._stood_back = False
+        return count
+
+    def _consume(self) -> None:
+        try:
+            super()._consume()
+        finally:
+            flight, self._flight, self._outage = self._flight, None, None
+            if flight is not None:
+                flight.abandon()
+
+    def _finish(self, session: TransportSession, receiver: Receiver) -> None:
+        flight = self._flight_of(receiver)
+        while not flight.is_empty:
+            flight.wait(IDLE_WAIT)
+            self._settle_ended(session, receiver)
+
+    @property
+    def _most(self) -> int:
+        """How many messages to receive at most."""
+        if self._concurrent.is_alone:
+            return self._concurrent.most
+        return min(self._pace.limit, self._concurrent.most)
+
+    @property
+    def _limit(self) -> int:
+        return self._room
+
+    @property
+    def _prefetch(self) -> int:
+        each = -(-self._concurrent.most // self._concurrent.pumps)
+        return _AHEAD * each
+
+    def _flight_of(self, receiver: Receiver) -> InFlight:
+        if self._flight is None:
+            self._flight = InFlight(self._concurrent.slots, receiver.interrupt)
+        return self._flight
+
+    def _handle_in_order(
+        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
+    ) -> None:
+        step, flight = self._concurrent.step, self._flight_of(receiver)
+        others = []
+        for received in batch:
+            if step.handles(received):
+                self._room -= 1
+                flight.begin(received, step)
+            else:
+                others.append(received)
+        super()._handle_in_order(others, session, receiver)
+
+    def _wait_for_a_slot(self, flight: InFlight, receiver: Receiver, wait: float) -> None:
+        """Wait; after a while let other consumers have the messages that were sent ahead."""
+        if flight.wait(min(wait, LONG_HANDLING), for_slot=True):
+            self._around.stop.wait(LINGER)  # to settle several together
+            return
+        if self._stood_back:
+            return
+        self._stood_back = True
+        if isinstance(receiver, StandsBack):
+            given = receiver.stand_back([], may_return)
+            self._around.telemetry.count("messages_given_back", given)
+
+    def _wait_out(self, flight: InFlight, wait: float) -> None:
+        """Let the neighbours of a message that met an outage end, then raise the outage."""
+        if flight.is_empty:
+            outage, self._outage = self._outage, None
+            assert outage is not None, "this is called during an outage"
+            raise outage
+        flight.wait(wait)
+
+    def _settle_ended(self, session: TransportSession, receiver: Receiver) -> None:
+        ended = self._flight_of(receiver).collect_ended()
+        if ended:
+            self._settle(ended, session, receiver)
+
+    def _settle(
+        self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
+    ) -> None:
+        """Settle *ended* together; if that fails, each alone."""
+        try:
+            failed = self._settle_together(ended, session, receiver)
+        except StorageConflict as error:
+            pause = self._conflicts.lost()
+            if pause is None:
+                self._leave_in_queue(ended, error)
+                return
+            self._around.telemetry.count("storage_conflicts")
+            self._around.stop.wait(pause)
+            self._settle(ended, session, receiver)
+        except OUTAGES as error:
+            self._leave_in_queue(ended, error)
+        except Exception as error:
+            if len(ended) > 1:
+                for each in ended:
+                    self._settle([each], session, receiver)
+                return
+            self._end_alone(ended[0], error, session, receiver)
+        else:
+            self._conflicts.won()
+            self._concurrent.slots.give(len(ended) - len(failed))
+            for each, reason in failed:
+                self._end_alone(each, reason, session, receiver)
+
+    def _leave_in_queue(self, ended: Sequence[EndedAttempt], outage: Exception) -> None:
+        self._outage = outage
+        self._concurrent.slots.give(len(ended))
+
+    def _settle_together(
+        self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
+    ) -> Sequence[tuple[EndedAttempt, Exception]]:
+        with Work(session, receiver, self._around.mode) as work:
+            self._concurrent.step.settle([each.outcome for each in ended], work)
+            reach("pump.handled")
+            work.ack([each.outcome.received for each in ended])
+            reach("pump.acked")
+        errors = {id(received): error for received, error in work.failed}
+        pairs = ((each, errors.get(id(each.outcome.received))) for each in ended)
+        return [(each, error) for each, error in pairs if error is not None]
+
+    def _end_alone(
+        self,
+        ended: EndedAttempt,
+        error: Exception,
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        """Recover a failed message; it keeps its slot if it is tried again at once."""
+        received = ended.outcome.received
+        if self._is_retried(FailedAttempt(received, error, ended.attempt), session, receiver):
+            step = self._concurrent.step
+            self._flight_of(receiver).begin(received, step, ended.attempt + 1)
+        else:
+            self._concurrent.slots.give(1)
+
+    def _is_retried(
+        self, failed: FailedAttempt, session: TransportSession, receiver: Receiver
+    ) -> bool:
+        try:
+            if isinstance(failed.error, LeaseLost):
+                self._leave([failed.received], receiver)
+            elif isinstance(failed.error, HandlerStopped):
+                # A message of a stopped handler goes back to its queue with the receiver's end.
+                self._around.telemetry.count("handlers_stopped")
+            elif isinstance(failed.error, OUTAGES):
+                self._outage = failed.error
+            elif isinstance(failed.error, MessageRejected):
+                self._move_to_error(failed.received, failed.error, session, receiver)
+            else:
+                return self._retries_now(failed, session, receiver)
+        except LeaseLost:
+            self._leave([failed.received], receiver)
+        except OUTAGES as outage:
+            self._outage = outage
+        return False
