@@ -55,6 +55,11 @@ def overdue(message: Paid, context: HandlerContext) -> None:
     context.send("billing", "Bill")  # mistake: no body
 
 
+def paid(message: Overdue, context: HandlerContext) -> None:
+    """Take a message of a class."""
+    context.reply("Paid", message.order)
+
+
 def typed(endpoint: Endpoint) -> None:
     """Send with mistakes."""
     endpoint.send("billing", Overdue("A7"), delay="5s")  # mistake: delay of a typed send
@@ -63,7 +68,7 @@ def typed(endpoint: Endpoint) -> None:
 
 config.add_middleware(bill)  # mistake: a handler
 config.add_send_middleware(lonely)  # mistake: not a function of a ToSend
-config.add_handler(Paid, overdue)  # mistake: class of the body
+config.add_handler(Paid, paid)  # mistake: class of the body
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity
 config.add_handler("Bill", later)  # mistake: asynchronous generator

@@ -106,10 +106,10 @@ MUTANTS = (
         12,
         _HANDLERS,
         (
-            "body: object, chosen: SendOptions) -> Sent:\n",
-            "body: object, chosen: SendOptions) -> Sent:\n"
+            "        composed = self._composer.compose(\n",
             "        if headers.DELIVER_AT in self.headers:\n"
-            "            chosen = replace(chosen, delay=1)\n",
+            "            chosen = replace(chosen, delay=1)\n"
+            "        composed = self._composer.compose(\n",
         ),
         f"{_HANDLERS_TESTS}::test_a_send_from_the_handler_of_a_delayed_message_is_not_delayed",
         name="the handler of a delayed message delays its sends",
