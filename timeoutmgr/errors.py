@@ -305,8 +305,9 @@ class TransactionLost(TimeoutManagerError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"the transaction in which the message was handled is gone: {reason}; a handler must "
-            "not end it (COMMIT, DDL on MySQL), nor go on after a deadlock"
+            f"the transaction in which the message was handled is gone: {reason}; a handler that "
+            "ends it (COMMIT, DDL on MySQL) is registered with batch=1, and no handler goes on "
+            "after a deadlock"
         )
 
 

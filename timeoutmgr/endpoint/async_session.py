@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.session import JoinTransactionMode
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
@@ -30,8 +31,10 @@ _WITHOUT_GREENLET: Final = (
 class LazySession(Session):
     """A session that opens its connection at the first statement, in the serving thread."""
 
-    def __init__(self, open_connection: Callable[[], Connection]) -> None:
-        super().__init__(join_transaction_mode="create_savepoint")
+    def __init__(
+        self, open_connection: Callable[[], Connection], mode: JoinTransactionMode
+    ) -> None:
+        super().__init__(join_transaction_mode=mode)
         self._open_connection = open_connection
         self._opened: Connection | None = None
 

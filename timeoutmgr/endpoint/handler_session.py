@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, NestedTransaction
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
+    from sqlalchemy.orm.session import JoinTransactionMode as JoinMode
 
 
 _NO_TRANSACTION: Final = (
@@ -46,10 +47,16 @@ class WorkOfHandler(Protocol):
 
 
 class HandlerSession:
-    """Opens the session, and the transaction, at the first use."""
+    """Opens the session, and the transaction, at the first use.
 
-    def __init__(self, work: WorkOfHandler) -> None:
+    *ends_transaction* says that the handler may end the transaction itself, and that its message is
+    settled alone: then the session stands on the transaction, without a savepoint.
+    """
+
+    def __init__(self, work: WorkOfHandler, *, ends_transaction: bool = False) -> None:
         self._work = work
+        self._ends_transaction = ends_transaction
+        self._mode: JoinMode = "rollback_only" if ends_transaction else "create_savepoint"
         self._session: Session | None = None
         self._async_session: AsyncSession | None = None
         self._savepoint: NestedTransaction | None = None
@@ -63,7 +70,7 @@ class HandlerSession:
             from sqlalchemy.orm import Session
 
             connection = self._begin()
-            self._session = Session(bind=connection, join_transaction_mode="create_savepoint")
+            self._session = Session(bind=connection, join_transaction_mode=self._mode)
         return self._session
 
     def open_async(self) -> "AsyncSession":
@@ -77,17 +84,17 @@ class HandlerSession:
             raise RuntimeError(_NO_TRANSACTION)
         if self._async_session is None:
             if self._session is None:
-                self._session = LazySession(self._begin)
+                self._session = LazySession(self._begin, self._mode)
             self._async_session = async_session(self._session)
         return self._async_session
 
     def _begin(self) -> "Connection":
-        """Return the connection of the transaction, in a savepoint of this message."""
+        """Return the transaction's connection, in a savepoint unless the handler may end it."""
         transaction = self._work.transaction
         if transaction is None:
             raise RuntimeError(_NO_TRANSACTION)
         connection = as_connection(transaction)
-        if self._savepoint is None:
+        if self._savepoint is None and not self._ends_transaction:
             self._savepoint = connection.begin_nested()
         return connection
 

@@ -105,6 +105,8 @@ class HandlerContext:
         work: WorkOfHandler,
         require_queues: RequireQueues,
         policy: HandlingPolicy = PLAIN_HANDLING,
+        *,
+        ends_transaction: bool = False,
     ) -> None:
         self.message: Final[Message] = received.message
         self.message_type: Final = message_type
@@ -116,7 +118,7 @@ class HandlerContext:
         self._policy = policy
         self._outgoing: list[Outgoing | ClearOrder] = []
         self._delayed_for: list[str] = []
-        self._session = HandlerSession(work)
+        self._session = HandlerSession(work, ends_transaction=ends_transaction)
         self._ids = None if work.is_atomic else _repeatable_ids(composer.endpoint, self.message)
 
     @property
@@ -486,6 +488,7 @@ class HandlerStep:
             work,
             self.require_queues,
             self.policy,
+            ends_transaction=self.type_of(received.message) in self.alone,
         )
         return PreparedMessage(found, body, context)
 

@@ -39,7 +39,7 @@ class Ledger:
     def __init__(self, transport: SqlTransport, prefix: str) -> None:
         self.name = f"{prefix}noted"
         self._database = transport.database
-        self._execute(f"CREATE TABLE {self.name} (id VARCHAR(50) PRIMARY KEY, again INT)")
+        self.execute(f"CREATE TABLE {self.name} (id VARCHAR(50) PRIMARY KEY, again INT)")
 
     def note(self, context: HandlerContext) -> None:
         """Note the message, twice if it is handled again after a commit."""
@@ -56,9 +56,9 @@ class Ledger:
             )
 
     def drop(self) -> None:
-        self._execute(f"DROP TABLE {self.name}")
+        self.execute(f"DROP TABLE {self.name}")
 
-    def _execute(self, statement: str) -> None:
+    def execute(self, statement: str) -> None:
         with self._database.begin() as connection:
             connection.execute(text(statement))
 
@@ -381,3 +381,22 @@ def test_the_effects_of_middleware_share_the_savepoint_of_their_message(
         assert ledger.ids() == [str(number) for number in range(COUNT) if number != position]
         assert elsewhere.ids() == []
     elsewhere.drop()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "CREATE TABLE {name}_ddl (id INT)"])
+def test_a_handler_settled_alone_may_end_its_transaction(
+    transport: SqlTransport, ledger: Ledger, statement: str
+) -> None:
+    def ending(ledger: Ledger, context: HandlerContext) -> None:
+        ledger.note(context)
+        context.session.execute(text(statement.format(name=ledger.name)))
+
+    stand = Stand(transport, ledger, {"3": ending}, alone=frozenset({ANY}))
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (0, [])
+        assert ledger.ids() == [str(number) for number in range(COUNT)]
+        assert set(stand.calls.values()) == {1}
+    if "TABLE" in statement:
+        ledger.execute(f"DROP TABLE {ledger.name}_ddl")
