@@ -80,6 +80,7 @@ bench-peers: .venv-peers/installed ## the same job beside Celery, dramatiq, proc
 	@mkdir -p build/bench
 	@.venv-peers/bin/python benchmarks/bulk_beside.py --json build/bench/bulk_beside.json $(BENCH_ARGS)
 	@.venv-peers/bin/python benchmarks/beside_peers.py --json build/bench/beside_peers.json $(BENCH_ARGS)
+	@.venv-peers/bin/python benchmarks/handlers.py --json build/bench/handlers.json $(BENCH_ARGS)
 
 approve: .venv/installed-test ## accept public names, commands and the page of behaviours as they are now
 	TIMEOUTMGR_APPROVE=1 $(BIN)/python -m pytest -q tests/test_public_api.py tests/cli/test_docs.py

@@ -3,7 +3,7 @@
 Each case executes one function that notes the time, in one worker process. The rate is of jobs due
 at one instant, and counts from that instant until the function has run for the last job. Lateness
 is of 1,000 jobs over 20 seconds, from each due time until the function runs. Jobs that wait for a
-tenth of a second run beside each other, as many as there are threads.
+tenth of a second run beside each other: as many as there are threads, or coroutines.
 """
 
 import os
@@ -48,7 +48,7 @@ CLAIMS = {
 }
 
 
-WAIT, THREADS = 0.1, 32
+WAIT, THREADS, COROUTINES = 0.1, 32, 200
 
 
 def main() -> None:
@@ -98,13 +98,18 @@ def measure_lateness(name: str, claim: Claim, given: Namespace, report: Report) 
 
 
 def measure_waiting(name: str, claim: Claim, given: Namespace, report: Report) -> None:
-    settings = {ours.WAIT: WAIT, ours.THREADS: THREADS, ours.MODE: "receive_only"}
-    allowed = THREADS / WAIT
-    with environment(settings):
-        runs = [handled(claim, 320 if given.quick else 3_200) for _ in range(given.rounds)]
-    share = [each.rate / allowed for each in runs]
-    beside = f"of {allowed:,.0f}/s; spread {apart(share):.0%}"
-    report.bar(f"{THREADS} threads that wait, {name}", median(share), 0.8, beside=beside)
+    ways = {
+        f"{THREADS} threads": ({ours.THREADS: THREADS}, THREADS),
+        f"{COROUTINES} coroutines": ({ours.COROUTINES: COROUTINES}, COROUTINES),
+    }
+    for way, (settings, at_once) in ways.items():
+        allowed = at_once / WAIT
+        count = round(allowed) if given.quick else 5 * round(allowed)
+        with environment({ours.WAIT: WAIT, ours.MODE: "receive_only", **settings}):
+            runs = [handled(claim, count) for _ in range(given.rounds)]
+        share = [each.rate / allowed for each in runs]
+        beside = f"of {allowed:,.0f}/s; spread {apart(share):.0%}"
+        report.bar(f"{way} that wait, {name}", median(share), 0.8, beside=beside)
 
 
 def lateness(claim: Claim, count: int) -> list[float]:

@@ -2,9 +2,10 @@
 
 ``BENCH_STORE`` names the database of the timeouts if it is not that of the queues. With
 ``BENCH_SPACING`` each job is due so many seconds after its predecessor, and records its lateness;
-with ``BENCH_WAIT`` it waits so many seconds before it is done.
+with ``BENCH_WAIT`` it waits so many seconds before it is done, in ``BENCH_COROUTINES`` at once.
 """
 
+import asyncio
 import os
 import threading
 import time
@@ -13,7 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from peers import job
-from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, SendOptions, ToSend
+from timeoutmgr import (
+    AsyncHandlerContext,
+    Endpoint,
+    EndpointConfiguration,
+    HandlerContext,
+    SendOptions,
+    ToSend,
+)
 from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.satellites import TimeoutManager
 
@@ -22,6 +30,7 @@ MODE = "BENCH_MODE"
 THREADS = "BENCH_THREADS"
 SPACING = "BENCH_SPACING"
 WAIT = "BENCH_WAIT"
+COROUTINES = "BENCH_COROUTINES"
 _NAME = "bench"
 
 
@@ -34,6 +43,8 @@ def configuration(given: job.Given) -> EndpointConfiguration:
         config.transaction_mode = mode
     if threads := os.environ.get(THREADS):
         config.concurrency = int(threads)
+    if coroutines := os.environ.get(COROUTINES):
+        config.async_concurrency = int(coroutines)
     return config
 
 
@@ -56,7 +67,6 @@ def work(given: job.Given) -> None:
     config = configuration(given)
     wait = float(os.environ.get(WAIT, 0))
 
-    @config.handler("note")
     def note(body: dict[str, Any], _context: HandlerContext) -> None:
         if wait:
             time.sleep(wait)
@@ -65,6 +75,11 @@ def work(given: job.Given) -> None:
         else:
             job.note(**body)
 
+    async def note_later(body: dict[str, Any], _context: AsyncHandlerContext) -> None:
+        await asyncio.sleep(wait)
+        job.note(**body)
+
+    config.add_handler("note", note_later if COROUTINES in os.environ else note)
     with Endpoint(config):
         threading.Event().wait()
 

@@ -281,4 +281,4 @@ def test_a_batch_of_a_handler_is_one_message_or_left_out() -> None:
     config = EndpointConfiguration("sales")
 
     with pytest.raises(ConfigurationError, match="batch of a handler is 1"):
-        config.add_handler("X", lambda _body, _context: None, batch=2)  # type: ignore[call-overload]
+        config.add_handler("X", lambda _body, _context: None, batch=2)  # type: ignore[call-overload]  # the mistake

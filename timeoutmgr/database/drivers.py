@@ -4,6 +4,7 @@ No driver is imported here: a program that has a connection of a driver has impo
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -33,7 +34,7 @@ class DriverConnection(Protocol):
         ...
 
 
-class Driver:
+class Driver(ABC):
     """Abilities of one driver. *backends* are the databases that it connects to."""
 
     name: str
@@ -48,13 +49,13 @@ class Driver:
     def __init__(self, module: ModuleType) -> None:
         self.module: Final[Any] = module
 
+    @abstractmethod
     def is_in_transaction(self, connection: Any) -> bool:
         """Return whether a change through *connection* waits for the caller's commit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cursor(self, connection: Any) -> Any:
         """Return a cursor with plain tuples as rows, whatever the caller has set up."""
-        raise NotImplementedError
 
 
 class _Psycopg(Driver):
