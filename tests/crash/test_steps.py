@@ -103,7 +103,7 @@ ALLOWED: Final = {
     (f"{_PUMP}:_replace", "release", "send"): _GIVEN_BACK,
     (f"{_RECEIVER}:_lease", "free_dead_owners", "free_dead_owners"): _WITHIN,
     (f"{_RECEIVER}:_lease_rows", "free_dead_owners", "lease_rows"): _WITHIN,
-    (f"{_RECEIVER}:release_tags", "release", "notify"): _IN_PROCESS,
+    (f"{_RECEIVER}:_forget_released", "release", "notify"): _IN_PROCESS,
     (f"{_RECEIVER}:_lease", "lease_rows", "free_dead_owners"): _NOTHING,
     (f"{_RECEIVER}:_lease_rows", "lease_rows", "lease_rows"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,

@@ -194,7 +194,9 @@ def test_a_cancel_by_a_pause_names_its_channel_in_the_history(sql_fleet: Fleet) 
 def test_uninstall_forgets_the_schedules(sql_fleet: Fleet) -> None:
     sql_fleet.process("1 hour").step()
 
-    sql_fleet.persistence().uninstall(sql_fleet.name, force=True)  # type: ignore[attr-defined]  # each database here can
+    persistence = sql_fleet.persistence()
+    persistence.uninstall(sql_fleet.name, force=True)  # type: ignore[attr-defined]  # each database here can
+    persistence.install()  # the tables are dropped with the last endpoint in them
 
     assert list(sql_fleet.process().recurring.list()) == []
     assert NOON.tzinfo is UTC
