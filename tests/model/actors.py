@@ -79,7 +79,7 @@ def _read_serial(world: World) -> Outcomes:
 
 _CLOCK = Op("clock", _read_clock, quick=True)
 _NEW_ID = Op("new id", _read_serial, quick=True)
-_BREAKER = OutageBreaker(
+BREAKER = OutageBreaker(
     "model", time_to_wait=timedelta(hours=1), on_trigger=lambda error: None, clock=FakeClock()
 )
 
@@ -258,7 +258,7 @@ class _Play:
             error_queue=ERROR,
             clock=quiet,
             telemetry=quiet,
-            broker=_BREAKER,
+            broker=BREAKER,
         )
         step, batch = self._step(who, queue, player, quiet)
         pump = Pump(Consumption(name=who, queue=queue, step=step, batch=batch), surroundings)

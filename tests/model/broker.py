@@ -90,7 +90,7 @@ class SimSession:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        transaction = SimTransaction()
+        transaction = self._new_transaction()
         if self._one_writer:
             self._player.ask(Op("begin", self._begin_writing))
         try:
@@ -99,6 +99,9 @@ class SimSession:
             self._player.ask(Op("roll back", self._roll_back))
             raise
         self._player.ask(Op("commit", self._commit(transaction)))
+
+    def _new_transaction(self) -> SimTransaction:
+        return SimTransaction()
 
     def _begin_writing(self, world: World) -> Outcomes:
         if not world.held_by_other("writer", self._who):
@@ -129,12 +132,16 @@ class SimSession:
 
 
 class SimReceiver:
-    """A consumer; the broker records its unacknowledged messages under its name."""
+    """A consumer; the broker records its unacknowledged messages under its name.
 
-    def __init__(self, player: Player, who: str, queue: str) -> None:
+    *counts* says that the broker reports which messages it delivered before.
+    """
+
+    def __init__(self, player: Player, who: str, queue: str, *, counts: bool = False) -> None:
         self._player = player
         self._who = who
         self._queue = queue
+        self._deliveries = int(counts)
 
     def receive(self, limit: int, wait: float) -> list[Received]:
         def outcomes(world: World) -> Outcomes:
@@ -143,14 +150,20 @@ class SimReceiver:
                 return
             held = world.held
             for copy in batch:
-                held = held.having(copy.serial, Held(self._who, self._queue, copy))
+                kept = copy._replace(deliveries=self._deliveries)
+                held = held.having(copy.serial, Held(self._who, self._queue, kept))
             rest = world.queues[self._queue][limit:]
             queues = world.queues.having(self._queue, rest)
             yield "", world._replace(queues=queues, held=held), batch
 
         batch: tuple[Copy, ...] = self._player.ask(Op(f"receive from {self._queue}", outcomes))
         return [
-            Received(message=message(copy.body_number), queue=self._queue, tag=copy.serial)
+            Received(
+                message=message(copy.body_number),
+                queue=self._queue,
+                tag=copy.serial,
+                delivery_count=copy.deliveries,
+            )
             for copy in batch
         ]
 

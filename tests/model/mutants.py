@@ -9,6 +9,7 @@ from timeoutmgr.contracts import TransactionMode
 
 from .actors import Scenario
 from .fenced import FencedStore
+from .handlers import HandlerScenario
 from .promises import CANCEL, CHANGE, Promise
 from .rowlocks import RowLockStore
 from .world import BEFORE, DUE, Bounds
@@ -32,6 +33,16 @@ from .wrong import (
     UnfencedClaim,
     UnknownLeavesNoFlag,
 )
+from .wrong_handlers import (
+    AcksBeforeEffects,
+    AcksFailed,
+    AcksNotBegun,
+    HandlesGivenBack,
+    IgnoresLostTransaction,
+    KeepsFailedEffects,
+    NewIdPerHandling,
+    RepeatsNeighbours,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +51,11 @@ class Mutant:
 
     name: str
     promise: Promise
-    scenario: Scenario
+    scenario: Scenario | HandlerScenario
     change: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def mutated(self) -> Scenario:
+    def mutated(self) -> Scenario | HandlerScenario:
         return replace(self.scenario, **self.change)
 
 
@@ -52,6 +63,8 @@ ONE_CRASH, ONE_UNKNOWN = Bounds(crashes=1), Bounds(unknowns=1)
 ROW_LOCKS = Scenario(store=RowLockStore)
 FENCED = Scenario(store=FencedStore)
 SENT_TWICE = (("m1", DUE), ("m1", DUE))
+HANDLERS = HandlerScenario()
+HANDLERS_RECEIVE_ONLY = HandlerScenario(mode=TransactionMode.RECEIVE_ONLY)
 
 MUTANTS = (
     Mutant(
@@ -175,5 +188,59 @@ MUTANTS = (
         promise=Promise.NO_REPEAT_WITHOUT_CRASH,
         scenario=replace(FENCED, bounds=ONE_UNKNOWN),
         change={"store": ReleasesLockedClaim},
+    ),
+    Mutant(
+        name="a message is acknowledged that no handler began",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(HANDLERS, bounds=Bounds(pauses=1)),
+        change={"pump": AcksNotBegun},
+    ),
+    Mutant(
+        name="a batch is acknowledged before its effects",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(HANDLERS, bounds=ONE_CRASH),
+        change={"pump": AcksBeforeEffects},
+    ),
+    Mutant(
+        name="without a transaction, a batch is acknowledged before its effects",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(HANDLERS_RECEIVE_ONLY, bounds=ONE_CRASH),
+        change={"pump": AcksBeforeEffects},
+    ),
+    Mutant(
+        name="the effects of a failed message stay in the batch",
+        promise=Promise.FAILS_ALONE,
+        scenario=HANDLERS,
+        change={"step": KeepsFailedEffects},
+    ),
+    Mutant(
+        name="a failed message is acknowledged with its neighbours",
+        promise=Promise.NEVER_LOST,
+        scenario=HANDLERS,
+        change={"pump": AcksFailed},
+    ),
+    Mutant(
+        name="the neighbours of a failed message are handled again, and their effects stay",
+        promise=Promise.EXACTLY_ONCE,
+        scenario=HANDLERS,
+        change={"pump": RepeatsNeighbours},
+    ),
+    Mutant(
+        name="messages that were given back are handled too",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=replace(HANDLERS_RECEIVE_ONLY, bounds=Bounds(pauses=1)),
+        change={"pump": HandlesGivenBack},
+    ),
+    Mutant(
+        name="a batch is committed although its savepoint is lost",
+        promise=Promise.EXACTLY_ONCE,
+        scenario=replace(HANDLERS, bounds=Bounds(losses=1)),
+        change={"step": IgnoresLostTransaction},
+    ),
+    Mutant(
+        name="a repeated handler sends with a new message id",
+        promise=Promise.SAME_ID,
+        scenario=replace(HANDLERS_RECEIVE_ONLY, bounds=ONE_CRASH),
+        change={"step": NewIdPerHandling},
     ),
 )

@@ -24,6 +24,8 @@ class Promise(StrEnum):
     NO_REPEAT_WITHOUT_CRASH = "no repeat without a crash"
     TOMBSTONES_STAY = "tombstones stay"
     NEVER_EARLY = "never early"
+    EXACTLY_ONCE = "exactly once in one transaction"
+    FAILS_ALONE = "a failed message leaves an error copy and no effect"
     NOBODY_WAITS_FOR_EVER = "nobody waits for ever"
 
 

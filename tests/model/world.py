@@ -74,6 +74,8 @@ class Copy(NamedTuple):
 
     serial: int
     body_number: int
+    deliveries: int = 0
+    """1 after a delivery by a broker that counts."""
 
 
 class Held(NamedTuple):
@@ -82,6 +84,19 @@ class Held(NamedTuple):
     owner: str
     queue: str
     copy: Copy
+
+
+class Handling(NamedTuple):
+    """The observations of handlers, by the id of the handled message."""
+
+    effects: Map[str, int] = Map()
+    error_copies: Map[str, int] = Map()
+    sent_ids: Map[str, str] = Map()
+    interrupted: Map[str, int] = Map()
+    """How often a message was in flight when its consumer was killed or cut off."""
+    failures: int = 0
+    pauses: int = 0
+    losses: int = 0
 
 
 class World(NamedTuple):
@@ -110,6 +125,7 @@ class World(NamedTuple):
     """Actors that have lost their open transaction, and do not know yet."""
     causes: int = 0
     """Interruptions that a repeat may be tied to."""
+    handling: Handling = Handling()
 
     def times_delivered(self, message_id: str) -> int:
         return sum(times for (name, _), times in self.delivered.items() if name == message_id)
@@ -180,6 +196,10 @@ class Bounds:
     cuts: int = 0
     """Connections with the database that break while a dispatcher goes on."""
     polls: int = 2
+    pauses: int = 0
+    """Handlers that take longer than a batch may, some until their neighbours are given back."""
+    losses: int = 0
+    """Transactions that the database ends without the driver's knowledge."""
 
 
 def interrupted(world: World, who: str) -> World:
