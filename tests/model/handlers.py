@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -39,11 +39,11 @@ from .broker import (
 from .explorer import Actor, Model, Paused, Player
 from .handler_promises import HandlerPromises
 from .letters import body_number
-from .world import BEFORE, DUE, Bounds, Copy, Map, Op, Outcomes, Raised, World
+from .world import BEFORE, DUE, Bounds, Copy, Map, Op, Outcomes, World
 
 INPUT = "sales"
 LONGER_THAN_BATCH, LONG = "takes its time", "is slow, its neighbours are given back"
-FAILS = "raises"
+FAILS, LOSES = "raises", "loses the transaction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,59 +141,43 @@ class _CountingBroker(Broker):
 class _Connection(SimTransaction, Connection):
     """The transaction as handlers see it: with savepoints."""
 
-    def __init__(self, player: Player, bounds: Bounds) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.player = player
-        self.bounds = bounds
+        self.losses = 0
 
     def begin_nested(self) -> _Savepoint:  # type: ignore[override]  # as much as a session calls
         return _Savepoint(self)
 
+    def lose(self) -> None:
+        """End the transaction at the server, unseen by the driver: a new one follows."""
+        self.changes.clear()
+        self.losses += 1
+
 
 class _Savepoint:
-    """A savepoint; the database may have ended the transaction around it before its release."""
+    """A savepoint, which ends with the transaction around it."""
 
     is_active = True
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self._start = len(connection.changes)
+        self._losses = connection.losses
 
     def commit(self) -> None:
-        self._end("release the savepoint")
+        if self._losses != self._connection.losses:
+            raise SQLAlchemyError("no such savepoint")
 
     def rollback(self) -> None:
+        self.commit()
         del self._connection.changes[self._start :]
-        self._end("roll back to the savepoint")
-
-    def _end(self, name: str) -> None:
-        if not self._connection.bounds.losses:
-            return
-        try:
-            self._connection.player.ask(Op(name, self._outcomes))
-        except SQLAlchemyError:
-            self._connection.changes.clear()
-            raise
-
-    def _outcomes(self, world: World) -> Outcomes:
-        yield "", world, None
-        handling = world.handling
-        if handling.losses < self._connection.bounds.losses:
-            lost = world._replace(handling=handling._replace(losses=handling.losses + 1))
-            yield " fails: no transaction", lost, Raised(SQLAlchemyError, "no such savepoint")
 
 
 class _HandlerSession(SimSession):
     """A session whose transactions are connections."""
 
-    def __init__(
-        self, player: Player, who: str, broker: Broker, *, one_writer: bool, bounds: Bounds
-    ) -> None:
-        super().__init__(player, who, broker, one_writer=one_writer)
-        self._connect = partial(_Connection, player, bounds)
-
     def _new_transaction(self) -> SimTransaction:
-        return self._connect()
+        return _Connection()
 
 
 class _Consumer:
@@ -208,9 +192,7 @@ class _Consumer:
         """Receive and settle one batch, as the pump's loop does, also in an outage."""
         given = self._in
         receiver = SimReceiver(player, self._who, INPUT, counts=given.counts)
-        session = _HandlerSession(
-            player, self._who, self._broker, one_writer=given.one_writer, bounds=given.bounds
-        )
+        session = _HandlerSession(player, self._who, self._broker, one_writer=given.one_writer)
         pump = _Run(given, player).pump
         try:
             pump.pump_once(as_session(session), as_receiver(receiver), 0)
@@ -264,37 +246,40 @@ class _Run:
         """Have one effect, send one message, and then end as the explorer wants."""
         name = context.message_id
         if self._in.is_scope:
-            connection = cast(_Connection, context.session.get_bind())
-            connection.changes.append(partial(_with_effect, name))
+            _connection(context).changes.append(partial(_with_effect, name))
         context.send(DESTINATION, "Handled", {"cause": name})
-        end = self._player.ask(Op(f"handle {name}", self._ends_of(name)))
+        end = self._player.ask(Op(f"handle {name}", partial(self._ends, name)))
+        if LOSES in end:
+            _connection(context).lose()
         if end == LONGER_THAN_BATCH:
             self._seconds += 2 * BATCH_SECONDS
         elif end == LONG:
             self._seconds += 2 * LONG_HANDLING
             self.pump.give_back()  # of another thread, while this handler waits
-        elif end == FAILS:
+        elif FAILS in end:
             raise ValueError(name)
 
-    def _ends_of(self, name: str) -> Callable[[World], Outcomes]:
-        failures, pauses = self._in.failures, self._in.bounds.pauses
+    def _ends(self, name: str, world: World) -> Outcomes:
+        """Yield the ways in which the handler of *name* may end now."""
+        given, handling = self._in, world.handling
+        usual = ""
+        if name == given.failing and (given.failures is None or handling.failures < given.failures):
+            usual = FAILS
+            handling = handling._replace(failures=handling.failures + (given.failures is not None))
+            world = world._replace(handling=handling)
+        yield f" {usual}".rstrip(), world, usual
+        if handling.losses < given.bounds.losses:
+            lost = handling._replace(losses=handling.losses + 1)
+            end = f"{LOSES} {usual}".rstrip()
+            yield f" {end}", world._replace(handling=lost), end
+        if not usual and handling.pauses < given.bounds.pauses:
+            paused = handling._replace(pauses=handling.pauses + 1)
+            for end in (LONGER_THAN_BATCH, LONG):
+                yield f" {end}", world._replace(handling=paused), end
 
-        def outcomes(world: World) -> Outcomes:
-            handling = world.handling
-            if name == self._in.failing and failures is None:
-                yield f" {FAILS}", world, FAILS
-                return
-            if name == self._in.failing and handling.failures < cast(int, failures):
-                failed = handling._replace(failures=handling.failures + 1)
-                yield f" {FAILS}", world._replace(handling=failed), FAILS
-                return
-            yield "", world, ""
-            if handling.pauses < pauses:
-                paused = handling._replace(pauses=handling.pauses + 1)
-                for end in (LONGER_THAN_BATCH, LONG):
-                    yield f" {end}", world._replace(handling=paused), end
 
-        return outcomes
+def _connection(context: HandlerContext) -> _Connection:
+    return cast(_Connection, context.session.get_bind())
 
 
 def _with_effect(name: str, world: World) -> World:

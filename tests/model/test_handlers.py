@@ -1,9 +1,11 @@
 """Handlers that share a commit keep every promise, in every interleaving of two consumers.
 
-The pump, its batches and their pace, Work, the step and the session of handlers are real. The
-handler of the second of three messages fails. Effects on the transaction are changes of the
-simulated connection, behind real savepoints of the product. A thread that gives messages back
-does so while a handler waits, for a handler and this thread exclude each other anywhere else.
+The pump, its batches and their pace, Work, the step and the session of handlers are real; broker,
+transaction and savepoints are simulated. Bounds beside the bounds of a scenario: two consumers, at
+most four messages in batches of at most three, and a single message whose handler fails, once or
+each time. Each handler sends a message, and has an effect on the transaction if there is a
+transaction. A handler that waits is the only place where another thread gives messages back: a
+batch that ends waits for this thread.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from tests.model.explorer import explore
 from tests.model.handlers import HandlerScenario
 from tests.model.world import Bounds
 from timeoutmgr.contracts import TransactionMode
+
+FOUR = ("m1", "m2", "m3", "m4")
 
 SCOPE = HandlerScenario()
 MODES = {
@@ -33,7 +37,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "a redelivery": {"bounds": Bounds(redeliveries=1, pauses=1)},
     "two crashes": {"bounds": Bounds(crashes=2, pauses=1)},
     "two pauses": {"bounds": Bounds(crashes=1, pauses=2)},
-    "three consumers": {"consumers": 3, "bounds": Bounds(crashes=1, pauses=1)},
+    "two batches of two": {"sent": FOUR, "batch": 2, "bounds": Bounds(crashes=1)},
     "an unknown": {"bounds": Bounds(crashes=1, unknowns=1)},
     "an unknown, fails once": {"failures": 1, "bounds": Bounds(pauses=1, unknowns=1)},
     "a crash and a redelivery": {"bounds": Bounds(crashes=1, redeliveries=1)},
