@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import cast
 
 from timeoutmgr.message.message import Message
 
@@ -61,7 +60,7 @@ class HandlerPromises:
         return world.handling.interrupted.get(name, 0) + world.unknowns
 
     def _ends(self, world: World, name: str) -> int:
-        copies = cast(int, world.handling.error_copies.get(name, 0))
+        copies = world.handling.error_copies.get(name, 0)
         return copies if name == self.rejected else world.times_delivered(name)
 
     def _check_failed(self, world: World, name: str) -> None:

@@ -375,7 +375,7 @@ class HandlerStep:
         """
         together: list[Received] = []
         for received in batch:
-            if not received.delivery_count and self.type_of(received.message) not in self.alone:
+            if not received.delivery_count and not self._is_alone(received.message):
                 together.append(received)
                 continue
             if together:
@@ -488,7 +488,7 @@ class HandlerStep:
             work,
             self.require_queues,
             self.policy,
-            ends_transaction=self.type_of(received.message) in self.alone,
+            ends_transaction=self._is_alone(received.message),
         )
         return PreparedMessage(found, body, context)
 
@@ -514,6 +514,10 @@ class HandlerStep:
     def type_of(self, message: Message) -> str:
         """Return the registered type by which *message* is handled."""
         return next((name for name in enclosed_types(message) if name in self.handlers), ANY)
+
+    def _is_alone(self, message: Message) -> bool:
+        """Return whether *message* has a transaction to itself; few endpoints have such types."""
+        return bool(self.alone) and self.type_of(message) in self.alone
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
         names = enclosed_types(message)
