@@ -99,7 +99,7 @@ clean: ## remove all that the commands above have made
 
 # Editable, so that a change of the source needs no second installation; a change of these files does.
 .venv/installed: .venv/bin/python setup.cfg pyproject.toml
-	$(PIP) --editable .
+	$(PIP) --editable '.[asyncio]'
 	@touch $@
 
 .venv/installed-spark: .venv/bin/python setup.cfg pyproject.toml

@@ -54,6 +54,18 @@ _BETWEEN = "Seconds between two faults: minimum and maximum."
     help="Share of messages that must become dead letters.",
 )
 @click.option(
+    "--failing",
+    type=float,
+    default=_DEFAULTS.failing,
+    help="Share of messages whose handler fails, once or always.",
+)
+@click.option(
+    "--awaited",
+    type=float,
+    default=_DEFAULTS.awaited,
+    help="Share of messages that coroutines handle.",
+)
+@click.option(
     "--delayed-store",
     is_flag=True,
     help="Use a delayed message store instead of the timeout manager.",

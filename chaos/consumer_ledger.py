@@ -59,7 +59,8 @@ class Delivery:
     The producer chose *name*; *dispatched_at* is by the store's clock; *sent_by* names the
     incarnation of the sender, if senders add trace headers. A message *through_levels* was sent
     before its due time, into RabbitMQ's delay levels: *dispatched_at* is then its sender's time.
-    *received_by* names the incarnation of a receiver that sends the message on.
+    *received_by* names the incarnation of a receiver that sends the message on. *batch* names the
+    transaction that messages share, *at_once* counts the coroutines that ran; zero for a function.
     """
 
     message_id: str
@@ -70,6 +71,8 @@ class Delivery:
     sent_by: str = ""
     through_levels: bool = False
     received_by: str = ""
+    batch: str = ""
+    at_once: int = 0
 
 
 class ConsumerLedger:
@@ -97,6 +100,8 @@ class ConsumerLedger:
             Column("redelivered", Integer, nullable=False),
             Column("through_levels", Boolean, nullable=False),
             Column("received_by", String(200), nullable=False),
+            Column("batch", String(200), nullable=False),
+            Column("at_once", Integer, nullable=False),
         )
         self._rows: dict[int, Delivery] = {}
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlalchemy import make_url
 
+from chaos.handling import HandlingPlan
 from timeoutmgr import EndpointConfiguration
 from timeoutmgr.contracts import DelayedMessageStore, Persistence, Transport
 from timeoutmgr.database import same_database
@@ -41,7 +42,8 @@ class Environment:
     *delayed_store* has a delayed message store in the timeout manager's place, *dead_letters* has
     dead-letter queues, of a node of the run's own. In a *mixed* fleet there is a second endpoint,
     which has its delays in RabbitMQ's levels; *sends_natively* marks its processes.
-    *levels* says that the levels take part.
+    *levels* says that the levels take part. *failing* and *awaited* are the shares of the handling
+    plan.
     """
 
     folder: str
@@ -55,6 +57,8 @@ class Environment:
     levels: bool = False
     mixed: bool = False
     sends_natively: bool = False
+    failing: float = 0.0
+    awaited: float = 0.0
 
     @classmethod
     def load(cls) -> "Environment":
@@ -100,6 +104,11 @@ class Environment:
     def other(self) -> str:
         """The endpoint of the other kind."""
         return self.manager if self.sends_natively else self.native
+
+    @property
+    def handling(self) -> HandlingPlan:
+        """How the consumer handles each message."""
+        return HandlingPlan(seed=self.seed, failing=self.failing, awaited=self.awaited)
 
     @property
     def consumer(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chaos.consumer_ledger import Delivery
+from chaos.failed_messages import HandledCounts, broken_by_failures, handled_counts
 from chaos.incidents import Incident, counted
 from chaos.plan import FaultKind
 from chaos.producer_ledger import Fate, Promise
@@ -62,6 +63,7 @@ class JudgeVerdict:
     after a confirmed cancel, *strangers* were never sent, *renamed* arrived under another id.
     *dead* messages lie in a dead-letter queue; *accepted* excludes them. *through_levels* counts
     messages from RabbitMQ's delay levels, *migrated* describes the migration into the levels.
+    *handled* counts batches, coroutines and failures.
     *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
     not. *ended* counts processes that ended by themselves. *broken* names each broken promise.
     """
@@ -92,6 +94,7 @@ class JudgeVerdict:
     """Stories of a few messages whose promise was broken."""
     through_levels: int = 0
     migrated: Migrated | None = None
+    handled: HandledCounts = field(default_factory=HandledCounts)
 
     def __str__(self) -> str:
         line = (
@@ -104,7 +107,7 @@ class JudgeVerdict:
             f"server restarts {self.restarts}, "
             f"redelivered {self.redelivered}, cancelled {self.cancelled}, "
             f"dead letters {self.dead}, "
-            f"ended by themselves {self.ended}, seed {self.seed}"
+            f"ended by themselves {self.ended}, seed {self.seed}; {self.handled}"
         )
         if self.through_levels:
             line += f"; {self.through_levels} came through delay levels"
@@ -126,6 +129,7 @@ class Evidence:
     *dead* maps messages in the dead-letter queues to their time. *left* counts leftovers by
     place, *clock_offset* is the lead of the store's clock over this host's, *exactly_once* says
     whether one transaction spans queue and store, *migrated* sums up the migrations, if any.
+    *failures* are failed attempts, *errors* the last attempts of the error queue's messages.
     """
 
     promises: Mapping[str, Promise]
@@ -138,6 +142,8 @@ class Evidence:
     seed: int
     dead: Mapping[str, Micros] = field(default_factory=dict)
     migrated: Migrated | None = None
+    failures: Sequence[Delivery] = ()
+    errors: Sequence[Delivery] = ()
 
 
 def judge(evidence: Evidence) -> JudgeVerdict:
@@ -148,8 +154,10 @@ def judge(evidence: Evidence) -> JudgeVerdict:
         by_name[delivery.name].append(delivery)
     by_fate = _by_fate(promises)
     missing = by_fate[Fate.DELIVERED] - by_name.keys()
-    revived = by_fate[Fate.NOT_DELIVERED] & by_name.keys()
-    early = {one.name for one in evidence.deliveries if _is_early(one, evidence)}
+    arrived = by_name.keys() | {one.name for one in evidence.errors}
+    revived = by_fate[Fate.NOT_DELIVERED] & arrived
+    attempts = (*evidence.deliveries, *evidence.failures)
+    early = {one.name for one in attempts if _is_early(one, evidence)}
     early |= {name for name, since in evidence.dead.items() if _died_early(name, since, evidence)}
     undeliverable = {name for name, promise in promises.items() if promise.dies}
     not_dead_lettered = by_fate[Fate.DEAD] - evidence.dead.keys()
@@ -157,6 +165,9 @@ def judge(evidence: Evidence) -> JudgeVerdict:
     again = [pair for name in by_name for pair in again_of(by_name[name], evidence.exactly_once)]
     repeats = Repeats(promises, by_name, evidence.incidents, evidence.clock_offset)
     unexplained = [pair for pair in again if not repeats.is_explained(*pair)]
+    of_failures = broken_by_failures(
+        promises, by_name.keys(), evidence.errors, None if evidence.exactly_once else repeats
+    )
     renamed = {one.name for one in evidence.deliveries if one.message_id != one.name}
     strangers = by_name.keys() - promises.keys()
     firsts = [found[0] for name, found in by_name.items() if name in promises]
@@ -171,6 +182,7 @@ def judge(evidence: Evidence) -> JudgeVerdict:
         "repeated without a crash": len(unexplained),
         "delivered although cancelled": len(revived),
         "delivered and never sent": len(strangers),
+        **{promise: len(names) for promise, names in of_failures.items()},
         **evidence.left,
     }
     if evidence.exactly_once:
@@ -182,6 +194,7 @@ def judge(evidence: Evidence) -> JudgeVerdict:
     if evidence.exactly_once:
         twice |= {first.name for first, _again in again}
     suspects = {*missing, *not_dead_lettered, *wrongly_dead, *early, *revived, *renamed, *twice}
+    suspects = suspects.union(*of_failures.values())
     return JudgeVerdict(
         accepted=len(kept),
         delivered=len(kept & by_name.keys()),
@@ -209,6 +222,7 @@ def judge(evidence: Evidence) -> JudgeVerdict:
             {one.name for one in evidence.deliveries if one.through_levels} & promises.keys()
         ),
         migrated=evidence.migrated,
+        handled=handled_counts(evidence.deliveries, evidence.failures, evidence.errors),
         examples=tuple(_story(name, by_name[name], evidence) for name in sorted(suspects)[:10]),
     )
 
@@ -242,6 +256,17 @@ def _story(name: str, deliveries: Sequence[Delivery], evidence: Evidence) -> str
         f"by {one.sent_by or 'nobody known'} at {one.dispatched_at}, received {one.received_at}, "
         f"handed out {one.redelivered} times before, id {one.message_id}"
         for one in deliveries
+    ]
+    parts += [
+        f"failed in batch {one.batch or 'of its own'!r} at {one.received_at}, dispatched by "
+        f"{one.sent_by} at {one.dispatched_at}"
+        for one in evidence.failures
+        if one.name == name
+    ]
+    parts += [
+        f"in the error queue since the failure at {one.received_at}"
+        for one in evidence.errors
+        if one.name == name
     ]
     if deliveries:
         senders = {one.sent_by for one in deliveries} | ({promise.by} if promise else set())

@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from chaos.environment import PROCESS, Environment
+from chaos.handling import Failing
 from chaos.producer_ledger import ProducerLedgerWriter
 from chaos.worker import sender
 from timeoutmgr import Endpoint
@@ -118,7 +119,7 @@ class Producer:
                 # A due time, no delay: a second attempt keeps the due time.
                 self._endpoint.send(
                     self._destination(ping),
-                    "Ping",
+                    self._environment.handling.message_type(ping.name),
                     self._body(ping),
                     deliver_at=from_micros(ping.due),
                     message_id=ping.name,
@@ -140,10 +141,23 @@ class Producer:
 
     def _promise(self, ping: _Ping) -> None:
         natively, by = self._environment.sends_natively, os.environ[PROCESS]
-        self._file.trying(ping.name, ping.due, dies=ping.dies, natively=natively, by=by)
+        # The consumer's handlers fail; a worker, which sends a message on, does not.
+        fails = ping.then is None and not ping.dies and self._fails(ping.name)
+        self._file.trying(
+            ping.name, ping.due, dies=ping.dies, fails=fails, natively=natively, by=by
+        )
         if ping.then is not None:
             # The endpoint of the other kind sends it on, in its way.
-            self._file.trying(ping.follower, ping.then, natively=not natively, after=ping.name)
+            self._file.trying(
+                ping.follower,
+                ping.then,
+                fails=self._fails(ping.follower),
+                natively=not natively,
+                after=ping.name,
+            )
+
+    def _fails(self, name: str) -> bool:
+        return self._environment.handling.failing_of(name) is Failing.ALWAYS
 
     def _destination(self, ping: _Ping) -> str:
         if ping.dies:

@@ -21,6 +21,8 @@ class Fate(StrEnum):
     """It was cancelled, and the answer said that it will not come."""
     DEAD = "dead"
     """It is for a queue that does not exist, and leaves a dead letter."""
+    FAILED = "failed"
+    """Its handler always fails: it has to be in the error queue, without an effect."""
     EITHER = "either"
     """The answer of a send or of a cancel was lost, or said that it may have been sent."""
 
@@ -29,15 +31,16 @@ class Fate(StrEnum):
 class Promise:
     """One message; instants of the producer's clock. *unclear* are sends without an answer.
 
-    *dies*: the destination does not exist. *natively*: the sender uses RabbitMQ's delay levels,
-    which do not recognise an id: a message that is sent twice arrives twice. *by* is the
-    incarnation of the sender, *since* the time of its first attempt. A follower is sent on the
-    arrival of the message *after*.
+    *dies*: the destination does not exist. *fails*: its handler always fails. *natively*: the
+    sender uses RabbitMQ's delay levels, which do not recognise an id: a message that is sent twice
+    arrives twice. *by* is the incarnation of the sender, *since* the time of its first attempt. A
+    follower is sent on the arrival of the message *after*.
     """
 
     name: str
     due: Micros
     dies: bool = False
+    fails: bool = False
     natively: bool = False
     by: str = ""
     since: Micros = 0
@@ -57,7 +60,7 @@ class Promise:
         if self.dies:
             return Fate.DEAD
         if not self.cancelling or self.cancel == CancelResult.TOO_LATE:
-            return Fate.DELIVERED
+            return Fate.FAILED if self.fails else Fate.DELIVERED
         if self.cancel in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED):
             # Will be cancelled: the message is under way, and is dropped on arrival.
             return Fate.NOT_DELIVERED
@@ -81,6 +84,7 @@ class ProducerLedgerWriter:
         due: Micros,
         *,
         dies: bool = False,
+        fails: bool = False,
         natively: bool = False,
         by: str = "",
         after: str | None = None,
@@ -88,7 +92,7 @@ class ProducerLedgerWriter:
         """Record a coming send: from here on the message may be delivered, or dead."""
         since = time.time_ns() // 1_000
         who = {"natively": natively, "by": by, "since": since, "after": after}
-        self._add(step="trying", name=name, due=due, dies=dies, **who)
+        self._add(step="trying", name=name, due=due, dies=dies, fails=fails, **who)
 
     def unclear(self, name: str, at: Micros) -> None:
         """Record a send without an answer."""

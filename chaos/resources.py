@@ -22,12 +22,16 @@ from timeoutmgr.contracts import TimeoutStore, TransactionMode, Transport
 from timeoutmgr.deadletter import NodeQueue, StoredCopyQueue
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 from timeoutmgr.migration import MigrationPlaces, MigrationRunState, report
 
 logger = logging.getLogger(__name__)
 
 AWAY: Final = (StorageUnavailable, TransportUnavailable, SQLAlchemyError)
 """Errors of a read from a server that was cut off or restarted a moment ago."""
+
+PATIENCE: Final = 10.0
+"""Seconds to wait for messages that the error queue counts."""
 
 _LOOKS: Final = 5
 """Attempts to read from servers that answer again: each may find a dead connection."""
@@ -102,6 +106,20 @@ class Resources:
         environment = self._environment
         return self._count(environment.consumer, *environment.endpoints, *environment.satellites)
 
+    def in_errors(self) -> int:
+        """Return how many messages are in the error queue."""
+        return self._count(self._environment.errors)
+
+    def failed_messages(self) -> list[Message]:
+        """Return the messages of the error queue, which stay there."""
+        found: list[Message] = []
+        with closing(self._transport.session()) as session:
+            count = session.count(self._environment.errors)
+            with closing(session.receiver(self._environment.errors, prefetch=count + 1)) as errors:
+                while len(found) < count and (batch := errors.receive(count, PATIENCE)):
+                    found += [received.message for received in batch]
+        return found
+
     def in_levels(self) -> int:
         """Return how many messages are in RabbitMQ's delay levels, or left them unroutable."""
         return 0 if self._levels is None else self._levels.count()
@@ -128,7 +146,6 @@ class Resources:
             "still stored": self.pending(),
             "left in delay levels": self.in_levels(),
             "left in a queue": self.waiting(),
-            "in the error queue": self._count(self._environment.errors),
         }
 
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from chaos.consumer_ledger import Delivery
 from chaos.environment import Environment
+from chaos.failure_ledger import FAILURES, error_copies, read_failures
 from chaos.fault_injector import LOST_REPLIES, FaultInjector, Restart
 from chaos.incidents import Incident, counted
 from chaos.judge import Evidence, JudgeVerdict, Percentiles, judge
@@ -92,6 +93,7 @@ class ChaosRun:
         self._promises = ProducerLedger([environment.file(f"{name}.jsonl") for name in names])
         self._deliveries: list[Delivery] = []
         self._dead: Mapping[str, Micros] = {}
+        self._in_errors = 0
         self._begin = time.monotonic()
         self._next_progress = 0.0
 
@@ -113,6 +115,7 @@ class ChaosRun:
         return judge(retry_read(gather))
 
     def _evidence(self, incidents: Sequence[Incident], offset: Micros, ended: int) -> Evidence:
+        failures = read_failures(self._environment.file(FAILURES))
         left = self._resources.left()
         migrated = None
         if self._settings.migrate:
@@ -123,6 +126,8 @@ class ChaosRun:
             incidents=incidents,
             left=left,
             dead=self._resources.dead(),
+            failures=failures,
+            errors=error_copies(self._resources.failed_messages(), failures),
             clock_offset=offset,
             exactly_once=self._environment.one_database,
             ended=ended,
@@ -174,9 +179,11 @@ class ChaosRun:
     def _outstanding(self) -> int:
         arrived = {delivery.name for delivery in self._deliveries}
         there = {Fate.DELIVERED: arrived, Fate.DEAD: self._dead.keys()}
-        return sum(
+        promises = self._promises.by_name.values()
+        failing = sum(promise.fate is Fate.FAILED for promise in promises)
+        return max(0, failing - self._in_errors) + sum(
             promise.fate in there and promise.name not in there[promise.fate]
-            for promise in self._promises.by_name.values()
+            for promise in promises
         )
 
     def _read(self) -> None:
@@ -184,6 +191,7 @@ class ChaosRun:
         try:
             self._deliveries = self._resources.deliveries.read()
             self._dead = self._resources.dead()
+            self._in_errors = self._resources.in_errors()
         except AWAY as error:
             logger.info("a look failed: %s", error)
 
@@ -261,4 +269,6 @@ def _environment(settings: ChaosSettings, folder: Path) -> Environment:
         dead_letters=settings.dead > 0,
         levels=settings.uses_levels,
         mixed=settings.native,
+        failing=settings.failing,
+        awaited=settings.awaited,
     )

@@ -21,7 +21,8 @@ class ChaosSettings:
     accepted has to arrive, and the run gives up when nothing did for *drain*. *rate* messages a
     second are sent by all producers together, each due within *longest_delay*; the share
     *cancelled* of them is cancelled, and the share *dead* is for a queue that does not exist,
-    and has to leave a dead letter. With *delayed_store* a delayed message store takes the
+    and has to leave a dead letter. The handlers of the share *failing* fail, once or always, and
+    coroutines handle the share *awaited*. With *delayed_store* a delayed message store takes the
     timeout manager's place; it cancels nothing. With *native* the fleet is mixed: every second
     worker and producer is of another endpoint, which has its delays in RabbitMQ's levels, and half
     of the messages go on from one endpoint to the other. With *migrate* the timeouts of the first
@@ -41,6 +42,8 @@ class ChaosSettings:
     longest_delay: float = 5.0
     cancelled: float = 0.1
     dead: float = 0.0
+    failing: float = 0.03
+    awaited: float = 0.5
     delayed_store: bool = False
     native: bool = False
     migrate: bool = False
@@ -67,6 +70,8 @@ class ChaosSettings:
             "longest_delay": 0.0,
             "cancelled": 0.0,
             "dead": 0.0,
+            "failing": 0.0,
+            "awaited": 0.0,
             "claim_time": 1.0,
             "drain": 1.0,
         }
@@ -75,7 +80,7 @@ class ChaosSettings:
                 raise ConfigurationError(
                     f"{name} must be at least {limit:g}, got {getattr(self, name)}"
                 )
-        for name in ("cancelled", "dead"):
+        for name in ("cancelled", "dead", "failing", "awaited"):
             if getattr(self, name) > 1.0:
                 raise ConfigurationError(f"{name} is a share up to 1, got {getattr(self, name)}")
         for name in _RANGES:

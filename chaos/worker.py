@@ -49,7 +49,7 @@ class _SendOn:
         then = body["then"]
         context.send(
             self._environment.consumer,
-            "Ping",
+            self._environment.handling.message_type(then["name"]),
             {"name": then["name"]},
             deliver_at=from_micros(then["due"]),
             message_id=then["name"],

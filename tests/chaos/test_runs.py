@@ -41,13 +41,16 @@ def chaos(tmp_path: Path) -> Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_chaos_on_one_file_repeats_nothing(chaos: Chaos) -> None:
-    verdict = chaos("--seconds", "8", "--seed", "1", "--dead", "0.1")
+    verdict = chaos("--seconds", "8", "--seed", "1", "--dead", "0.1", "--failing", "0.1")
 
     assert verdict["broken"] == []
     assert verdict["accepted"] == verdict["delivered"] > 0
     assert verdict["repeated"] == 0
     assert verdict["kills"] > 0
     assert verdict["dead"] > 0
+    assert verdict["handled"]["with_a_failure"] > 0
+    assert verdict["handled"]["in_errors"] > 0
+    assert verdict["handled"]["awaited"] > 0
 
 
 @pytest.mark.slow
@@ -78,6 +81,8 @@ def test_killed_workers_lose_nothing_on_rabbitmq_and_postgresql(
     assert verdict["accepted"] == verdict["delivered"] > 0
     assert (verdict["pauses"], verdict["cuts"]) == (0, 0)
     assert verdict["kills"] > 0
+    assert verdict["handled"]["in_errors"] > 0
+    assert verdict["handled"]["at_once"] > 1
 
 
 @pytest.mark.slow

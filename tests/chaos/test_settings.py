@@ -14,6 +14,7 @@ from timeoutmgr.errors import ConfigurationError
     ("setting", "value"),
     [
         *(("seconds", 0.0), ("workers", 0), ("cancelled", 1.1), ("dead", -0.1)),
+        *(("failing", 1.1), ("awaited", -0.1)),
         ("kill_every", (2.0, 1.0)),
     ],
 )
