@@ -92,7 +92,7 @@ def run(peer: Peer, count: int) -> Sample:
 
 
 def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float]]:
-    """Have *peer* execute *count* jobs; return when they were accepted, and what they noted."""
+    """Have *peer* execute *count* jobs; return the time of acceptance and the notes."""
     with tempfile.TemporaryDirectory(prefix="tmbench-") as folder, own(peer, folder) as place:
         tally = Path(folder, "tally")
         tally.touch()

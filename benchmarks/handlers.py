@@ -1,4 +1,4 @@
-"""What a user feels: seconds from the due instant until the own function has run, beside peers.
+"""Seconds from the due instant until the user's function has run, beside peers.
 
 Each case executes one function that notes the time, in one worker process. The rate is of jobs due
 at one instant, and counts from that instant until the function has run for the last job. Lateness
