@@ -1,0 +1,72 @@
+"""web: the dashboard as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+
+import httpx
+import pytest
+
+from tests.cli.programs import Folder
+
+
+@pytest.fixture
+def installed(folder: Folder) -> Folder:
+    assert folder.run("install").returncode == 0
+    return folder
+
+
+def test_the_printed_link_opens_the_dashboard_once(installed: Folder) -> None:
+    program = installed.start("web", "--port", "0")
+    program.wait_for("/enter?token=")
+    (url,) = [line.removeprefix("open ").strip() for line in program.out if "/enter" in line]
+    with httpx.Client(follow_redirects=True, timeout=30) as client:
+        entered = client.get(url)
+        client.cookies.clear()
+        again = client.get(url)
+        elsewhere = client.get(url, headers={"Host": "evil.example"})
+    program.wait_for("/enter?token=", times=2)
+    program.process.send_signal(signal.SIGTERM)
+    program.process.wait(30)
+
+    assert entered.url.path == "/"
+    assert "local · admin" in entered.text
+    assert again.url.path == "/login"
+    assert elsewhere.status_code == 400
+
+
+def test_an_address_of_other_machines_needs_authentication(installed: Folder) -> None:
+    refused = installed.run("web", "--host", "0.0.0.0")
+
+    assert refused.returncode != 0
+    assert "--tokens" in refused.stderr
+
+
+def test_a_token_file_admits_other_machines(installed: Folder) -> None:
+    installed.write("tokens", "viewer ann a-long-enough-token\n").chmod(0o600)
+    program = installed.start("web", "--host", "0.0.0.0", "--port", "0", "--tokens", "tokens")
+    program.wait_for("open http://0.0.0.0:")
+    (line,) = [line for line in program.out if line.startswith("open ")]
+    answer = httpx.get(line.removeprefix("open ").strip().replace("0.0.0.0", "127.0.0.1"))
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+
+
+def test_a_port_in_use_is_named(installed: Folder) -> None:
+    program = installed.start("web", "--port", "0", "--json")
+    program.wait_for("/enter?token=")
+    port = next(line for line in program.out if "http" in line).split(":")[-1].split("/")[0]
+
+    refused = installed.run("web", "--port", port)
+
+    assert "choose another --port" in refused.stderr
+
+
+def test_the_dashboard_starts_while_the_store_is_missing(folder: Folder) -> None:
+    program = folder.start("web", "--port", "0")
+    program.wait_for("/enter?token=")
+    (url,) = [line.removeprefix("open ").strip() for line in program.out if "/enter" in line]
+
+    text = httpx.get(url, follow_redirects=True, timeout=30).text
+
+    assert "timeoutmgr install" in text

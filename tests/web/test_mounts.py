@@ -1,0 +1,91 @@
+"""The dashboard within an application of FastAPI, Flask or Django, below a prefix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from a2wsgi import ASGIMiddleware, WSGIMiddleware
+from starlette.types import ASGIApp
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from tests.web.site import HOUR, Served, fill, pending
+from timeoutmgr import Endpoint
+from timeoutmgr.web import Role, Visitor, dashboard
+
+PREFIX = "/ops/timeouts"
+
+
+def in_fastapi(endpoint: Endpoint) -> ASGIApp:
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    app.mount(PREFIX, dashboard(endpoint, access=lambda _request: Visitor("ann", Role.ADMIN)))
+    return app
+
+
+def below_prefix(outer: Any, endpoint: Endpoint) -> Any:
+    """A WSGI application with the dashboard below the prefix, in a server of ASGI for the test."""
+    board: Any = dashboard(
+        endpoint, access=lambda _request: Visitor("ann", Role.ADMIN), live="polls"
+    )
+    mounted: dict[str, Any] = {PREFIX: ASGIMiddleware(board)}
+    both: Any = DispatcherMiddleware(outer, mounted)
+    return WSGIMiddleware(both)
+
+
+def in_flask(endpoint: Endpoint) -> ASGIApp:
+    from flask import Flask
+
+    found: ASGIApp = below_prefix(Flask("shop").wsgi_app, endpoint)
+    return found
+
+
+def in_django(endpoint: Endpoint) -> ASGIApp:
+    from django.conf import settings
+    from django.core.wsgi import get_wsgi_application
+
+    if not settings.configured:
+        settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
+    found: ASGIApp = below_prefix(get_wsgi_application(), endpoint)
+    return found
+
+
+@pytest.mark.parametrize("mount", [in_fastapi, in_flask, in_django])
+def test_links_files_and_forms_stay_below_the_prefix(
+    mount: Callable[[Endpoint], ASGIApp], endpoint: Endpoint
+) -> None:
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    with (
+        Served(mount(endpoint)) as served,
+        httpx.Client(base_url=served.url, follow_redirects=True, timeout=30) as client,
+    ):
+        overview = client.get(f"{PREFIX}/")
+        page = client.get(f"{PREFIX}/timeouts/t1")
+        (token, *_same) = re.findall(r'name="csrf" value="([^"]+)"', page.text)
+        links = re.findall(r'(?:href|src)="(/[^"]*)"', overview.text + page.text)
+        forms = re.findall(r'action="([^"]*)"', page.text)
+        answers = {client.get(link.replace("&amp;", "&")).status_code for link in set(links)}
+        done = client.post(f"{PREFIX}/timeouts/t1/cancel", data={"csrf": token})
+
+    assert overview.status_code == 200
+    assert [link for link in (*links, *forms) if not link.startswith(f"{PREFIX}/")] == []
+    assert answers == {200}
+    assert "Cancelled" in done.text
+    assert endpoint.timeouts.count() == 0
+
+
+def test_a_server_with_threads_has_its_pages_poll(endpoint: Endpoint) -> None:
+    with (
+        Served(in_flask(endpoint)) as served,
+        httpx.Client(base_url=served.url, timeout=30) as client,
+    ):
+        text = client.get(f"{PREFIX}/").text
+        (address, *_rest) = re.findall(r'hx-get="([^"]*/regions/overview[^"]*)"', text)
+        region = client.get(address.replace("&amp;", "&"))
+
+    assert "sse-connect" not in text
+    assert "tile" in region.text

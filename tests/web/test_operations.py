@@ -1,0 +1,161 @@
+"""Runs, pauses and the audit: planned, applied with progress, undone, and kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.programs import wait_until
+from tests.web.conftest import STORES
+from tests.web.site import HOUR, Site, fill, pending
+from tests.web.test_site import ids
+from timeoutmgr import Endpoint
+from timeoutmgr.web import Role
+
+PLAN = {"action": "shift", "by": "2h", "destination": "billing", "reason": "billing is down"}
+
+
+def dues(endpoint: Endpoint) -> list[int]:
+    """The due times of all pending timeouts."""
+    return [int(one.due.timestamp() * 1_000_000) for one in endpoint.timeouts.list()]
+
+
+def planned(site: Site, **more: str) -> str:
+    """Plan a run; return its page."""
+    answer = site.post("/changes", "/changes", **{**PLAN, **more})
+    assert "Planned; nothing is changed yet." in answer.text, answer.text
+    return answer.url.path
+
+
+def wait_for(site: Site, page: str, state: str) -> str:
+    """Wait until the run has a state; return its page then."""
+    wait_until(lambda: f'<p class="state">{state}' in site.get(page), f"the run is {state}")
+    return site.get(page)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_shift_is_planned_applied_and_undone(
+    endpoint_of: Callable[[str], Endpoint], kind: str
+) -> None:
+    endpoint = endpoint_of(kind)
+    now = endpoint.timeouts.now()
+    fill(endpoint, [pending(f"t{n}", now + HOUR + n) for n in range(5)])
+    fill(endpoint, [pending("other", now + HOUR, destination="mail")])
+    before = dues(endpoint)
+    with Site(endpoint) as site:
+        page = planned(site)
+        plan, after_plan = site.get(page), dues(endpoint)
+        site.post(page, f"{page}/apply", reason="billing is down")
+        applied, after_apply = wait_for(site, page, "Completed"), dues(endpoint)
+        site.post(page, f"{page}/undo", reason="billing is back")
+        undone, after_undo = wait_for(site, page, "Undone"), dues(endpoint)
+        audit = site.get("/audit")
+
+    assert ids(plan) == [f"t{n}" for n in range(5)]
+    assert after_plan == after_undo == before
+    assert sorted(after_apply) == sorted([before[0], *(due + 2 * HOUR for due in before[1:])])
+    assert "Undo" in applied
+    assert "/undo" not in undone
+    assert "billing is down" in audit
+    assert "ann (admin)" in audit
+
+
+def test_a_run_takes_in_only_what_was_planned(site: Site, endpoint: Endpoint) -> None:
+    now = endpoint.timeouts.now()
+    fill(endpoint, [pending("t1", now + HOUR)])
+    page = planned(site)
+    fill(endpoint, [pending("t2", now + HOUR)])
+
+    site.post(page, f"{page}/apply", reason="billing is down")
+    wait_for(site, page, "Completed")
+
+    assert dues(endpoint) == [now + HOUR, now + 3 * HOUR]
+
+
+def test_more_than_a_hundred_timeouts_need_their_number(site: Site, endpoint: Endpoint) -> None:
+    now = endpoint.timeouts.now()
+    fill(endpoint, [pending(f"t{n}", now + HOUR) for n in range(101)])
+    page = planned(site)
+
+    refused = site.post(page, f"{page}/apply", reason="billing is down", typed="100")
+    state = site.get(page)
+    site.post(page, f"{page}/apply", reason="billing is down", typed="101")
+
+    assert "type the number 101" in refused.text
+    assert "Planned" in state
+    wait_for(site, page, "Completed")
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"reason": ""}, "give a reason"),
+        ({"by": ""}, "shift needs by"),
+        ({"by": "soon"}, "is not a duration"),
+        ({"action": "explode"}, "choose an action"),
+        ({"id": "t"}, "cannot select by an id prefix"),
+        ({"action": "move", "at": "soon"}, "is not a time"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_with_the_reason(
+    site: Site, endpoint: Endpoint, given: dict[str, str], complaint: str
+) -> None:
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+
+    answer = site.post("/changes", "/changes", **{**PLAN, **given})
+
+    assert complaint in answer.text
+    assert endpoint.timeouts.bulk.list() == []
+
+
+def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint) -> None:
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    page = planned(site)
+    site.post(page, f"{page}/apply", reason="first")
+    wait_for(site, page, "Completed")
+
+    site.post("/changes", f"{page}/apply", reason="again")
+
+    wait_until(lambda: "note bad" in site.get(page), "the reason is shown")
+
+
+def test_a_destination_is_paused_shown_and_resumed(site: Site, endpoint: Endpoint) -> None:
+    paused = site.post("/pauses", "/pauses/pause", destination="billing", reason="down", delay="2h")
+    shown = site.get("/")
+    endless = site.post("/pauses", "/pauses/pause", destination="mail", reason="down", delay="-2h")
+    resumed = site.post("/pauses", "/pauses/resume", destination="billing", reason="back")
+    again = site.post("/pauses", "/pauses/resume", destination="billing", reason="back")
+
+    assert "Paused." in paused.text
+    assert re.search(r"Paused: billing", shown)
+    assert "has passed" in endless.text
+    assert "Resumed" in resumed.text
+    assert "no such pause" in again.text
+    assert endpoint.timeouts.pauses() == []
+
+
+def test_what_a_role_does_not_permit_is_in_the_audit(site: Site, endpoint: Endpoint) -> None:
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    site.role = Role.VIEWER
+
+    answer = site.client.post("/timeouts/t1/cancel")
+    (row,) = endpoint.timeouts.audit()
+
+    assert answer.status_code == 403
+    assert (row.action, row.outcome, row.actor, row.role) == ("cancel", "denied", "ann", "viewer")
+    assert (row.channel, "t1" in row.selection) == ("web", True)
+
+
+def test_a_viewer_sees_runs_and_no_audit(site: Site, endpoint: Endpoint) -> None:
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    page = planned(site)
+    site.role = Role.VIEWER
+
+    assert "/apply" not in site.get(page)
+    assert "role operator" in site.get("/audit", 403)
+
+
+def test_an_unknown_run_is_named(site: Site) -> None:
+    assert "no such run" in site.get("/runs/none")

@@ -1,0 +1,135 @@
+"""``timeoutmgr web``: the dashboard."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from timeoutmgr.cli.options import Command, bundled, common, option
+from timeoutmgr.cli.shared import Shared
+
+if TYPE_CHECKING:
+    from timeoutmgr.web import Access, OneTimeLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrances:
+    """The options that say who may enter."""
+
+    tokens: Path | None
+    proxies: tuple[str, ...]
+    user_header: str
+    role_header: str | None
+
+    @property
+    def has_authentication(self) -> bool:
+        """Whether visitors of other machines are known."""
+        return self.tokens is not None or bool(self.proxies)
+
+    def access(self, link: "OneTimeLink") -> "Access":
+        """Return the access that the options describe; *link* without any."""
+        from timeoutmgr.web import ProxyHeaders, TokenFile
+
+        if self.tokens is not None and self.proxies:
+            raise click.UsageError("--tokens and --proxy exclude each other")
+        if self.tokens is not None:
+            return TokenFile(self.tokens)
+        if self.proxies:
+            return ProxyHeaders(
+                self.proxies, user_header=self.user_header, role_header=self.role_header
+            )
+        return link
+
+
+@click.command(cls=Command)
+@option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on, without a port."
+)
+@option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8642,
+    show_default=True,
+    help="Port to listen on; 0 is any free port.",
+)
+@option(
+    "--name",
+    "names",
+    multiple=True,
+    help="Host name in the addresses of browsers; may be given many times.",
+)
+@option("--secure-cookie", is_flag=True, help="Cookie for HTTPS alone, as a proxy may speak it.")
+@bundled(
+    "entrances",
+    Entrances,
+    option(
+        "--tokens",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File with a line 'ROLE NAME TOKEN' for each visitor, mode 0600.",
+    ),
+    option(
+        "--proxy",
+        "proxies",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Address of a proxy whose headers name the visitor; may be given many times.",
+    ),
+    option(
+        "--user-header",
+        default="X-Forwarded-User",
+        show_default=True,
+        help="Header in which the proxy names the visitor.",
+    ),
+    option(
+        "--role-header",
+        help="Header in which the proxy names the role. Without it, visitors are viewers.",
+    ),
+)
+@common(environment=False)
+@click.pass_obj
+def web(
+    shared: Shared,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    secure_cookie: bool,
+    entrances: Entrances,
+) -> None:
+    """Serve the dashboard of the endpoint until Ctrl-C.
+
+    Without --tokens and --proxy the command prints a link that works once, and a new link when it
+    was used; its visitor is an admin. Roles are viewer, operator and admin. An address that other
+    machines reach needs --tokens or --proxy.
+
+    Examples:
+      timeoutmgr web
+      timeoutmgr web --host 0.0.0.0 --tokens visitors.txt
+      timeoutmgr web --proxy 127.0.0.1 --role-header X-Forwarded-Role
+    """
+    from timeoutmgr.endpoint.endpoint import Endpoint
+    from timeoutmgr.web import OneTimeLink, dashboard
+    from timeoutmgr.web.server import ServerAddress, serve
+
+    address = ServerAddress(host=host, port=port, names=names)
+    address.require_authentication(entrances.has_authentication)
+    urls: list[str] = []
+
+    def show(token: str) -> None:
+        url = f"{urls[0]}/enter?token={token}"
+        shared.show({"url": url}, lambda: click.echo(f"open {url}"))
+
+    def announce(url: str) -> None:
+        urls.append(url)
+        if entrances.has_authentication:
+            shared.show({"url": url}, lambda: click.echo(f"open {url}"))
+        else:
+            link.renew()
+
+    link = OneTimeLink(show)
+    endpoint = Endpoint(shared.configuration())
+    try:
+        app = dashboard(endpoint, access=entrances.access(link), secure_cookie=secure_cookie)
+        serve(app, address, announce)
+    finally:
+        endpoint.close()

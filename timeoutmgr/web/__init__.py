@@ -1,0 +1,25 @@
+"""The dashboard: an endpoint in a browser. Needs the extra ``timeoutmgr[web]``."""
+
+from timeoutmgr.errors import ConfigurationError
+
+try:
+    import itsdangerous  # noqa: F401
+    import jinja2  # noqa: F401
+    import starlette  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        f"the dashboard needs the package {error.name}; install timeoutmgr[web]"
+    ) from error
+
+from timeoutmgr.web.access import Access, OneTimeLink, ProxyHeaders, Role, TokenFile, Visitor
+from timeoutmgr.web.app import dashboard
+
+__all__ = [
+    "Access",
+    "OneTimeLink",
+    "ProxyHeaders",
+    "Role",
+    "TokenFile",
+    "Visitor",
+    "dashboard",
+]

@@ -1,0 +1,190 @@
+"""Who may see and change: roles, and the ways in which a visitor is known."""
+
+import hmac
+import secrets
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias, runtime_checkable
+
+from starlette.requests import Request
+
+from timeoutmgr.errors import ConfigurationError
+
+_LEAST_TOKEN: Final = 16
+"""Characters of a token: a shorter token could be guessed."""
+
+
+class Role(StrEnum):
+    """Rights of a visitor; each role has the rights of the roles before it."""
+
+    VIEWER = "viewer"
+    """Sees numbers, headers and tracebacks; no bodies."""
+    OPERATOR = "operator"
+    """Sees bodies; cancels, reschedules, sends and retries."""
+    ADMIN = "admin"
+    """Also deletes for good."""
+
+    def includes(self, other: "Role") -> bool:
+        """Return whether the role has all rights of *other*."""
+        order = list(Role)
+        return order.index(self) >= order.index(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A person or program in front of a page: the name for the audit, and the role."""
+
+    name: str
+    role: Role
+
+    def may(self, role: Role) -> bool:
+        """Return whether the visitor has the rights of *role*."""
+        return self.role.includes(role)
+
+
+Access: TypeAlias = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
+"""Returns the visitor of a request, None if it has none; a host application may give its own."""
+
+
+@runtime_checkable
+class TakesTokens(Protocol):
+    """Access by tokens: a visitor gives a token once, and a signed cookie remembers it."""
+
+    def enter(self, token: str) -> str | None:
+        """Return the ticket to remember for *token*, None if the token is not valid."""
+        ...
+
+
+TICKET: Final = "ticket"
+"""Key of the ticket in the signed cookie."""
+
+
+class TokenFile:
+    """Access by the tokens of a file, a line ``ROLE NAME TOKEN`` each.
+
+    The file is read again when it changes: a token that is removed ends its sessions.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_at: tuple[int, int] | None = None
+        self._visitors: Mapping[str, Visitor] = {}
+        self._lock = threading.Lock()
+        self._known()
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Return the visitor whose ticket the cookie of *request* has."""
+        return self._known().get(request.session.get(TICKET, ""))
+
+    def enter(self, token: str) -> str | None:
+        """Return the ticket of *token*: its digest, so that a cookie holds no token."""
+        ticket = _digest(token)
+        return next((each for each in self._known() if hmac.compare_digest(each, ticket)), None)
+
+    def _known(self) -> Mapping[str, Visitor]:
+        with self._lock:
+            try:
+                found = self._path.stat()
+                if (found.st_mtime_ns, found.st_size) != self._read_at:
+                    self._visitors = _visitors(self._path, found.st_mode)
+                    self._read_at = found.st_mtime_ns, found.st_size
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the token file {self._path} cannot be read ({error.strerror}); create it "
+                    "with a line 'ROLE NAME TOKEN' for each visitor, and mode 0600"
+                ) from error
+            return self._visitors
+
+
+class OneTimeLink:
+    """Access by a link that is printed and works once; its visitor is an admin.
+
+    *announce* is called with a new link for each link that was used.
+    """
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self._announce = announce
+        self._token = ""
+        self._tickets: dict[str, Visitor] = {}
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Make a new token, and announce it."""
+        with self._lock:
+            self._token = secrets.token_urlsafe(24)
+            token = self._token
+        self._announce(token)
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Return the visitor whose ticket the cookie of *request* has."""
+        return self._tickets.get(request.session.get(TICKET, ""))
+
+    def enter(self, token: str) -> str | None:
+        """Return a new ticket for *token*, which is void from now on."""
+        with self._lock:
+            if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
+            self._token, ticket = "", secrets.token_urlsafe(24)
+            self._tickets[ticket] = Visitor("local", Role.ADMIN)
+        self.renew()
+        return ticket
+
+
+class ProxyHeaders:
+    """Access by the headers that a proxy adds, believed only of *proxies*: their addresses.
+
+    A visitor whose *role_header* is missing or names no role is a viewer.
+    """
+
+    def __init__(
+        self,
+        proxies: Iterable[str],
+        *,
+        user_header: str = "X-Forwarded-User",
+        role_header: str | None = None,
+    ) -> None:
+        self._proxies = frozenset(proxies)
+        self._user_header = user_header
+        self._role_header = role_header
+        if not self._proxies:
+            raise ConfigurationError(
+                "access by headers needs the addresses of the proxies that may set the headers; "
+                "any client could set them otherwise"
+            )
+
+    def __call__(self, request: Request) -> Visitor | None:
+        """Return the visitor that the headers of *request* name, if a proxy sent it."""
+        if request.client is None or request.client.host not in self._proxies:
+            return None
+        name = request.headers.get(self._user_header)
+        if not name:
+            return None
+        given = request.headers.get(self._role_header, "") if self._role_header else ""
+        return Visitor(name, Role(given) if given in set(Role) else Role.VIEWER)
+
+
+def _digest(token: str) -> str:
+    return sha256(token.strip().encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _visitors(path: Path, mode: int) -> dict[str, Visitor]:
+    if mode & 0o077:
+        raise ConfigurationError(
+            f"the token file {path} can be read by other users; give it mode 0600"
+        )
+    found = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        words = line.split()
+        if len(words) != 3 or words[0] not in set(Role) or len(words[2]) < _LEAST_TOKEN:
+            raise ConfigurationError(
+                f"line {number} of {path} is not 'ROLE NAME TOKEN' with a role of "
+                f"{', '.join(Role)} and a token of at least {_LEAST_TOKEN} characters"
+            )
+        found[_digest(words[2])] = Visitor(words[1], Role(words[0]))
+    return found

@@ -1,0 +1,178 @@
+"""The forms that change: each checks its input, calls the library, and says the result."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.message.instants import from_micros, parse_duration
+from timeoutmgr.message.redaction import masked
+from timeoutmgr.transport.error_queue_retry import RetryRequest
+from timeoutmgr.web.access import Visitor
+from timeoutmgr.web.dashboard import Dashboard
+from timeoutmgr.web.dead_letters import copy_form
+from timeoutmgr.web.forms import failure_form, instant_of
+from timeoutmgr.web.pages import address
+
+ABOVE: Final = 100
+"""From more messages than that on, a person types their number."""
+MOST: Final = 1_000
+"""Maximum number of messages that one form retries or deletes: a page waits for them."""
+_NOTE_LENGTH: Final = 600
+_SENTENCES: Final = {
+    "cancelled": "Cancelled: it will not be delivered.",
+    "will_be_cancelled": "No such timeout is stored. If its message arrives, it is dropped.",
+    "too_late": "Too late: it was sent, or is being sent now.",
+    "maybe_sent": "Done; but it may have been sent before.",
+    "unknown": "No such timeout is stored.",
+    "changed": "Moved.",
+}
+
+
+async def cancel(board: Dashboard, request: Request) -> Response:
+    """Cancel the timeout of the page."""
+    timeout_id, channel = request.path_params["timeout_id"], channel_of(request)
+
+    def change() -> str:
+        return board.source.cancel(timeout_id, channel).value
+
+    return await _change(board, request, timeout_id, change)
+
+
+async def reschedule(board: Dashboard, request: Request) -> Response:
+    """Move the timeout of the page to the time, or by the delay, that the form has."""
+    given, channel = await form_of(request), channel_of(request)
+    timeout_id = request.path_params["timeout_id"]
+
+    def change() -> str:
+        at, delay = _at_or_delay(given)
+        return board.source.reschedule(timeout_id, channel, at=at, delay=delay).value
+
+    return await _change(board, request, timeout_id, change)
+
+
+async def send_now(board: Dashboard, request: Request) -> Response:
+    """Have the timeout of the page dispatched at once."""
+    timeout_id, channel = request.path_params["timeout_id"], channel_of(request)
+
+    def change() -> str:
+        return board.source.send_now(timeout_id, channel).value
+
+    return await _change(board, request, timeout_id, change)
+
+
+def _at_or_delay(given: Mapping[str, str]) -> tuple[datetime | None, timedelta | None]:
+    at, delay = given.get("at", ""), given.get("delay", "")
+    if bool(at) == bool(delay):
+        raise InvalidMessage("give either a time or a delay")
+    due = instant_of(at)
+    if due is not None:
+        return from_micros(due), None
+    try:
+        return None, parse_duration(delay)
+    except ValueError as error:
+        raise InvalidMessage(str(error)) from error
+
+
+async def _change(
+    board: Dashboard, request: Request, timeout_id: str, change: Callable[[], str]
+) -> Response:
+    async def done() -> tuple[str, bool]:
+        result = await run_in_threadpool(change)
+        return _SENTENCES[result], result in ("too_late", "unknown")
+
+    return await told(board, request, f"/timeouts/{quote(timeout_id)}", done)
+
+
+async def retry_failures(board: Dashboard, request: Request) -> Response:
+    """Retry the selected messages of the error queue, some first or all."""
+    return await _failures(board, request, delete=False)
+
+
+async def delete_failures(board: Dashboard, request: Request) -> Response:
+    """Delete the selected messages of the error queue for good."""
+    return await _failures(board, request, delete=True)
+
+
+async def _failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
+    given = await form_of(request)
+    form = failure_form(given)
+
+    async def done() -> tuple[str, bool]:
+        which = form.filter
+        changed = RetryRequest(ids=which.ids, which=which, limit=limit_of(given), delete=delete)
+        results = await run_in_threadpool(board.source.retry, changed)
+        return _summary(Counter(each.result.value for each in results))
+
+    of_group = {"exception": form.exception, "type": form.type}
+    return await told(board, request, address("/errors", of_group), done)
+
+
+async def retry_dead_letters(board: Dashboard, request: Request) -> Response:
+    """Send the selected dead letters to their destinations again."""
+    given = await form_of(request)
+
+    async def done() -> tuple[str, bool]:
+        form = copy_form(given)
+        results = await run_in_threadpool(board.letters.retry, form, limit_of(given))
+        return _summary(Counter(each.what.value for each in results))
+
+    return await told(board, request, "/dead-letters", done)
+
+
+def limit_of(given: Mapping[str, str]) -> int:
+    """Return the maximum number of messages of a form. Raises InvalidMessage."""
+    try:
+        limit = min(int(given.get("limit") or MOST), MOST)
+        expected = int(given.get("expected") or 0)
+    except ValueError:
+        raise InvalidMessage("the number of messages is a whole number") from None
+    if limit < 1:
+        raise InvalidMessage("the number of messages is at least 1")
+    require_number(min(limit, expected), given.get("typed", ""))
+    return limit
+
+
+def require_number(number: int, typed: str) -> None:
+    """Raise InvalidMessage unless *number* is small, or the person has *typed* it."""
+    if number > ABOVE and typed.strip() != str(number):
+        raise InvalidMessage(f"type the number {number} to change more than {ABOVE} of them")
+
+
+def _summary(results: Mapping[str, int]) -> tuple[str, bool]:
+    if not results:
+        return "No message was found; the page shows the present state.", True
+    text = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in results.items())
+    return f"{text}.", bool(set(results) - {"retried", "deleted"})
+
+
+async def told(
+    board: Dashboard,
+    request: Request,
+    path: str,
+    done: Callable[[], Awaitable[tuple[str, bool]]],
+) -> Response:
+    """Await *done* and go to *path*, which shows the result or the reason against it."""
+    try:
+        text, bad = await done()
+    except TimeoutManagerError as error:
+        text, bad = masked(str(error)), True
+    board.readings.forget()
+    return board.back(request, path, text[:_NOTE_LENGTH], bad=bad)
+
+
+def channel_of(request: Request) -> str:
+    """Return the channel of a change, with the visitor's name, for the history."""
+    visitor: Visitor = request.scope["visitor"]
+    return f"web: {visitor.name}"
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the texts of the form of *request*."""
+    return {name: str(text) for name, text in (await request.form()).items()}

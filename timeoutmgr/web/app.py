@@ -1,0 +1,203 @@
+"""The application: routes, the guard before each, and what an error looks like."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.message.redaction import masked
+from timeoutmgr.web import actions, bulk_actions, entrance, pages, streams
+from timeoutmgr.web.access import Access, Role
+from timeoutmgr.web.dashboard import Dashboard, Live, prefix_of
+from timeoutmgr.web.dead_letters import NodeDeadLetters
+from timeoutmgr.web.guard import BrowserHeaders, Denied, require_own_form, visitor_of
+from timeoutmgr.web.open_streams import OpenStreams
+from timeoutmgr.web.operations import Operations
+from timeoutmgr.web.page_texts import STATIC, environment
+from timeoutmgr.web.readings import Readings
+from timeoutmgr.web.regions import LiveRegions
+from timeoutmgr.web.source import EndpointSource
+
+Answer: TypeAlias = Callable[[Dashboard, Request], Awaitable[Response]]
+_Answer: TypeAlias = Callable[..., Awaitable[Response]]
+COOKIE: Final = "timeoutmgr_session"
+_SESSION: Final = 12 * 60 * 60
+"""Seconds for which a browser is remembered."""
+
+_SHOWN: Final[tuple[tuple[str, Answer], ...]] = (
+    ("/", pages.overview),
+    ("/load", pages.load),
+    ("/pending", pages.pending),
+    ("/timeouts", pages.find),
+    ("/timeouts/{timeout_id:path}", pages.timeout),
+    ("/late", pages.late),
+    ("/errors", pages.errors),
+    ("/errors/message", pages.failed_message),
+    ("/dead-letters", pages.dead_letters),
+    ("/processes", pages.processes),
+    ("/runs", pages.runs),
+    ("/runs/{run_id}", pages.run),
+    ("/pauses", pages.pauses),
+    ("/events", streams.events),
+    ("/regions/{name}", streams.region),
+)
+_FOR_OPERATORS: Final[tuple[tuple[str, Answer], ...]] = (
+    ("/changes", pages.change),
+    ("/audit", pages.audit),
+)
+_CHANGED: Final[tuple[tuple[str, Answer, Role], ...]] = (
+    ("/timeouts/{timeout_id:path}/cancel", actions.cancel, Role.OPERATOR),
+    ("/timeouts/{timeout_id:path}/reschedule", actions.reschedule, Role.OPERATOR),
+    ("/timeouts/{timeout_id:path}/send-now", actions.send_now, Role.OPERATOR),
+    ("/errors/retry", actions.retry_failures, Role.OPERATOR),
+    ("/errors/delete", actions.delete_failures, Role.ADMIN),
+    ("/dead-letters/retry", actions.retry_dead_letters, Role.OPERATOR),
+    ("/changes", bulk_actions.plan, Role.OPERATOR),
+    ("/runs/{run_id}/apply", bulk_actions.apply, Role.OPERATOR),
+    ("/runs/{run_id}/undo", bulk_actions.undo, Role.OPERATOR),
+    ("/pauses/pause", bulk_actions.pause, Role.OPERATOR),
+    ("/pauses/resume", bulk_actions.resume, Role.OPERATOR),
+)
+
+
+def dashboard(
+    endpoint: Endpoint,
+    *,
+    access: Access,
+    live: Live = "events",
+    secret: str | None = None,
+    secure_cookie: bool = False,
+    readings: Readings | None = None,
+) -> Starlette:
+    """Return the dashboard of *endpoint*, an ASGI application to be served or mounted.
+
+    *access* returns the visitor of a request. *live* says how pages renew themselves; "polls" is
+    for servers with threads. Processes that serve one dashboard share *secret*, which signs the
+    cookie; by default it is random. *secure_cookie* keeps the cookie from plain HTTP.
+    """
+    clock = endpoint.parts.settings.clock
+    readings, streams = readings or Readings(clock), OpenStreams()
+    source, templates = EndpointSource(endpoint), environment()
+    operations = Operations(source)
+    board = Dashboard(
+        source=source,
+        letters=NodeDeadLetters(endpoint.parts),
+        operations=operations,
+        readings=readings,
+        regions=LiveRegions(source, operations, readings, templates),
+        templates=templates,
+        clock=clock,
+        access=access,
+        streams=streams,
+        live=live,
+    )
+    session = Middleware(
+        SessionMiddleware,
+        secret_key=secret or secrets.token_urlsafe(32),
+        session_cookie=COOKIE,
+        max_age=_SESSION,
+        same_site="strict",
+        https_only=secure_cookie,
+    )
+    made = Starlette(
+        routes=_routes(board),
+        middleware=[Middleware(BrowserHeaders), session],
+        exception_handlers={
+            Denied: _with(board, _denied),
+            TimeoutManagerError: _with(board, _failed),
+            404: _with(board, _not_found),
+        },
+    )
+    made.state.readings, made.state.streams = readings, streams
+    return made
+
+
+def _routes(board: Dashboard) -> list[Route | Mount]:
+    shown = [
+        Route(path, _shown(board, answer, role))
+        for answers, role in ((_SHOWN, Role.VIEWER), (_FOR_OPERATORS, Role.OPERATOR))
+        for path, answer in answers
+    ]
+    changed = [
+        Route(path, _changed(board, answer, role), methods=["POST"])
+        for path, answer, role in _CHANGED
+    ]
+    entered = [
+        Route("/login", _with(board, entrance.show_form)),
+        Route("/login", _with(board, entrance.take_form), methods=["POST"]),
+        Route("/enter", _with(board, entrance.follow_link)),
+        Route("/logout", _with(board, entrance.leave), methods=["POST"]),
+    ]
+    # Files alone are compressed: the size of a compressed page would tell of the form's token.
+    files = Mount("/static", GZipMiddleware(_KeptFiles(directory=STATIC)))
+    return [*shown, *changed, *entered, files]
+
+
+class _KeptFiles(StaticFiles):
+    """The files beside the pages; their addresses have a digest, so browsers keep them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        found = await super().get_response(path, scope)
+        found.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return found
+
+
+def _shown(
+    board: Dashboard, answer: Answer, role: Role
+) -> Callable[[Request], Awaitable[Response]]:
+    async def show(request: Request) -> Response:
+        request.scope["visitor"] = await visitor_of(request, board.access, role)
+        return await answer(board, request)
+
+    return show
+
+
+def _changed(
+    board: Dashboard, answer: Answer, role: Role
+) -> Callable[[Request], Awaitable[Response]]:
+    async def change(request: Request) -> Response:
+        try:
+            request.scope["visitor"] = await visitor_of(request, board.access, role)
+        except Denied as denied:
+            if denied.visitor is not None:
+                await bulk_actions.note_denied(board, request, denied.visitor)
+            raise
+        await require_own_form(request)
+        return await answer(board, request)
+
+    return change
+
+
+def _with(board: Dashboard, answer: _Answer) -> _Answer:
+    async def answered(request: Request, *error: Exception) -> Response:
+        return await answer(board, request, *error)
+
+    return answered
+
+
+async def _denied(board: Dashboard, request: Request, error: Denied) -> Response:
+    if request.url.path.endswith("/events"):
+        return PlainTextResponse(error.reason, error.status)
+    if error.status == 401 and board.has_login and request.method == "GET":
+        return RedirectResponse(f"{prefix_of(request)}/login", 303)
+    return await board.page(request, "refusal", status=error.status, reason=error.reason)
+
+
+async def _failed(board: Dashboard, request: Request, error: TimeoutManagerError) -> Response:
+    status = 400 if isinstance(error, InvalidMessage) else 503
+    return await board.page(request, "refusal", status=status, reason=masked(str(error)))
+
+
+async def _not_found(board: Dashboard, request: Request, _error: Exception) -> Response:
+    return await board.page(request, "refusal", status=404, reason="There is no such page.")

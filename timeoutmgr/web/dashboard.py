@@ -1,0 +1,139 @@
+"""The dashboard of an endpoint: what its pages share, and how an answer is made."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlencode
+
+from jinja2 import Environment
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.web.access import Access, Role, TakesTokens, Visitor
+from timeoutmgr.web.dead_letters import NodeDeadLetters
+from timeoutmgr.web.guard import form_token
+from timeoutmgr.web.open_streams import OpenStreams
+from timeoutmgr.web.operations import Operations
+from timeoutmgr.web.readings import Reading, Readings
+from timeoutmgr.web.regions import LiveRegions
+from timeoutmgr.web.source import EndpointSource
+
+Live: TypeAlias = Literal["events", "polls"]
+"""How pages renew themselves: by server-sent events, or by requests if the server has threads."""
+
+PAGES: tuple[tuple[str, str], ...] = (
+    ("/", "Overview"),
+    ("/load", "What comes when"),
+    ("/pending", "Pending"),
+    ("/late", "Overdue, in flight"),
+    ("/errors", "Errors"),
+    ("/dead-letters", "Dead letters"),
+    ("/processes", "Processes"),
+    ("/runs", "Runs"),
+    ("/pauses", "Pauses"),
+    ("/audit", "Audit"),
+)
+_NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """The source, its readings, and the templates of one mounted dashboard."""
+
+    source: EndpointSource
+    letters: NodeDeadLetters
+    operations: Operations
+    readings: Readings
+    regions: LiveRegions
+    templates: Environment
+    clock: Clock
+    access: Access
+    streams: OpenStreams
+    live: Live = "events"
+
+    @property
+    def has_login(self) -> bool:
+        """Whether a visitor can enter by a token."""
+        return isinstance(self.access, TakesTokens)
+
+    async def ask(
+        self, key: Hashable, read: Callable[[], Any], *, cost: int = 4, max_age: float = 2
+    ) -> Reading:
+        """Return the reading of *key* for a page that a person asked for."""
+        fresh = self.readings.fresh(key, max_age)
+        if fresh is not None:
+            return fresh
+
+        def get() -> Reading:
+            return self.readings.get(key, read, max_age=max_age, cost=cost)
+
+        return await run_in_threadpool(get)
+
+    async def region(self, name: str, given: Mapping[str, str], *, live: bool = False) -> Reading:
+        """Return the reading of a region; in a thread if it may have to be read."""
+        if self.regions.is_fresh(name, given):
+            return self.regions.reading(name, given, live=live)
+
+        def read() -> Reading:
+            return self.regions.reading(name, given, live=live)
+
+        return await run_in_threadpool(read)
+
+    async def page(
+        self,
+        request: Request,
+        name: str,
+        *,
+        regions: Sequence[str] = (),
+        given: Mapping[str, str] | None = None,
+        readings: Sequence[Reading] = (),
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        """Answer with the page *name*, its *regions* and a banner about what could not be read."""
+        prefix, given = prefix_of(request), given or {}
+        read = {each: await self.region(each, given) for each in regions}
+        html = {
+            each: self.regions.html(each, given, reading, prefix) for each, reading in read.items()
+        }
+        every = [*readings, *read.values()]
+        visitor: Visitor | None = request.scope.get("visitor")
+        text = self.templates.get_template(f"{name}.html").render(
+            prefix=prefix,
+            path=request.url.path.removeprefix(prefix) or "/",
+            endpoint=self.source.name,
+            pages=PAGES,
+            visitor=visitor,
+            may_change=visitor is not None and visitor.may(Role.OPERATOR),
+            may_delete=visitor is not None and visitor.may(Role.ADMIN),
+            has_login=self.has_login,
+            token=form_token(request),
+            note=request.session.pop(_NOTE, None),
+            banner=self.regions.banner(every, self.clock.now(), prefix, renews=bool(regions)),
+            live=self.live,
+            renewing=[*regions],
+            query=urlencode([*((("region", each)) for each in regions), *given.items()]),
+            html=html,
+            given=given,
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    def back(self, request: Request, path: str, note: str, *, bad: bool = False) -> Response:
+        """Answer a form: go to the page *path*, which shows *note* once."""
+        request.session[_NOTE] = {"text": note, "bad": bad}
+        return RedirectResponse(f"{prefix_of(request)}{path}", 303)
+
+
+def prefix_of(request: Request) -> str:
+    """Return the prefix at which the host application mounted the dashboard."""
+    prefix: str = request.scope.get("root_path", "")
+    return prefix.rstrip("/")
+
+
+def event(name: str, html: str) -> str:
+    """Return a server-sent event with *html*, whose lines each need a field of their own."""
+    lines = "".join(f"data: {line}\n" for line in html.split("\n"))
+    return f"event: {name}\n{lines}\n"

@@ -1,0 +1,43 @@
+"""Entering and leaving: a token becomes a ticket in the signed cookie."""
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from timeoutmgr.web.access import TICKET, TakesTokens
+from timeoutmgr.web.dashboard import Dashboard, prefix_of
+from timeoutmgr.web.guard import Denied, require_own_form
+
+
+async def show_form(board: Dashboard, request: Request) -> Response:
+    """Show the form that asks for a token."""
+    if not board.has_login:
+        raise Denied(404, "There is no such page.")
+    return await board.page(request, "login")
+
+
+async def take_form(board: Dashboard, request: Request) -> Response:
+    """Enter with the token of the form."""
+    await require_own_form(request)
+    return _enter(board, request, str((await request.form()).get("given", "")))
+
+
+async def follow_link(board: Dashboard, request: Request) -> Response:
+    """Enter with the token of a link; the address that the browser shows has none."""
+    return _enter(board, request, request.query_params.get("token", ""))
+
+
+async def leave(board: Dashboard, request: Request) -> Response:
+    """Forget the visitor."""
+    await require_own_form(request)
+    request.session.clear()
+    return RedirectResponse(f"{prefix_of(request)}/login", 303)
+
+
+def _enter(board: Dashboard, request: Request, token: str) -> Response:
+    ticket = board.access.enter(token) if isinstance(board.access, TakesTokens) else None
+    if ticket is None:
+        return board.back(request, "/login", "The token is not valid.", bad=True)
+    # A session that was planted before must not become the visitor's.
+    request.session.clear()
+    request.session[TICKET] = ticket
+    return RedirectResponse(f"{prefix_of(request)}/", 303)

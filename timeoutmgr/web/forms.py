@@ -1,0 +1,103 @@
+"""Filters and numbers that a visitor gave in an address or a form, checked."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import Micros, from_micros, to_micros
+from timeoutmgr.transport.error_queue_retry import FailureFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingForm:
+    """The filter of the list of pending timeouts, as texts; empty texts select all."""
+
+    id: str = ""
+    saga: str = ""
+    destination: str = ""
+    type: str = ""
+    due_from: str = ""
+    due_before: str = ""
+    label: str = ""
+
+    @property
+    def filter(self) -> TimeoutFilter:
+        """The filter that the texts describe. Raises InvalidMessage."""
+        return TimeoutFilter(
+            id_prefix=self.id or None,
+            saga_id=self.saga or None,
+            destination=self.destination or None,
+            message_type=self.type or None,
+            due_from=instant_of(self.due_from),
+            due_before=instant_of(self.due_before),
+            labels=(self.label,) if self.label else (),
+        )
+
+    @property
+    def query(self) -> str:
+        """The query of an address with this filter."""
+        return query_of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureForm:
+    """The filter of the error queue, as texts; a group gives both exception and type."""
+
+    exception: str = ""
+    type: str = ""
+    id: str = ""
+
+    @property
+    def filter(self) -> FailureFilter:
+        """The filter that the texts describe."""
+        return FailureFilter(
+            ids=frozenset({self.id} if self.id else ()),
+            exception=self.exception or None,
+            message_type=self.type or None,
+        )
+
+    @property
+    def query(self) -> str:
+        """The query of an address with this filter."""
+        return query_of(self)
+
+
+def pending_form(given: Mapping[str, str]) -> PendingForm:
+    """Return the filter that *given* parameters of an address or a form hold."""
+    return replace(PendingForm(), **_texts(PendingForm, given))
+
+
+def failure_form(given: Mapping[str, str]) -> FailureForm:
+    """Return the filter that *given* parameters of an address or a form hold."""
+    return replace(FailureForm(), **_texts(FailureForm, given))
+
+
+def _texts(kind: type[PendingForm | FailureForm], given: Mapping[str, str]) -> dict[str, str]:
+    names = {each.name for each in fields(kind)}
+    return {name: text.strip() for name, text in given.items() if name in names}
+
+
+def query_of(form: PendingForm | FailureForm) -> str:
+    """Return the query of an address with the texts of *form*."""
+    return urlencode({name: text for name, text in asdict(form).items() if text})
+
+
+def instant_of(text: str) -> Micros | None:
+    """Return the instant that *text* spells, in UTC if it has no zone; None for an empty text."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidMessage(
+            f"{text[:40]!r} is not a time; expected ISO 8601 such as 2030-01-31T09:00"
+        ) from None
+    return to_micros(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+def text_of(instant: Micros) -> str:
+    """Return *instant* as a field of a form has it: ISO 8601 in UTC, without a zone."""
+    return from_micros(instant).replace(tzinfo=None).isoformat()

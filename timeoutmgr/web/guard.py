@@ -1,0 +1,108 @@
+"""What each request passes: headers that bind the browser, the visitor, and proof of the form."""
+
+import hmac
+import inspect
+import secrets
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from timeoutmgr.web.access import Access, Role, Visitor
+
+CONTENT_POLICY: Final = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # The browser names the origin of a form only if referrers are not off altogether.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_TOKEN: Final = "csrf"
+
+
+class BrowserHeaders:
+    """Middleware: add the headers to each answer; pages are not kept, files are kept for good."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and add headers to its answer."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, sent if scope["type"] == "http" else send)
+
+
+class Denied(Exception):
+    """A request without the right to its page; *status* is the answer's.
+
+    *visitor* is given if the role of a known visitor is too low.
+    """
+
+    def __init__(self, status: int, reason: str, visitor: Visitor | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.visitor = visitor
+
+
+async def visitor_of(request: Request, access: Access, role: Role) -> Visitor:
+    """Return the visitor of *request*. Raises Denied without the rights of *role*."""
+    found = access(request)
+    visitor = await found if inspect.isawaitable(found) else found
+    if visitor is None:
+        raise Denied(401, "This page needs a known visitor.")
+    if not visitor.may(role):
+        reason = f"This needs the role {role.value}; {visitor.name} has {visitor.role}."
+        raise Denied(403, reason, visitor)
+    return visitor
+
+
+def form_token(request: Request) -> str:
+    """Return the token that the forms of this session carry."""
+    if _TOKEN not in request.session:
+        request.session[_TOKEN] = secrets.token_urlsafe(24)
+    token: str = request.session[_TOKEN]
+    return token
+
+
+async def require_own_form(request: Request) -> None:
+    """Raise Denied unless a form of a page of ours, in this session, sent *request*."""
+    if not _is_of_our_site(request):
+        raise Denied(403, "The form came from another site; nothing was changed.")
+    given = str((await request.form()).get(_TOKEN, ""))
+    expected = request.session.get(_TOKEN, "")
+    if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
+        raise Denied(403, "The form is not of this session; load the page again.")
+
+
+def _is_of_our_site(request: Request) -> bool:
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site == "same-origin"
+    # An older browser, or plain HTTP: a proxy may have changed the host, then the token decides.
+    origin = request.headers.get("Origin")
+    hosts = request.headers.get("Host"), request.headers.get("X-Forwarded-Host")
+    return origin is None or urlsplit(origin).netloc in hosts

@@ -1,0 +1,170 @@
+"""Bulk runs, pauses and the audit, as the pages read and change them."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from timeoutmgr.contracts import Key
+from timeoutmgr.contracts.audit import (
+    AuditEntry,
+    AuditOutcome,
+    AuditRecord,
+    ChangedBy,
+    KeepsAudit,
+)
+from timeoutmgr.contracts.bulk_runs import SAMPLES, BulkChange, BulkRun, BulkState
+from timeoutmgr.contracts.pauses import Pause
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message.redaction import masked
+from timeoutmgr.web.forms import PendingForm
+from timeoutmgr.web.source import EndpointSource
+
+_LISTED: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run, its first keys, the rows of its audit, and why it stopped here, if it did."""
+
+    run: BulkRun
+    keys: Sequence[Key]
+    audit: Sequence[AuditRecord]
+    problem: str | None
+    is_active: bool
+    """Whether a thread of this process works on it."""
+
+    @property
+    def done(self) -> int:
+        """How many timeouts are behind the run."""
+        if self.run.state is BulkState.UNDOING:
+            return self.run.undone
+        return self.run.changed + self.run.left
+
+    @property
+    def can_apply(self) -> bool:
+        """Whether it can begin, or go on."""
+        return not self.is_active and self.run.state in (BulkState.PLANNED, BulkState.RUNNING)
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether it can be undone, or go on with that."""
+        is_done = self.run.state in (BulkState.COMPLETED, BulkState.UNDOING)
+        return (
+            not self.is_active
+            and is_done
+            and self.run.change.action.is_undoable
+            and self.run.changed > 0
+        )
+
+
+class Operations:
+    """Changes of many timeouts. A run goes on in a thread of its own, one run at a time."""
+
+    def __init__(self, source: EndpointSource) -> None:
+        self._source = source
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="timeoutmgr-web-run")
+        self._problems: dict[str, str] = {}
+        self._active: set[str] = set()
+
+    @property
+    def _timeouts(self) -> Timeouts:
+        return self._source.timeouts
+
+    # --- bulk runs ----------------------------------------------------------------------------
+
+    def runs(self) -> Sequence[BulkRun]:
+        """Return the newest plans and runs."""
+        return self._timeouts.bulk.list(limit=_LISTED)
+
+    def run(self, run_id: str) -> RunView | None:
+        """Return a run, None if there is none."""
+        timeouts = self._timeouts
+        run = timeouts.bulk.get(run_id)
+        if run is None:
+            return None
+        return RunView(
+            run=run,
+            keys=list(islice(timeouts.bulk.keys(run_id), SAMPLES)),
+            audit=timeouts.audit(run_id=run_id),
+            problem=self._problems.get(run_id),
+            is_active=run_id in self._active,
+        )
+
+    def plan(self, form: PendingForm, change: BulkChange, by: ChangedBy) -> BulkRun:
+        """Freeze the timeouts that *form* selects for a run, and change nothing."""
+        given = {"an id prefix": form.id, "a type": form.type}
+        unbounded = [what for what, text in given.items() if text]
+        if unbounded:
+            raise InvalidMessage(
+                f"a change of many cannot select by {' or '.join(unbounded)}; select by saga, "
+                "destination, label or due time"
+            )
+        which = form.filter
+        name, _equals, value = form.label.partition("=")
+        planned = self._timeouts.bulk.plan(
+            change,
+            saga_id=which.saga_id,
+            destination=which.destination,
+            due_from=None if which.due_from is None else from_micros(which.due_from),
+            due_before=None if which.due_before is None else from_micros(which.due_before),
+            labels={name: value} if form.label else {},
+            by=by,
+        )
+        return planned.run
+
+    def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
+        """Have the run applied or undone, or go on, while the page shows its progress."""
+        bulk = self._timeouts.bulk
+        self._problems.pop(run_id, None)
+        self._active.add(run_id)
+        work = bulk.undo if undo else bulk.apply
+
+        def carry_out() -> None:
+            try:
+                work(run_id, by=by)
+            except TimeoutManagerError as error:
+                # The run stays as it is in the store, and the page offers to go on.
+                self._problems[run_id] = masked(str(error))
+            finally:
+                self._active.discard(run_id)
+
+        self._threads.submit(carry_out)
+
+    # --- pauses -------------------------------------------------------------------------------
+
+    def pauses(self) -> Sequence[Pause]:
+        """Return the pauses in force."""
+        return self._timeouts.pauses()
+
+    def pause(self, destination: str, until: datetime | timedelta | None, by: ChangedBy) -> bool:
+        """Pause a destination, or all if it is empty; return whether it was not paused before."""
+        return self._timeouts.pause(destination or None, until=until, by=by)
+
+    def resume(self, destination: str, by: ChangedBy) -> int | None:
+        """End the pause of a destination; return how many timeouts were parked."""
+        return self._timeouts.resume(destination or None, by=by)
+
+    # --- audit --------------------------------------------------------------------------------
+
+    def audit(self, run_id: str) -> Sequence[AuditRecord]:
+        """Return the newest rows of the audit, the newest first."""
+        rows = self._timeouts.audit(limit=_LISTED, run_id=run_id or None)
+        return list(reversed(rows))
+
+    def note_denied(self, action: str, selection: Mapping[str, str], by: ChangedBy) -> None:
+        """Have the audit keep that a visitor tried what the role does not permit."""
+        store = self._source.store
+        if isinstance(store, KeepsAudit):
+            entry = AuditEntry(
+                action=action,
+                by=by,
+                selection=selection,
+                outcome=AuditOutcome.DENIED,
+                changed=0,
+            )
+            store.write_audit(entry)

@@ -1,0 +1,157 @@
+"""Numbers that all browsers share: read once, kept with their instant, and at a bounded rate."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import (
+    SchemaMissing,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import masked
+
+PATIENCE: Final = 1.5
+"""Seconds that a page waits for an answer; then it shows the last numbers."""
+_MOST_KEPT: Final = 200
+_THREADS: Final = 4
+_WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The last good *value* and its instant *at*; None before the first.
+
+    *problem* says why no newer value could be read, and *sort* in few words.
+    """
+
+    value: Any = None
+    at: Micros | None = None
+    problem: str | None = None
+    sort: str = "No answer yet."
+
+
+@dataclass(slots=True)
+class _Slot:
+    reading: Reading = field(default_factory=Reading)
+    tried: float | None = None
+    running: "Future[None] | None" = None
+
+
+class Readings:
+    """Values by key. A value is read by one thread at a time, and shown to all browsers.
+
+    A page that a person asks for reads what is older than its maximum age. A page that renews
+    itself also waits for its share: all such reads together have *per_second* statements a second.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        patience: float = PATIENCE,
+        per_second: float = 1.0,
+    ) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._patience = patience
+        self._per_second = per_second
+        self._slots: OrderedDict[Hashable, _Slot] = OrderedDict()
+        self._lock = threading.Lock()
+        self._next_free = monotonic()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="timeoutmgr-web")
+
+    def close(self) -> None:
+        """Take no further reads; a read that runs ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def forget(self) -> None:
+        """Have each reading be read again when it is asked for: something was changed."""
+        with self._lock:
+            for slot in self._slots.values():
+                slot.tried = None
+
+    def fresh(self, key: Hashable, max_age: float) -> Reading | None:
+        """Return the reading of *key* if nothing is to be read for it now."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None or slot.running is not None or not self._is_fresh(slot, max_age):
+                return None
+            return slot.reading
+
+    def get(
+        self,
+        key: Hashable,
+        read: Callable[[], Any],
+        *,
+        max_age: float,
+        cost: int = 1,
+        live: bool = False,
+        shown_for: float = 0,
+    ) -> Reading:
+        """Return the reading of *key*; *read* makes a value of *cost* statements.
+
+        *live* says that a page renews itself. A good value is shown for *shown_for* seconds
+        without a wait, and read again behind it. An error that the library does not raise on
+        purpose is raised here.
+        """
+        with self._lock:
+            slot = self._slot(key)
+            is_good = slot.reading.at is not None and slot.reading.problem is None
+            is_shown = is_good and self._is_fresh(slot, shown_for)
+            if slot.running is None and not self._is_fresh(slot, max_age):
+                is_first = slot.reading.at is None and slot.tried is None
+                if not live or is_first or self._next_free <= self._monotonic():
+                    self._start(slot, read, cost)
+            running = slot.running
+        if running is None or is_shown:
+            return slot.reading
+        wait([running], self._patience)
+        if not running.done():
+            return replace(slot.reading, problem=slot.reading.problem or _WITHOUT_ANSWER)
+        running.result()
+        return slot.reading
+
+    def _is_fresh(self, slot: _Slot, max_age: float) -> bool:
+        return slot.tried is not None and self._monotonic() - slot.tried < max_age
+
+    def _slot(self, key: Hashable) -> _Slot:
+        slot = self._slots.setdefault(key, _Slot())
+        self._slots.move_to_end(key)
+        while len(self._slots) > _MOST_KEPT:
+            self._slots.popitem(last=False)
+        return slot
+
+    def _start(self, slot: _Slot, read: Callable[[], Any], cost: int) -> None:
+        now = self._monotonic()
+        self._next_free = max(self._next_free, now) + cost / self._per_second
+        slot.running = self._threads.submit(self._read, slot, read)
+
+    def _read(self, slot: _Slot, read: Callable[[], Any]) -> None:
+        reading = slot.reading
+        try:
+            reading = Reading(value=read(), at=self._clock.now())
+        except TimeoutManagerError as error:
+            reading = replace(slot.reading, problem=masked(str(error)), sort=_sort_of(error))
+        finally:
+            with self._lock:
+                slot.reading, slot.running, slot.tried = reading, None, self._monotonic()
+
+
+def _sort_of(error: TimeoutManagerError) -> str:
+    match error:
+        case TransportUnavailable():
+            return "The broker does not answer."
+        case StorageUnavailable():
+            return "The store does not answer."
+        case SchemaMissing():
+            return "A part is not installed."
+    return "Some numbers are not available."

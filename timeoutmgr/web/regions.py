@@ -1,0 +1,189 @@
+"""Parts of pages that renew themselves: each has a reading and a template."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jinja2 import Environment
+
+from timeoutmgr.contracts import Load
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import Micros, span
+from timeoutmgr.web.forms import instant_of
+from timeoutmgr.web.operations import Operations
+from timeoutmgr.web.readings import Reading, Readings
+from timeoutmgr.web.source import EndpointSource
+
+Parameters = Mapping[str, str]
+
+_MINUTE: Final[Micros] = 60_000_000
+SPANS: Final[Mapping[str, tuple[str, Micros, int]]] = {
+    "hour": ("1 hour", _MINUTE, 60),
+    "day": ("24 hours", 15 * _MINUTE, 96),
+    "week": ("7 days", 60 * _MINUTE, 168),
+    "month": ("30 days", 6 * 60 * _MINUTE, 120),
+    "year": ("1 year", 3 * 24 * 60 * _MINUTE, 122),
+}
+"""Spans of the histogram: the name for people, the width of a bucket, and the buckets."""
+USUAL_SPAN: Final = "day"
+_MOST_RENDERED: Final = 200
+_SHOWN_FOR: Final = 60.0
+"""Seconds for which a page shows the last numbers at once: it renews itself with newer numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A part of a page. *cost* is the maximum number of statements of *read*.
+
+    *keys* are the parameters of the address that choose the numbers.
+    """
+
+    name: str
+    read: Callable[[EndpointSource, Operations, Parameters], Any]
+    max_age: float
+    cost: int
+    keys: tuple[str, ...] = ()
+
+
+def _load(source: EndpointSource, _operations: Operations, given: Parameters) -> Load:
+    _name, width, buckets = SPANS[span_of(given)]
+    start = instant_of(given.get("start", ""))
+    return source.load(width, buckets, start, given.get("destination", ""))
+
+
+def span_of(given: Parameters) -> str:
+    """Return the span of the histogram that *given* names. Raises InvalidMessage."""
+    name = given.get("span") or USUAL_SPAN
+    if name not in SPANS:
+        raise InvalidMessage(f"{name[:40]!r} is not a span; expected {', '.join(SPANS)}")
+    return name
+
+
+REGIONS: Final = {
+    each.name: each
+    for each in (
+        Region(
+            name="overview",
+            read=lambda source, _operations, _given: source.overview(),
+            max_age=10,
+            cost=18,
+        ),
+        Region(
+            name="queues",
+            read=lambda source, _operations, _given: source.queues(),
+            max_age=15,
+            cost=8,
+        ),
+        Region(
+            name="recent",
+            read=lambda source, _operations, _given: source.recent(),
+            max_age=15,
+            cost=3,
+        ),
+        Region(name="load", read=_load, max_age=20, cost=4, keys=("span", "start", "destination")),
+        Region(
+            name="late", read=lambda source, _operations, _given: source.late(), max_age=10, cost=14
+        ),
+        Region(
+            name="processes",
+            read=lambda source, _operations, _given: source.processes(),
+            max_age=15,
+            cost=2,
+        ),
+        Region(
+            name="runs",
+            read=lambda _source, operations, _given: operations.runs(),
+            max_age=10,
+            cost=2,
+        ),
+        Region(
+            name="run",
+            read=lambda _source, operations, given: operations.run(given.get("run", "")),
+            max_age=2,
+            cost=6,
+            keys=("run",),
+        ),
+        Region(
+            name="pauses",
+            read=lambda _source, operations, _given: operations.pauses(),
+            max_age=10,
+            cost=4,
+        ),
+    )
+}
+
+
+class LiveRegions:
+    """The regions of one endpoint, each read and rendered once for all browsers."""
+
+    def __init__(
+        self,
+        source: EndpointSource,
+        operations: Operations,
+        readings: Readings,
+        templates: Environment,
+    ) -> None:
+        self._source = source
+        self._operations = operations
+        self._readings = readings
+        self._templates = templates
+        self._rendered: OrderedDict[Hashable, tuple[Reading, str]] = OrderedDict()
+
+    def reading(self, name: str, given: Parameters, *, live: bool) -> Reading:
+        """Return the reading of the region *name* with the parameters *given*."""
+        region = REGIONS[name]
+        key = _key(region, given)
+        fresh = self._readings.fresh(key, region.max_age)
+        if fresh is not None:
+            return fresh
+        return self._readings.get(
+            key,
+            lambda: region.read(self._source, self._operations, given),
+            max_age=region.max_age,
+            cost=region.cost,
+            live=live,
+            shown_for=0 if live else _SHOWN_FOR,
+        )
+
+    def is_fresh(self, name: str, given: Parameters) -> bool:
+        """Return whether nothing is to be read for the region now."""
+        region = REGIONS[name]
+        return self._readings.fresh(_key(region, given), region.max_age) is not None
+
+    def html(self, name: str, given: Parameters, reading: Reading, prefix: str) -> str:
+        """Return the region *name* as HTML, rendered once for each reading."""
+        key = (*_key(REGIONS[name], given), prefix)
+        known = self._rendered.get(key)
+        if known is not None and known[0] == reading:
+            return known[1]
+        template = self._templates.get_template(f"regions/{name}.html")
+        html = template.render(
+            prefix=prefix, found=reading.value, at=reading.at, given=given, spans=SPANS
+        )
+        self._rendered[key] = reading, html
+        while len(self._rendered) > _MOST_RENDERED:
+            self._rendered.popitem(last=False)
+        return html
+
+    def banner(
+        self, readings: list[Reading], now: Micros, prefix: str, *, renews: bool = True
+    ) -> str:
+        """Return the banner about *readings* without a newer value; empty if there are none.
+
+        *renews* says that the page renews itself.
+        """
+        bad = [each for each in readings if each.problem is not None]
+        problems = dict.fromkeys((each.sort, each.problem) for each in bad)
+        oldest = min((each.at for each in bad if each.at is not None), default=None)
+        return self._templates.get_template("regions/banner.html").render(
+            prefix=prefix,
+            renews=renews,
+            problems=list(problems),
+            at=oldest,
+            age=None if oldest is None else span(now - oldest),
+        )
+
+
+def _key(region: Region, given: Parameters) -> tuple[str, ...]:
+    return region.name, *(given.get(each, "") for each in region.keys)

@@ -1,0 +1,100 @@
+"""The dashboard as a program of its own: its address, its refusals, and uvicorn."""
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.web.open_streams import OpenStreams
+
+_LOCAL: Final = ("127.0.0.1", "localhost", "[::1]")
+_GRACE: Final = 2
+"""Seconds that open streams get when the server stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """The address at which the dashboard is served; port 0 is any free port."""
+
+    host: str = "127.0.0.1"
+    port: int = 8642
+    names: tuple[str, ...] = ()
+    """Further names of the host by which browsers and proxies may ask for it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def require_authentication(self, has_authentication: bool) -> None:
+        """Raise ConfigurationError if other machines could reach it without authentication."""
+        if not (self.is_local or has_authentication):
+            raise ConfigurationError(
+                f"--host {self.host} can be reached by other machines; give --tokens FILE, or "
+                "--proxy ADDRESS for a proxy that names its users, or serve 127.0.0.1"
+            )
+
+
+class DashboardServer(uvicorn.Server):
+    """A server whose streams end when it stops."""
+
+    def __init__(self, app: ASGIApp, streams: OpenStreams) -> None:
+        # Without proxy_headers the client stays the proxy itself, whose address is compared.
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=_GRACE,
+                lifespan="off",
+            )
+        )
+        self._streams = streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, and stop."""
+        self._streams.end()
+        await super().shutdown(sockets)
+
+
+def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None]) -> None:
+    """Serve *app* until a signal; *announce* is called with its URL once it can be opened."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((address.host, address.port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"the dashboard cannot listen on {address.host}:{address.port} "
+                f"({error.strerror}); choose another --port"
+            ) from error
+        listening.listen()
+        port = listening.getsockname()[1]
+        host = f"[{address.host}]" if family is socket.AF_INET6 else address.host
+        announce(f"http://{host}:{port}")
+        DashboardServer(_named(app, address), app.state.streams).run([listening])
+
+
+def _named(app: ASGIApp, address: ServerAddress) -> ASGIApp:
+    """Refuse requests for other names: a page elsewhere could point its name at this address."""
+    if not address.is_local and not address.names:
+        return app
+    return TrustedHostMiddleware(
+        app, [*_LOCAL, address.host, f"[{address.host}]", *address.names], www_redirect=False
+    )

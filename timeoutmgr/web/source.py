@@ -1,0 +1,344 @@
+"""All that the pages read and change, through the library's own calls; no page knows a store."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Count,
+    CountsDelayed,
+    GroupBy,
+    Groups,
+    HistoryEntry,
+    HistoryFilter,
+    InFlightReport,
+    Insight,
+    Key,
+    Load,
+    LoadWindow,
+    Overdue,
+    Page,
+    ProcessRecord,
+    TimeoutDetails,
+    TimeoutFilter,
+    TimeoutStore,
+)
+from timeoutmgr.contracts.pauses import Pause
+from timeoutmgr.contracts.reports import DAY, LIVE, PROCESS_VERSION, SENDERS_AHEAD
+from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.endpoint.installation import schema_expected
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.errors import SchemaMissing, Unsupported
+from timeoutmgr.message import routes
+from timeoutmgr.message.headers import EXCEPTION_STACK
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Received
+from timeoutmgr.resilience.breakers import BreakerState
+from timeoutmgr.transport.error_queue_retry import (
+    EndpointErrorQueue,
+    FailureFilter,
+    FailureGroup,
+    FailureRecord,
+    RetriedMessage,
+    RetryRequest,
+    RetryResult,
+    browse,
+    failure_groups,
+    failure_record,
+    retry,
+)
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts import SharedDatabase
+
+MOST_FAILURES: Final = 2_000
+"""Messages of the error queue that one look reads: all are held meanwhile."""
+PAGE: Final = 50
+"""Rows of a page."""
+_BREAKER: Final = "breaker_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The state of the store in few numbers, at *now* of its clock."""
+
+    now: Micros
+    pending: Count
+    next_due: Micros | None
+    overdue: Overdue
+    in_flight: int
+    destinations: Groups
+    pauses: Sequence[Pause]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateTimeouts:
+    """Timeouts past their due time, the earliest *page* of them, and the claims that hold."""
+
+    now: Micros
+    overdue: Overdue
+    page: Page
+    in_flight: InFlightReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """The messages of an error queue, newest last; *cut* says that more wait behind them."""
+
+    queue: str
+    groups: Sequence[FailureGroup]
+    records: Sequence[FailureRecord]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDetails:
+    """A message of the error queue, whole."""
+
+    record: FailureRecord
+    headers: Mapping[str, str]
+    traceback: str | None
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """A live process, with its reports: breakers by name, and all other reports."""
+
+    host: str
+    pid: int
+    started: Micros
+    heartbeat: Micros
+    breakers: Mapping[str, str]
+    version: str | None
+    senders_ahead: str | None
+
+
+class EndpointSource:
+    """The endpoint's store, queues and dead letters, as the pages read and change them.
+
+    A call raises StorageUnavailable, TransportUnavailable, or ConfigurationError with the reason
+    if the endpoint does not have the part.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._parts = endpoint.parts
+        self._checked: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name."""
+        return self.endpoint.name
+
+    @property
+    def store(self) -> TimeoutStore:
+        """The store, whose tables exist. Raises Unsupported without a store that can be listed."""
+        settings, features = self._parts.settings, self._parts.features
+        if features.delayed is not None:
+            raise Unsupported(
+                "a page about stored timeouts",
+                f"the delayed message store of endpoint {self.name!r} holds {self._held()} "
+                "messages, which it cannot list",
+                "Use TimeoutManager to see and change single timeouts",
+            )
+        if features.store is None or settings.persistence is None:
+            raise Unsupported(
+                "a page about stored timeouts",
+                f"endpoint {self.name!r} keeps no timeouts that can be listed",
+                "Look at the endpoint that manages its timeouts, or enable TimeoutManager",
+            )
+        self._require(settings.persistence.database, settings.persistence.check)
+        return features.store
+
+    @property
+    def insight(self) -> Insight:
+        """The store's answers at a bounded cost. Raises Unsupported if it has none."""
+        store = self.store
+        if isinstance(store, Insight):
+            return store
+        raise Unsupported(
+            "a page about stored timeouts",
+            f"the store {type(store).__name__} has no Insight, so its answers could cost much",
+            "Implement timeoutmgr.contracts.Insight in it",
+        )
+
+    def _require(self, database: "SharedDatabase | None", check: Any) -> None:
+        if id(check.__self__) in self._checked:
+            return
+        # To connect would create the file.
+        if database is not None and database.path is not None and not database.path.exists():
+            raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
+        check()
+        self._checked.add(id(check.__self__))
+
+    # --- the store ----------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """Return the numbers of the first page."""
+        with schema_expected(self._parts):
+            insight, store = self.insight, self.store
+            now = store.now()
+            return Overview(
+                now=now,
+                pending=insight.count_in_bounds(TimeoutFilter()),
+                next_due=store.next_due(),
+                overdue=insight.overdue(now),
+                in_flight=insight.in_flight().number,
+                destinations=insight.groups(
+                    TimeoutFilter(), GroupBy.DESTINATION, limit=1_000, after=None
+                ),
+                pauses=self.timeouts.pauses(),
+            )
+
+    def load(self, width: Micros, buckets: int, start: Micros | None, destination: str) -> Load:
+        """Return what comes in *buckets* of *width* from *start*, or from the bucket of now."""
+        with schema_expected(self._parts):
+            if start is None:
+                now = self.store.now()
+                start = now - now % width
+            window = LoadWindow(start, width, buckets)
+            return self.insight.load(window, destination=destination or None)
+
+    def pending(self, which: TimeoutFilter, after: Key | None) -> tuple[Page, Count, Micros]:
+        """Return a page of the pending timeouts, how many match, and the time of the store."""
+        with schema_expected(self._parts):
+            insight = self.insight
+            page = insight.list_in_bounds(which, limit=PAGE, after=after)
+            return page, insight.count_in_bounds(which), self.store.now()
+
+    def timeout(self, timeout_id: str) -> tuple[TimeoutDetails | None, Micros]:
+        """Return what is known of a timeout, by its id or its message's, and the store's time."""
+        with schema_expected(self._parts):
+            insight = self.insight
+            found = insight.details(timeout_id)
+            if found is None:
+                found = insight.details(routes.timeout_id(self.name, timeout_id))
+            return found, self.store.now()
+
+    def late(self) -> LateTimeouts:
+        """Return the timeouts past their due time, and the timeouts that dispatchers have."""
+        with schema_expected(self._parts):
+            insight, now = self.insight, self.store.now()
+            return LateTimeouts(
+                now=now,
+                overdue=insight.overdue(now),
+                page=insight.list_in_bounds(TimeoutFilter(due_before=now), limit=PAGE),
+                in_flight=insight.in_flight(),
+            )
+
+    def recent(self) -> Sequence[HistoryEntry]:
+        """Return the newest events of the last day."""
+        with schema_expected(self._parts):
+            since = self.store.now() - DAY
+            return self.insight.events(HistoryFilter(since=since), limit=10).events
+
+    def processes(self) -> Sequence[ProcessView]:
+        """Return the processes that live."""
+        with schema_expected(self._parts):
+            oldest = self.store.now() - LIVE
+            return [_process(each) for each in self.store.processes() if each.heartbeat >= oldest]
+
+    def _held(self) -> str:
+        delayed = self._parts.features.delayed
+        if delayed is None:
+            return "no"
+        delayed.start(install=False)
+        store = delayed.store
+        return str(store.count()) if isinstance(store, CountsDelayed) else "an unknown number of"
+
+    # --- changes ------------------------------------------------------------------------------
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The library's own queries and changes. Raises Unsupported and SchemaMissing."""
+        # Raises before a connection creates a missing file.
+        _ = self.store
+        return self.endpoint.timeouts
+
+    def cancel(self, timeout_id: str, channel: str) -> CancelResult:
+        """Cancel a timeout."""
+        return self.timeouts.cancel(timeout_id, channel=channel)
+
+    def reschedule(
+        self, timeout_id: str, channel: str, *, at: datetime | None, delay: timedelta | None
+    ) -> ChangeResult:
+        """Move a timeout to another due time."""
+        return self.timeouts.reschedule(timeout_id, deliver_at=at, delay=delay, channel=channel)
+
+    def send_now(self, timeout_id: str, channel: str) -> ChangeResult:
+        """Have a timeout dispatched at once."""
+        return self.timeouts.send_now(timeout_id, channel=channel)
+
+    # --- the error queue ----------------------------------------------------------------------
+
+    def failures(self, which: FailureFilter) -> Failures:
+        """Return the failures of the error queue and their groups, without changing the queue."""
+        queue = self._error_queue()
+        with closing(browse(self._parts.settings.transport, queue.name, which)) as messages:
+            found = [failure_record(each) for each in islice(messages, MOST_FAILURES + 1)]
+        cut, found = len(found) > MOST_FAILURES, found[:MOST_FAILURES]
+        return Failures(queue=queue.name, groups=failure_groups(found), records=found, cut=cut)
+
+    def failure(self, message_id: str) -> FailureDetails | None:
+        """Return a message of the error queue; None if the queue does not hold it."""
+        queue, which = self._error_queue(), FailureFilter(ids=frozenset({message_id}))
+        with closing(browse(self._parts.settings.transport, queue.name, which)) as messages:
+            return next((_failed(each) for each in messages), None)
+
+    def retry(self, request: RetryRequest) -> Sequence[RetriedMessage]:
+        """Retry or delete the messages that *request* selects; return their results."""
+        transport, queue = self._parts.settings.transport, self._error_queue()
+        results = retry(transport, queue, request, prepare=prepared_for_retry)
+        return [each for each in results if each.result is not RetryResult.LEFT]
+
+    def _error_queue(self) -> EndpointErrorQueue:
+        settings = self._parts.settings
+        self._require(settings.transport.database, settings.transport.check)
+        return EndpointErrorQueue(
+            name=settings.error_queue, endpoint=settings.name, limits=settings.limits
+        )
+
+    def queues(self) -> Mapping[str, int | None]:
+        """Return how many messages wait in each queue; None for a missing queue."""
+        settings = self._parts.settings
+        self._require(settings.transport.database, settings.transport.check)
+        names = self._parts.queues
+        with closing(settings.transport.session()) as session:
+            missing = session.missing_queues(names)
+            return {name: None if name in missing else session.count(name) for name in names}
+
+
+def _process(record: ProcessRecord) -> ProcessView:
+    states = {state.value for state in BreakerState}
+    return ProcessView(
+        host=record.host,
+        pid=record.pid,
+        started=record.started,
+        heartbeat=record.heartbeat,
+        breakers={
+            name.removeprefix(_BREAKER): value
+            for name, value in sorted(record.state.items())
+            if value in states
+        },
+        version=record.state.get(PROCESS_VERSION),
+        senders_ahead=record.state.get(SENDERS_AHEAD),
+    )
+
+
+def _failed(received: Received) -> FailureDetails:
+    headers = dict(received.message.headers)
+    return FailureDetails(
+        record=failure_record(received),
+        traceback=headers.pop(EXCEPTION_STACK, None),
+        headers=headers,
+        body=received.message.body,
+        content_type=received.message.content_type,
+    )

@@ -1,0 +1,105 @@
+// What the pages do beyond reading: draw the histogram, take a selection, rest in a hidden tab.
+"use strict";
+(() => {
+  document.documentElement.classList.add("scripted");
+
+  const holder = () => document.querySelector("[data-load]");
+  const seconds = (micros) => micros / 1e6;
+  const field = (at) => new Date(at * 1000).toISOString().slice(0, 19);
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = (count) => count.toLocaleString("en").replaceAll(",", "\u202f");
+  const shown = (at) => new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ");
+
+  function dataOf(load) {
+    const at = load.counts.map((_count, index) => seconds(load.start + index * load.width));
+    return [at, load.counts];
+  }
+
+  function selected(load, from, to) {
+    const width = seconds(load.width);
+    let sum = 0, mark = "";
+    load.counts.forEach((count, index) => {
+      const at = seconds(load.start) + index * width;
+      if (at >= from && at < to) {
+        sum += count;
+        if (load.marks[index] !== "exact") mark = load.marks[index] === "at_least" ? "≥ " : "≈ ";
+      }
+    });
+    return mark + number(sum);
+  }
+
+  function take(chart, load) {
+    const form = document.getElementById("selection");
+    if (!form || !chart.select.width) return;
+    const width = seconds(load.width), start = seconds(load.start);
+    const left = chart.posToVal(chart.select.left, "x");
+    const right = chart.posToVal(chart.select.left + chart.select.width, "x");
+    // Whole buckets: only their counts are known.
+    const from = Math.max(start, start + Math.floor((left - start) / width) * width);
+    const to = start + Math.ceil((right - start) / width) * width;
+    form.elements.due_from.value = field(from);
+    form.elements.due_before.value = field(to);
+    form.querySelector("output").value =
+      `${selected(load, from, to)} timeouts from ${shown(from)} to ${shown(to)}`;
+  }
+
+  function draw(place) {
+    let load = JSON.parse(holder().dataset.load);
+    const width = seconds(load.width);
+    const clock = (at) => width >= 86400 || at % 86400 === 0 ? shown(at).slice(5, 10) : shown(at).slice(11);
+    const axis = {
+      stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 },
+      ticks: { stroke: () => colour("--line"), width: 1 },
+    };
+    const chart = new uPlot({
+      width: place.clientWidth - 8, height: place.clientHeight - 10,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "UTC"),
+      legend: { show: false },
+      cursor: { y: false, drag: { x: "brush" in place.dataset, y: false, setScale: false } },
+      scales: { x: { range: () => [seconds(load.start), seconds(load.start) + load.counts.length * width] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 4) * 1.05] } },
+      series: [{}, {
+        label: "timeouts", stroke: () => colour("--bar"), fill: () => colour("--bar"),
+        paths: uPlot.paths.bars({ size: [0.9, 40], align: 1 }), points: { show: false },
+      }],
+      axes: [{ ...axis, values: (_chart, ticks) => ticks.map(clock) }, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6],
+        values: (_chart, ticks) => ticks.map(number) }],
+      hooks: { setSelect: [(one) => take(one, load)] },
+    }, dataOf(load), place);
+    new ResizeObserver(() => chart.setSize({
+      width: place.clientWidth - 8, height: place.clientHeight - 10,
+    })).observe(place);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw());
+    return () => {
+      if (!holder()) return;
+      load = JSON.parse(holder().dataset.load);
+      chart.setData(dataOf(load));
+    };
+  }
+
+  function charts() {
+    const place = document.querySelector("[data-chart]");
+    if (!place || typeof uPlot === "undefined") return;
+    let renew = holder() ? draw(place) : null;
+    document.body.addEventListener("htmx:afterSwap", () => {
+      if (renew) renew();
+      else if (holder()) renew = draw(place);
+    });
+  }
+
+  // Browsers keep few connections to a host open: a tab that is not seen must not hold one.
+  function rest() {
+    const stream = document.querySelector("[sse-connect]");
+    if (!stream || typeof htmx === "undefined") return;
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) {
+        htmx.trigger(stream, "htmx:beforeCleanupElement");
+        return;
+      }
+      htmx.trigger(stream, "htmx:afterProcessNode");
+      stream.querySelectorAll("[sse-swap]").forEach((each) => htmx.trigger(each, "htmx:afterProcessNode"));
+    });
+  }
+
+  charts();
+  rest();
+})();

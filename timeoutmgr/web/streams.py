@@ -1,0 +1,57 @@
+"""Regions that renew themselves: a stream of events, or an answer to each request."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from timeoutmgr.web.dashboard import Dashboard, event, prefix_of
+from timeoutmgr.web.guard import Denied
+from timeoutmgr.web.regions import REGIONS
+
+_TICKS: Final = 150
+"""Looks of a stream: then the browser connects again, and shows that it still may."""
+
+
+async def events(board: Dashboard, request: Request) -> Response:
+    """Send the named regions whenever they have new numbers, and the banner."""
+    names = [each for each in request.query_params.getlist("region") if each in REGIONS]
+    stream = _stream(board, request, names)
+    # A proxy that collects an answer before it passes it on would pass on none of the events.
+    return StreamingResponse(
+        stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+async def _stream(board: Dashboard, request: Request, names: list[str]) -> AsyncIterator[str]:
+    sent: dict[str, str] = {}
+    for _tick in range(_TICKS):
+        if board.streams.are_ended:
+            return
+        for name, html in (await _fragments(board, request, names)).items():
+            if sent.get(name) != html:
+                sent[name] = html
+                yield event(name, html)
+        await board.streams.pause()
+
+
+async def _fragments(board: Dashboard, request: Request, names: list[str]) -> dict[str, str]:
+    given, prefix = dict(request.query_params), prefix_of(request)
+    readings = {name: await board.region(name, given, live=True) for name in names}
+    found = {
+        name: board.regions.html(name, given, reading, prefix) for name, reading in readings.items()
+    }
+    banner = board.regions.banner([*readings.values()], board.clock.now(), prefix)
+    return {"banner": banner, **found}
+
+
+async def region(board: Dashboard, request: Request) -> Response:
+    """Answer with a single region, or with the banner about the regions that the address names."""
+    name = request.path_params["name"]
+    if name == "banner":
+        names = [each for each in request.query_params.getlist("region") if each in REGIONS]
+        return HTMLResponse((await _fragments(board, request, names))["banner"])
+    if name not in REGIONS:
+        raise Denied(404, "There is no such region.")
+    return HTMLResponse((await _fragments(board, request, [name]))[name])
