@@ -1,0 +1,259 @@
+"""Spans across the delay: the real API and SDK, and real steps of the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+
+from timeoutmgr import EndpointConfiguration, HandlerContext, RecoverabilitySettings
+from timeoutmgr.contrib.opentelemetry import NEW_TRACE, trace_messages
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.native import NativeDelayedDelivery
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import Inbox, TimeoutKit
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+class Traced:
+    """An endpoint whose spans a test reads."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.config = EndpointConfiguration("shop")
+        self.config.recoverability = RecoverabilitySettings(
+            immediate=1, delayed=1, increase=timedelta(seconds=10)
+        )
+        self.config.enable_feature(TimeoutManager())
+        self.handled: list[HandlerContext] = []
+
+    def kit(self, **options: Any) -> TimeoutKit:
+        self.config.add_handler("Hello", self.note)
+        trace_messages(self.config, provider=self.provider, **options)
+        return TimeoutKit(self.config, raises=False)
+
+    def note(self, _message: Any, context: HandlerContext) -> None:
+        self.handled.append(context)
+
+    def spans(self, beginning: str) -> list[ReadableSpan]:
+        return [
+            span for span in self.exporter.get_finished_spans() if span.name.startswith(beginning)
+        ]
+
+
+def trace_id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    found: int = span.context.trace_id
+    return found
+
+
+def place_of(context: SpanContext | None) -> tuple[int, int]:
+    """Return the trace and the span, wherever they came from."""
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def test_a_delayed_message_is_handled_in_a_new_trace_with_a_link_to_its_send() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    with traced.provider.get_tracer("test").start_as_current_span("request"):
+        kit.send_local("Hello", 1, delay=timedelta(days=14), message_id="m1")
+    kit.advance(days=14)
+
+    [sent], [handled], [request] = map(traced.spans, ("create shop", "process shop", "request"))
+    assert trace_id(sent) == trace_id(request)
+    assert (sent.kind, handled.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert handled.parent is None
+    assert trace_id(handled) != trace_id(sent)
+    [link] = handled.links
+    assert place_of(link.context) == place_of(sent.context)
+    assert handled.attributes is not None
+    assert handled.attributes["messaging.message.id"] == "m1"
+    assert handled.attributes["messaging.system"] == "timeoutmgr"
+    assert handled.attributes["timeoutmgr.delay"] == 14 * 86_400
+    assert handled.attributes["timeoutmgr.lateness"] == 0.0
+    assert handled.attributes["timeoutmgr.attempt"] == 1
+
+
+@pytest.mark.parametrize("delay", [None, timedelta(seconds=5)])
+def test_a_message_is_handled_in_the_trace_of_its_send_if_there_is_no_delay_or_if_asked(
+    delay: timedelta | None,
+) -> None:
+    traced = Traced()
+    kit = traced.kit(join_traces=delay is not None)
+    kit.send_local("Hello", 1, delay=delay)
+    kit.advance(seconds=5)
+
+    [sent], [handled] = map(traced.spans, ("create", "process"))
+    assert place_of(handled.parent) == place_of(sent.context)
+    assert not handled.links
+
+
+def test_a_send_of_a_handler_is_a_child_of_its_span() -> None:
+    traced = Traced()
+
+    @traced.config.handler("First")
+    def first(message: Any, context: HandlerContext) -> None:
+        context.send_local("Hello", message, delay=1)
+
+    kit = traced.kit()
+    kit.send_local("First", 1)
+    kit.advance(seconds=1)
+
+    process_first, process_hello = traced.spans("process")
+    assert traced.spans("create")[1].parent == process_first.context
+    assert process_hello.links[0].context.trace_id == trace_id(process_first)
+
+
+def test_traceparent_survives_store_and_delayed_retry_and_a_failure_is_an_error() -> None:
+    traced = Traced()
+
+    @traced.config.handler("Fragile")
+    def fragile(_message: Any, context: HandlerContext) -> None:
+        traced.note(_message, context)
+        if len(traced.handled) == 1:
+            raise ValueError("not yet")
+
+    kit = traced.kit()
+    given = {"traceparent": PARENT, "tracestate": "vendor=1", "baggage": "tenant=acme"}
+    kit.send_local("Fragile", 1, delay=timedelta(seconds=5), headers=given)
+    kit.advance(minutes=1)
+
+    assert traced.spans("create") == []  # the message had a context of its own
+    failed, succeeded = traced.spans("process")
+    assert [trace_id_of_link(span) for span in (failed, succeeded)] == [TRACE, TRACE]
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.attributes is not None
+    assert failed.attributes["error.type"] == "ValueError"
+    assert succeeded.attributes is not None
+    assert succeeded.attributes["timeoutmgr.attempt"] == 2
+    for context in traced.handled:
+        assert {name: context.headers[name] for name in given} == given
+
+
+def trace_id_of_link(span: ReadableSpan) -> str:
+    [link] = span.links
+    return trace.format_trace_id(link.context.trace_id)
+
+
+def test_traceparent_is_in_the_copy_of_the_error_queue() -> None:
+    traced = Traced()
+
+    @traced.config.handler("Broken")
+    def broken(_message: Any, _context: HandlerContext) -> None:
+        raise ValueError("never")
+
+    kit = traced.kit()
+    kit.send_local("Broken", 1, delay=timedelta(seconds=5), headers={"traceparent": PARENT})
+    kit.advance(minutes=1)
+
+    [failure] = kit.errors
+    assert failure.message.headers["traceparent"] == PARENT
+
+
+def test_nservicebus_request_for_a_new_trace_is_honoured() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    kit.send_local("Hello", 1, headers={"traceparent": PARENT, NEW_TRACE: "True"})
+    kit.drain()
+
+    [handled] = traced.spans("process")
+    assert handled.parent is None
+    assert trace_id_of_link(handled) == TRACE
+
+
+def test_baggage_reaches_the_handler_across_the_delay() -> None:
+    traced = Traced()
+    seen: list[object] = []
+
+    @traced.config.handler("Priced")
+    def priced(_message: Any, _context: HandlerContext) -> None:
+        seen.append(baggage.get_baggage("tenant"))
+
+    kit = traced.kit()
+    token = otel_context.attach(baggage.set_baggage("tenant", "acme"))
+    try:
+        kit.send_local("Priced", 1, delay=timedelta(seconds=5))
+    finally:
+        otel_context.detach(token)
+    kit.advance(seconds=5)
+
+    assert seen == ["acme"]
+
+
+def test_a_header_that_no_tracer_wrote_fails_no_message() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    kit.send_local("Hello", 1, delay=1, headers={"traceparent": "nonsense"})
+    kit.advance(seconds=1)
+
+    [handled] = traced.spans("process")
+    assert not handled.links
+    assert len(traced.handled) == 1
+
+
+def test_coroutine_handlers_run_in_their_spans() -> None:
+    traced = Traced()
+    current: list[int] = []
+
+    @traced.config.handler("Awaited")
+    async def awaited(_message: Any, _context: Any) -> None:
+        current.append(trace.get_current_span().get_span_context().span_id)
+
+    trace_messages(traced.config, provider=traced.provider)
+    kit = TimeoutKit(traced.config, raises=False)
+    kit.send_local("Awaited", 1, delay=1)
+    kit.advance(seconds=1)
+
+    [handled] = traced.spans("process")
+    assert handled.context is not None
+    assert current == [handled.context.span_id]
+
+
+def _stored(config: EndpointConfiguration, url: str) -> None:
+    config.use_transport(url)
+    config.use_persistence(url)
+    config.enable_feature(TimeoutManager())
+
+
+def _native(config: EndpointConfiguration, url: str) -> None:
+    config.use_transport(url)
+    config.enable_feature(NativeDelayedDelivery())
+
+
+@pytest.mark.parametrize(
+    ("place", "configure"),
+    [
+        pytest.param("postgres_url", _stored, id="moved in PostgreSQL"),
+        pytest.param("sqlite_url", _stored, id="stored in SQLite"),
+        pytest.param("rabbitmq_url", _native, id="delay levels of RabbitMQ"),
+    ],
+)
+def test_traceparent_survives_each_way_of_a_delay(
+    request: pytest.FixtureRequest,
+    unique: str,
+    place: str,
+    configure: Callable[[EndpointConfiguration, str], None],
+) -> None:
+    config, inbox, traced = EndpointConfiguration(unique), Inbox(), Traced()
+    configure(config, request.getfixturevalue(place))
+    config.add_handler("Hello", inbox)
+    trace_messages(config, provider=traced.provider)
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("Hello", 1, delay=timedelta(milliseconds=50))
+        [arrived] = inbox.wait_for(1)
+
+    [sent] = traced.spans("create")
+    assert arrived.headers["traceparent"].split("-")[1] == trace.format_trace_id(trace_id(sent))

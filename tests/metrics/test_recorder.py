@@ -1,0 +1,84 @@
+"""The telemetry that counts for Prometheus is as good as the plain one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from timeoutmgr.metrics.memory import LATENESS_CELLS, CountMemory
+from timeoutmgr.metrics.recorder import Recorder
+from timeoutmgr.telemetry import Counters, ObservesLateness
+from timeoutmgr.testing.signals import RecordingTelemetry
+
+
+def made(behind: RecordingTelemetry | Counters | None = None) -> tuple[Recorder, CountMemory]:
+    counts = CountMemory.create(1)
+    return Recorder(counts, counts.sections[0], behind or Counters()), counts
+
+
+def test_a_snapshot_has_what_plain_counters_have() -> None:
+    recorder, _ = made()
+    plain = Counters()
+
+    for telemetry in (recorder, plain):
+        telemetry.count("polls", 2)
+        telemetry.count("an event of a plugin")
+        telemetry.value("clock_offset_seconds", 0.25)
+        telemetry.value("lateness_seconds", 1.5)
+        telemetry.value("a value of a plugin", 3.0)
+
+    assert recorder.snapshot() == plain.snapshot()
+
+
+def test_a_snapshot_begins_at_zero_although_another_process_counted_before() -> None:
+    first, counts = made()
+    first.count("polls", 5)
+
+    second = Recorder(counts, counts.sections[0], Counters())
+    second.count("polls")
+
+    assert second.snapshot() == {"polls": 1}
+
+
+def test_the_telemetry_of_the_user_hears_each_event() -> None:
+    theirs = RecordingTelemetry()
+    recorder, _ = made(theirs)
+
+    recorder.count("polls", 2)
+    recorder.value("purge_lag_seconds", 4.0)
+
+    assert theirs.snapshot() == {"polls": 2, "purge_lag_seconds": 4.0}
+
+
+def test_no_count_of_many_threads_is_lost() -> None:
+    recorder, _ = made()
+
+    def storm() -> None:
+        for _ in range(1000):
+            recorder.count("handled")
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(storm)
+
+    assert recorder.snapshot() == {"handled": 8000}
+
+
+def test_each_message_is_observed_with_its_own_lateness() -> None:
+    recorder, counts = made()
+    assert isinstance(recorder, ObservesLateness)
+
+    recorder.late(10_000_000, [("billing", 9_999_000), ("billing", 7_000_000)])
+
+    cells = counts.sections[0].counts[LATENESS_CELLS:]
+    # 1 ms is within the first bucket, 3 s in that of 5 s; then the sum.
+    assert [at for at, count in enumerate(cells) if count] == [0, 11, 19]
+    assert cells[19] == 3_001_000
+
+
+def test_a_message_before_its_time_is_early_and_shortens_no_sum() -> None:
+    recorder, counts = made()
+
+    recorder.late(10_000_000, [("billing", 10_000_001)])
+
+    cells = counts.sections[0].counts[LATENESS_CELLS:]
+    assert [at for at, count in enumerate(cells) if count] == [0, 20]

@@ -1,0 +1,165 @@
+"""OpenTelemetry: spans of sends and handlers, linked across the delay.
+
+Uses the API alone; the program brings the SDK. Needs the extra:
+``pip install 'timeoutmgr[tracing]'``. ``trace_messages(config)`` is the one change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
+from opentelemetry.util.types import AttributeValue
+
+from timeoutmgr._version import __version__
+from timeoutmgr.contracts.callables import is_coroutine_function
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
+from timeoutmgr.sender.composer import ToSend
+
+SYSTEM: Final = "timeoutmgr"
+NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
+"""Header by which NServiceBus asks a receiver to begin a trace."""
+
+
+def trace_messages(
+    config: EndpointConfiguration,
+    *,
+    provider: TracerProvider | None = None,
+    join_traces: bool = False,
+) -> None:
+    """Have each send and each handled message of *config* make a span.
+
+    A send makes a span ``create <destination>``, whose context travels in the headers of the
+    message: ``traceparent``, and what else the program propagates. A message that bears a
+    ``traceparent`` keeps it. Its handlers run in a span ``process <endpoint>``: after a delay in a
+    new trace that is linked to the send, or with *join_traces* in the trace of the send.
+
+    Register all handlers before: for coroutine functions the span is awaited. Raises
+    ConfigurationError for handlers of lists, when the settings are checked.
+    """
+    tracer = trace.get_tracer(SYSTEM, __version__, provider)
+    config.add_send_middleware(_Sends(tracer))
+    received = _Handling(tracer, config.name, join_traces)
+    found = [each for every in config.settings().handlers.values() for each in every]
+    awaits = bool(found) and all(map(is_coroutine_function, found))
+    config.add_middleware(received.handle_awaited if awaits else received.handle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sends:
+    tracer: Tracer
+
+    def __call__(self, message: ToSend) -> ToSend:
+        given = message.options.headers
+        if "traceparent" in given:
+            return message
+        attributes = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "create",
+            "messaging.operation.type": "create",
+            "messaging.destination.name": str(message.destination),
+        }
+        if message.options.message_id is not None:
+            attributes["messaging.message.id"] = message.options.message_id
+        name = f"create {message.destination}"
+        with self.tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+            carrier = dict(given)
+            propagate.inject(carrier)
+        return replace(message, options=replace(message.options, headers=carrier))
+
+
+@dataclass(frozen=True, slots=True)
+class _Handling:
+    tracer: Tracer
+    endpoint: str
+    join_traces: bool
+
+    def handle(self, message: HandlerContext, call_next: Callable[[], None]) -> None:
+        """Call the handlers in a span."""
+        with self._span(message):
+            call_next()
+
+    async def handle_awaited(
+        self, message: HandlerContext, call_next: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Await the handlers in a span."""
+        with self._span(message):
+            await call_next()
+
+    @contextmanager
+    def _span(self, message: HandlerContext) -> Iterator[Span]:
+        given = message.headers
+        created = propagate.extract(given)
+        creation = trace.get_current_span(created).get_span_context()
+        is_delayed = headers.RELATED_TO_TIMEOUT in given
+        begins = given.get(NEW_TRACE, "").lower() == "true" or (is_delayed and not self.join_traces)
+        around = trace.set_span_in_context(trace.INVALID_SPAN, created) if begins else created
+        with (
+            _attached(around),
+            self.tracer.start_as_current_span(
+                f"process {self.endpoint}",
+                kind=SpanKind.CONSUMER,
+                attributes=_attributes(self.endpoint, message.message_id, given),
+                links=[Link(creation)] if begins and creation.is_valid else (),
+            ) as span,
+        ):
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+
+
+@contextmanager
+def _attached(around: Context) -> Iterator[None]:
+    """Make *around*, with the baggage of the sender, the current context."""
+    token = context.attach(around)
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def _attributes(
+    endpoint: str, message_id: str, given: Mapping[str, str]
+) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": endpoint,
+        "messaging.message.id": message_id,
+        "timeoutmgr.attempt": _whole(given.get(headers.RETRIES)) + 1,
+    }
+    conversation = given.get(headers.CONVERSATION_ID)
+    if conversation is not None:
+        found["messaging.message.conversation_id"] = conversation
+    sent, due, dispatched = (
+        _instant(given.get(name))
+        for name in (headers.TIME_SENT, headers.DELIVER_AT, headers.DISPATCHED_AT)
+    )
+    if sent is not None and due is not None:
+        found["timeoutmgr.delay"] = (due - sent) / 1_000_000
+    if due is not None and dispatched is not None:
+        found["timeoutmgr.lateness"] = (dispatched - due) / 1_000_000
+    return found
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else 0
+
+
+def _instant(text: str | None) -> int | None:
+    """Return the instant of a header, None if a stranger wrote another text."""
+    try:
+        return None if text is None else from_wire(text)
+    except ValueError:
+        return None

@@ -1,0 +1,221 @@
+"""The one catalogue of metrics: names, kinds, units, labels and help.
+
+The exporter, the reference page, the alert rules and the dashboard are checked against it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+PREFIX: Final = "timeoutmgr_"
+ENDPOINT: Final = "endpoint"
+"""The label of every metric."""
+LATENESS_BOUNDS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+"""Upper bounds of the buckets of lateness, in seconds."""
+
+
+class Kind(StrEnum):
+    """Kind of a metric, as Prometheus names it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    INFO = "info"
+
+
+class Merge(StrEnum):
+    """How the gauges of several processes become one."""
+
+    MAX = "max"
+    MIN = "min"
+    FARTHEST = "farthest"
+    """The value farthest from 0, with its sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric; *name* is without prefix and without the suffix of a counter."""
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    merge: Merge = Merge.MAX
+
+    @property
+    def family(self) -> str:
+        """The full name of the metric, as its samples begin."""
+        return PREFIX + self.name
+
+    @property
+    def exported(self) -> str:
+        """The full name as an expression has it; of a histogram the name of its buckets."""
+        suffixes = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.INFO: "_info"}
+        return self.family + suffixes.get(self.kind, "")
+
+
+_EVENTS: Final = {
+    "acknowledged_unknown": "final acknowledgements of messages that no copy waits for",
+    "canaries_delivered": "canaries that came",
+    "canaries_late": "canaries that did not come in time",
+    "cancelled_on_arrival": "messages that were cancelled before they were stored",
+    "dead_letters_collected": "messages that RabbitMQ gave up and that are dead letters now",
+    "dead_letters_over_quota": "messages without a dead letter, because its queue is full",
+    "dead_letters_placed": "dead letters",
+    "delayed_dispatched": "messages of the delayed message store that were sent",
+    "delayed_failed": "messages of the delayed message store that went to the error queue",
+    "delayed_fetched": "messages that the delayed message store handed out",
+    "delayed_gone": "fetched messages whose row another process removed",
+    "delayed_retries": "retries that come later",
+    "delayed_stored": "messages that the delayed message store took",
+    "duplicates": "repeats of stored messages, which were dropped",
+    "expired_in_queue": "messages that expired in their queue",
+    "expired_on_receipt": "messages that were received after their time",
+    "final_acknowledgements": "final acknowledgements that settled a copy",
+    "handled": "messages that handlers handled",
+    "handlers_stopped": "handlers that ended because the endpoint stopped",
+    "housekeeping_failures": "failed removals of old rows",
+    "id_conflicts": "messages under an id that was used with other content",
+    "immediate_retries": "retries at once",
+    "journal_over_quota": "copies that a full journal refused",
+    "kept_messages_expired": "copies of transactional messages that became dead letters in time",
+    "leases_lost": "messages whose lease ended while a process had them",
+    "lists_failed": "calls of list handlers that failed",
+    "messages_given_back": "messages that went back to the queue for other threads",
+    "moved_to_dead_letters": "failed messages that became dead letters",
+    "moved_to_error": "messages that went to the error queue",
+    "polls": "polls of the store",
+    "polls_failed": "polls that failed",
+    "polls_forced": "polls that the watchdog began",
+    "pump_failures": "failures of a pump that have no name",
+    "recovery_failures": "failures to treat a failed message",
+    "recurring_failures": "failures to store the next run of a schedule",
+    "recurring_runs_refused": "runs of schedules that were refused",
+    "recurring_runs_skipped": "runs of schedules that were skipped",
+    "recurring_runs_stored": "runs of schedules that were stored",
+    "rows_purged": "old rows that were removed",
+    "senders_ahead": "messages of senders whose clock is ahead",
+    "storage_conflicts": "deadlocks and lock time-outs, which are tried again",
+    "storage_failures": "failures of the storage",
+    "superseded": "replacements that were older than the pending message",
+    "sweep_failures": "failed sweeps of the dead-letter queues",
+    "timeouts_claimed": "timeouts that the poller claimed",
+    "timeouts_cleared": "timeouts that the clear of a saga cancelled",
+    "timeouts_dispatched": "timeouts that were sent",
+    "timeouts_failed": "timeouts that went to the error queue",
+    "timeouts_gone": "claimed timeouts that were cancelled, moved or sent meanwhile",
+    "timeouts_replaced": "pending timeouts that a later message replaced",
+    "timeouts_retry": "timeouts that are tried again",
+    "timeouts_stored": "timeouts that were stored",
+    "transport_failures": "failures of the broker",
+    "unroutable": "messages of delay levels without a queue",
+    "unroutable_delivered": "messages of delay levels that a queue took later",
+    "wakes_received": "requests to poll",
+    "watchdog_failures": "failures of the watchdog",
+}
+
+EVENTS: Final[Mapping[str, Metric]] = MappingProxyType(
+    {name: Metric(name, Kind.COUNTER, text) for name, text in _EVENTS.items()}
+)
+"""A counter for each event that a telemetry counts, under its name."""
+
+VALUES: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        metric.name: metric
+        for metric in (
+            Metric(
+                "clock_offset_seconds",
+                Kind.GAUGE,
+                "clock of the database minus clock of the host",
+                "seconds",
+                merge=Merge.FARTHEST,
+            ),
+            Metric(
+                "last_poll_timestamp_seconds",
+                Kind.GAUGE,
+                "time of the last poll that succeeded",
+                "seconds",
+            ),
+            Metric(
+                "purge_lag_seconds",
+                Kind.GAUGE,
+                "age of the oldest row that is to be removed, beyond its retention",
+                "seconds",
+            ),
+        )
+    }
+)
+"""A gauge for each value that a telemetry is given, under its name."""
+
+LATENESS: Final = Metric(
+    "lateness_seconds",
+    Kind.HISTOGRAM,
+    "dispatch minus due time, an observation for each message",
+    "seconds",
+    ("destination",),
+)
+EARLY: Final = Metric(
+    "timeouts_early",
+    Kind.COUNTER,
+    "messages that were dispatched before they were due",
+    labels=("destination",),
+)
+
+OLDEST_DUE_AGE: Final = Metric(
+    "oldest_due_age_seconds",
+    Kind.GAUGE,
+    "age of the oldest due timeout that is not paused; grows on while the store is away",
+    "seconds",
+)
+NEXT_DUE: Final = Metric(
+    "next_due_timestamp_seconds",
+    Kind.GAUGE,
+    "due time of the first pending timeout",
+    "seconds",
+    merge=Merge.MIN,
+)
+STORE_ANSWERED: Final = Metric(
+    "store_answered_timestamp_seconds",
+    Kind.GAUGE,
+    "time when the store last answered",
+    "seconds",
+    merge=Merge.MIN,
+)
+BROKER_ANSWERED: Final = Metric(
+    "broker_answered_timestamp_seconds",
+    Kind.GAUGE,
+    "time when the queues last answered",
+    "seconds",
+    merge=Merge.MIN,
+)
+QUEUE_MESSAGES: Final = Metric(
+    "queue_messages", Kind.GAUGE, "messages that wait in a queue of the endpoint", labels=("queue",)
+)
+BREAKER_STATE: Final = Metric(
+    "breaker_state",
+    Kind.GAUGE,
+    "state of a circuit breaker: 0 disarmed, 1 armed, 2 triggered",
+    labels=("breaker",),
+)
+PROCESSES: Final = Metric("processes", Kind.GAUGE, "processes of the endpoint that run here")
+BUILD: Final = Metric("build", Kind.INFO, "version of the product", labels=("version", "python"))
+
+SAMPLED: Final = (
+    *(OLDEST_DUE_AGE, NEXT_DUE, STORE_ANSWERED, BROKER_ANSWERED),
+    *(QUEUE_MESSAGES, BREAKER_STATE, PROCESSES, BUILD),
+)
+"""Metrics that no event and no value gives: a sample of the endpoint has them."""
+
+CATALOGUE: Final = tuple(
+    sorted(
+        (*EVENTS.values(), *VALUES.values(), LATENESS, EARLY, *SAMPLED),
+        key=lambda metric: metric.name,
+    )
+)
+"""Every metric, by name."""

@@ -1,0 +1,110 @@
+"""Observers of ``timeoutmgr run``: of the endpoint in a process, and of a supervisor's children."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self
+
+from timeoutmgr.metrics.memory import CountMemory, Section, State
+from timeoutmgr.metrics.notification import READY, STOPPING, WATCHDOG, ServiceManager
+from timeoutmgr.metrics.probes import not_alive, not_started
+from timeoutmgr.metrics.recorder import Recorder
+from timeoutmgr.metrics.samples import note_breakers, samplers_of
+
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.configuration import EndpointConfiguration
+    from timeoutmgr.endpoint.endpoint import Endpoint
+
+
+class Observer:
+    """Counts and states of the endpoint in this process, in *section* of *memory*."""
+
+    def __init__(
+        self, memory: CountMemory, section: Section, manager: ServiceManager | None = None
+    ) -> None:
+        self._memory = memory
+        self._section = section
+        self._manager = manager
+
+    @classmethod
+    def alone(cls, manager: ServiceManager | None) -> Self:
+        """Return the observer of a run of one process."""
+        memory = CountMemory.create(1)
+        return cls(memory, memory.sections[0], manager)
+
+    @classmethod
+    def of_child(cls, descriptor: int, number: int) -> Self:
+        """Return the observer of child *number*; the supervisor has made the memory."""
+        memory = CountMemory.attach(descriptor)
+        return cls(memory, memory.sections[number - 1])
+
+    @property
+    def memory(self) -> CountMemory:
+        """The memory of the counts."""
+        return self._memory
+
+    def prepare(self, config: "EndpointConfiguration") -> None:
+        """Have the endpoint of *config* count here."""
+        config.telemetry = Recorder(self._memory, self._section, config.telemetry)
+
+    @contextmanager
+    def running(self, endpoint: "Endpoint") -> Iterator[None]:
+        """Observe *endpoint*, which has started; the end of the block says that it stops."""
+        for state in (State.TICK, State.STARTED):
+            self._section.set_state(state, time.monotonic())
+        self._notify(READY)
+        with ExitStack() as stack:
+            for sampler in samplers_of(endpoint.parts, self._memory, self._section):
+                sampler.start()
+                stack.callback(sampler.end)
+            try:
+                yield
+            finally:
+                # Before the endpoint stops: nobody is to send work to a process that drains.
+                self._section.set_state(State.DRAINING, time.monotonic())
+                self._notify(STOPPING)
+
+    def tick(self, endpoint: "Endpoint") -> None:
+        """Note that the watchdog of *endpoint* runs."""
+        self._section.set_state(State.TICK, time.monotonic())
+        note_breakers(endpoint.parts, self._memory, self._section)
+        self._notify(WATCHDOG)
+
+    def _notify(self, state: str) -> None:
+        if self._manager is not None:
+            self._manager.notify(state)
+
+
+class FleetObserver:
+    """Counts and states of the children of a supervisor, in its memory."""
+
+    def __init__(self, processes: int, manager: ServiceManager | None) -> None:
+        self.memory = CountMemory.create(processes)
+        self._manager = manager
+        self._is_ready = False
+        self._next = 0.0
+
+    def ended(self, number: int) -> None:
+        """Forget the values of child *number*, which has ended; its counts stay."""
+        self.memory.sections[number - 1].forget_values()
+
+    def tick(self) -> None:
+        """Notify the service manager of the start, and while all children live."""
+        if self._manager is None:
+            return
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + 1.0
+        if not self._is_ready and not not_started(self.memory.sections, now):
+            self._is_ready = True
+            self._manager.notify(READY)
+        if not not_alive(self.memory.sections, now):
+            self._manager.notify(WATCHDOG)
+
+    def stopping(self) -> None:
+        """Note that all children are to stop."""
+        for section in self.memory.sections:
+            section.set_state(State.DRAINING, time.monotonic())
+        if self._manager is not None:
+            self._manager.notify(STOPPING)

@@ -1,0 +1,57 @@
+"""Probes: whether the processes of an endpoint live, are ready, and have started."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from timeoutmgr.metrics.memory import Section, State
+
+TICK: Final = 5.0
+"""Seconds since the last tick of the watchdog after which a process hangs."""
+ANSWER: Final = 10.0
+"""Seconds for which an answer of the store or of the broker is good."""
+
+Probe: TypeAlias = Callable[[Sequence[Section], float], list[str]]
+"""Returns the reasons against the processes of some sections at a monotonic instant."""
+
+
+def not_alive(sections: Sequence[Section], now: float) -> list[str]:
+    """Return which processes hang; a process that starts, stops or has ended does not."""
+    return [
+        f"process {number}: its watchdog last ran {now - section.state(State.TICK):.0f} s ago"
+        for number, section in enumerate(sections, 1)
+        if section.has(State.TICK)
+        and not section.has(State.DRAINING)
+        and now - section.state(State.TICK) > TICK
+    ]
+
+
+def not_started(sections: Sequence[Section], _now: float) -> list[str]:
+    """Return which processes have not started."""
+    return [
+        f"process {number}: not started"
+        for number, section in enumerate(sections, 1)
+        if not section.has(State.STARTED)
+    ]
+
+
+def not_ready(sections: Sequence[Section], now: float) -> list[str]:
+    """Return why a process does not consume: not started, stopping, store or broker away."""
+    found = [*not_started(sections, now), *not_alive(sections, now)]
+    for number, section in enumerate(sections, 1):
+        if section.has(State.DRAINING):
+            found.append(f"process {number}: stopping")
+        for what, state in (
+            ("store", State.STORE_ANSWERED),
+            ("broker", State.BROKER_ANSWERED),
+        ):
+            # Also not a number: there was no answer yet.
+            if not now - section.state(state) <= ANSWER:
+                found.append(f"process {number}: the {what} has not answered for {ANSWER:.0f} s")
+    return found
+
+
+PROBES: Final[Mapping[str, Probe]] = MappingProxyType(
+    {"/livez": not_alive, "/readyz": not_ready, "/startupz": not_started}
+)
+"""Each probe by its path."""
