@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.lakes import S3, Watcher, made_place, serving
 from timeoutmgr.pipeline.stores import Store, open_store
 
+FORMATS = ("delta", "iceberg", "parquet")
 KINDS = ("sqlite", "postgres", "mysql")
 SETTINGS = """
 endpoint = "sales"
@@ -71,3 +73,39 @@ def postgres(store_of: Callable[[str], Store]) -> Store:
 def sqlite(store_of: Callable[[str], Store]) -> Store:
     """A store in a SQLite file."""
     return store_of("sqlite")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """A server that speaks S3."""
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def watcher() -> Iterator[Watcher]:
+    """Another process, which reads tables."""
+    made = Watcher()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def place_of(
+    tmp_path: Path, unique: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """Places of history tables of a kind; this process finds their servers."""
+
+    def of(kind: str) -> str:
+        place, variables = made_place(kind, tmp_path, unique.replace("_", "-"), s3)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return place
+
+    return of
+
+
+@pytest.fixture(params=FORMATS)
+def place(request: pytest.FixtureRequest, place_of: Callable[[str], str]) -> str:
+    """The place of a history table, of every format."""
+    return place_of(request.param)

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, text
 
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
-from timeoutmgr.pipeline.readers.history_stream import oldest_transaction
+from timeoutmgr.pipeline.readers.transactions import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, projected
 from timeoutmgr.pipeline.writers.loader import Loader

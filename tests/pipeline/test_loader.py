@@ -13,8 +13,9 @@ import pytest
 
 from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind
+from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind, TimeoutFilter
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.message.headers import LABELS
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.errors import ContentDiffers
@@ -86,6 +87,36 @@ def test_loaded_timeouts_equal_timeouts_stored_by_an_endpoint(store: Store) -> N
     assert (found[1].saga_id, found[1].message.body) == ("saga-2", b'{"number": 2}')
     assert found[1].message.headers == {"NServiceBus.MessageId": "m2"}
     assert [each["run_id"] for each in read(store, "pending")] == ["r1", "r1"]
+
+
+def labelled(number: int, *labels: str, **more: object) -> dict[str, object]:
+    given = row(number, **more)
+    texts = json.dumps(json.dumps(labels))
+    return given | {"headers": f'{{"NServiceBus.MessageId":"m{number}","{LABELS}" : {texts}}}'}
+
+
+def found_by(store: Store, label: str) -> list[str]:
+    which = TimeoutFilter(labels=(label,))
+    timeouts = store.persistence.timeouts("sales", SystemClock())
+    return [one.message.headers["NServiceBus.MessageId"] for one in timeouts.list(which)]
+
+
+def test_loaded_timeouts_are_found_by_their_labels_and_leave_none(store: Store) -> None:
+    Loader(store).load(
+        [batch([row(0), labelled(1, "tenant=x", "task=t"), labelled(2, "no equals")])]
+    )
+    # Ids that are known already are not labelled anew.
+    again = [labelled(1, "tenant=y"), labelled(3, "tenant=x", due=LONG_AGO), row(4)]
+    loaded = Loader(store).load([batch(again)])
+
+    assert loaded == LoadResult(rows=3, new=2)
+    assert found_by(store, "tenant=x") == ["m3", "m1"]
+    assert found_by(store, "tenant=y") == found_by(store, "no equals") == []
+    assert count(store, "labels") == 3
+    timeouts = store.persistence.timeouts("sales", SystemClock())
+    timeouts.cancel(row(1)["id"])
+    dispatch(store, 1)
+    assert count(store, "labels") == 0
 
 
 def test_loading_again_stores_nothing(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Moments of stores and of an archive; without Spark."""
+"""Moments of stores and of a history table; without Spark."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import delete
 
-from tests.pipeline.archives import publish, rows_of, write_events
+from tests.pipeline.archives import DAY, write_events
+from tests.pipeline.lakes import ids_in
+from tests.pipeline.rows import read, settle
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.message.instants import Micros
-from timeoutmgr.pipeline.jobs.archived import ROW, Archive, Moments, moments
-from timeoutmgr.pipeline.snapshots import CopiedSnapshot
-from timeoutmgr.pipeline.stores import Store, identity
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.pipeline.jobs.moments import Moments, moments
+from timeoutmgr.pipeline.lake.places import open_table
+from timeoutmgr.pipeline.lake.table import ROW, read_history
+from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter
+from timeoutmgr.pipeline.snapshots import CopiedSnapshot, SharedSnapshot
+from timeoutmgr.pipeline.stores import Store
+
+LATER = to_micros(DAY) + 30 * 86_400_000_000
 
 
 class Meanwhile(SystemClock):
@@ -34,16 +41,38 @@ class Meanwhile(SystemClock):
 looked_at = partial(moments, views=("history",), columns=ROW)
 
 
-def seen(held: Moments, archive: Archive) -> list[str]:
+def keep(store: Store, place: str) -> None:
+    """Write the history of *store* into the table."""
+    writer: SequenceWriter | TransactionWriter
+    if store.is_postgresql:
+        writer = TransactionWriter(store=store, table=open_table(place), most=100)
+    else:
+        writer = SequenceWriter(store=store, table=open_table(place), most=100, cutoff=LATER)
+    while writer.step() is not None:
+        pass
+
+
+def remove(store: Store) -> None:
+    with store.database.begin() as connection:
+        connection.execute(delete(store.tables.history))
+
+
+def seen(held: Moments) -> list[str]:
     """Return the ids of all events in ``history``, with repeats."""
-    found = [row[1] for run in held.archived for row in archive.rows(run.run_id)]
+    found: list[str] = []
     for one in held.stores:
-        in_history = {row for run in one.in_both for row in archive.rows(run.run_id)}
-        assert isinstance(one.snapshot, CopiedSnapshot)
-        table = pq.read_table(one.snapshot.folder / "history").select(list(ROW))
-        columns = [*table.columns[:2], table["at"].cast(pa.int64())]
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        found += [row[1] for row in rows if row not in in_history]
+        kept: set[tuple[object, ...]] = set()
+        if held.table is not None and one.kept is not None:
+            table = read_history(held.table, ROW, one.kept)
+            kept = {tuple(row.values()) for row in table.to_pylist()}
+            found += table["id"].to_pylist()
+        if isinstance(one.snapshot, CopiedSnapshot):
+            rows = pq.read_table(one.snapshot.folder / "history").select(list(ROW)).to_pylist()
+        else:
+            assert isinstance(one.snapshot, SharedSnapshot)
+            rows = read(one.snapshot.store, "history", xid_from=one.fresh.xid_from)
+        split = [row for row in rows if one.is_split or tuple(row[n] for n in ROW) not in kept]
+        found += [row["id"] for row in split]
     return sorted(found)
 
 
@@ -59,82 +88,94 @@ def west(store_of: Callable[[str], Store]) -> Store:
     return store
 
 
-def seen_when(times: Sequence[int], east: Store, west: Store, folder: Path) -> list[str]:
-    """Return the events seen if the east is archived meanwhile: published, removed, and noted.
+def seen_when(times: Sequence[int], east: Store, west: Store, place: str) -> list[str]:
+    """Return the events seen if the east is archived meanwhile: written, and removed.
 
     Each step at its time of *times*: before all, before the snapshot of the east, after it, and
-    after the manifests were read.
+    after the table was opened.
     """
-    lake = Archive(folder)
-    lake.create()
-
-    def removed() -> None:
-        with east.database.begin() as connection:
-            connection.execute(delete(east.tables.history))
+    keep(west, place)
 
     def do(when: int) -> None:
         if when == times[0]:
-            publish(lake, "run", identity(east), rows_of(east))
+            keep(east, place)
         if when == times[1]:
-            removed()
-        if when == times[2]:
-            lake.note_purged("run")
+            remove(east)
 
     do(0)
     clock = Meanwhile(lambda: do(1), lambda: do(2))
-    with looked_at((east.name, west.name), folder, clock=clock) as held:
+    with looked_at((east.name, west.name), place, clock=clock) as held:
         do(3)
-        found = seen(held, lake)
-    removed()
+        found = seen(held)
+    remove(east)
     return found
 
 
 def test_an_event_counts_once_whenever_it_is_archived(
     east: Store, west: Store, tmp_path: Path
 ) -> None:
-    for times in combinations_with_replacement(range(4), 3):
+    for times in combinations_with_replacement(range(4), 2):
         write_events(east, range(4))
 
-        found = seen_when(times, east, west, tmp_path / "-".join(map(str, times)))
+        found = seen_when(times, east, west, str(tmp_path / "-".join(map(str, times))))
 
         assert found == ["id0", "id1", "id10", "id11", "id12", "id2", "id3"], times
 
 
-def test_an_archive_counts_for_the_given_stores_only(
-    east: Store, west: Store, tmp_path: Path
+def test_transactions_split_the_events_of_a_server_between_table_and_store(
+    postgres: Store, tmp_path: Path
 ) -> None:
-    lake = Archive(tmp_path / "lake")
+    place = str(tmp_path / "lake")
+    write_events(postgres, range(4))
+    settle(postgres)
+    keep(postgres, place)
+    write_events(postgres, range(4, 6))
+    settle(postgres)
+
+    with looked_at((postgres.name,), place, clock=SystemClock()) as held:
+        # A stream writes on: what it adds to the table is after this moment.
+        before = seen(held)
+        (moment,) = held.stores
+    keep(postgres, place)
+    with looked_at((postgres.name,), place, clock=SystemClock()) as held:
+        after = seen(held)
+    remove(postgres)
+    with looked_at((postgres.name,), place, clock=SystemClock()) as held:
+        alone = seen(held)
+
+    assert before == after == alone == [f"id{n}" for n in range(6)]
+    assert moment.is_split
+    assert moment.kept is not None
+    assert ids_in(place, moment.kept) == [f"id{n}" for n in range(4)]
+
+
+def test_a_table_counts_for_the_given_stores_only(east: Store, west: Store, tmp_path: Path) -> None:
+    place = str(tmp_path / "lake")
     write_events(east, range(2))
-    for name, store in (("east", east), ("west", west)):
-        publish(lake, name, identity(store), rows_of(store))
-    reported: list[str] = []
+    for store in (east, west):
+        keep(store, place)
 
-    with looked_at(
-        (east.name,), lake.folder, clock=SystemClock(), progress=reported.append
-    ) as held:
-        one = [run.run_id for run in held.archived]
-    with looked_at((west.name, east.name), lake.folder, clock=SystemClock()) as held:
-        both = [run.run_id for run in held.archived]
-        found = seen(held, lake)
-    with looked_at((), lake.folder, clock=SystemClock()) as held:
-        every = [run.run_id for run in held.archived]
+    with looked_at((east.name,), place, clock=SystemClock()) as held:
+        one = seen(held)
+    with looked_at((west.name, east.name), place, clock=SystemClock()) as held:
+        both = seen(held)
 
-    assert (one, both, every) == (["east"], ["east", "west"], ["east", "west"])
-    assert reported == ["1 of 2 archived runs, of other stores, do not count"]
-    assert found == ["id0", "id1", "id10", "id11", "id12"]
+    assert one == ["id0", "id1"]
+    assert both == ["id0", "id1", "id10", "id11", "id12"]
+    with (
+        pytest.raises(ConfigurationError, match="no history table at"),
+        looked_at((), str(tmp_path / "none"), clock=SystemClock()),
+    ):
+        pass
 
 
-def test_a_store_with_two_names_is_read_once_under_its_first_name(
-    west: Store, tmp_path: Path
-) -> None:
+def test_a_store_with_two_names_is_read_once_under_its_first_name(west: Store) -> None:
     again = Path(west.name).with_name("again.toml")
     again.write_text(Path(west.name).read_text().replace('"sales"', '"billing"'))
-    lake = Archive(tmp_path / "lake")
-    lake.create()
 
-    with looked_at((west.name, str(again), west.name), lake.folder, clock=SystemClock()) as held:
+    with looked_at((west.name, str(again), west.name), None, clock=SystemClock()) as held:
         names = [one.snapshot.store.name for one in held.stores]
-        found = seen(held, lake)
+        found = seen(held)
 
     assert names == [west.name]
     assert found == ["id10", "id11", "id12"]

@@ -24,6 +24,7 @@ from timeoutmgr.pipeline.options import (
     StreamOptions,
     declared_fields,
     folder_option,
+    history_place,
 )
 from timeoutmgr.pipeline.spark.session import SessionOptions
 
@@ -33,7 +34,7 @@ JOBS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "reconcile": (ReconcileOptions, [], {"stores": ("s",)}),
     "lateness": (LatenessOptions, [], {"stores": ("s",)}),
     "archive": (ArchiveOptions, ["--to", "t", "--older-than", "7d"], {"store": "s"}),
-    "stream": (StreamOptions, ["--to", "t", "--checkpoint", "c"], {"store": "s"}),
+    "stream": (StreamOptions, ["--to", "t"], {"store": "s"}),
 }
 """The options of each job, the words that its command needs, and fields that are not options."""
 
@@ -105,6 +106,23 @@ def test_a_path_is_a_folder(value: str) -> None:
     assert folder_option("to", value) == folder_option("to", Path(value)) == Path(value)
 
 
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("lake", "{here}/lake"),
+        ("/lake/history/", "/lake/history"),
+        ("file:///lake/a%20b", "/lake/a b"),
+        ("delta:lake", "delta:{here}/lake"),
+        ("delta:file:/lake", "delta:/lake"),
+        ("delta:s3://lake/history/", "delta:s3://lake/history"),
+        ("delta:abfss://c@a.dfs.core.windows.net/h", "delta:abfss://c@a.dfs.core.windows.net/h"),
+        ("iceberg:main.timeouts.history", "iceberg:main.timeouts.history"),
+    ],
+)
+def test_a_table_has_one_place_however_it_is_spelt(given: str, place: str) -> None:
+    assert history_place("to", given) == place.format(here=Path.cwd())
+
+
 def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,5 +132,5 @@ def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
     ended = CliRunner().invoke(cli, ["--json", *words])
 
     assert ended.exit_code == Exit.CONFIGURATION, ended.output
-    assert "--to is a folder" in json.loads(ended.stdout or ended.stderr)["error"]
+    assert "to is delta:URI" in json.loads(ended.stdout or ended.stderr)["error"]
     assert list(tmp_path.iterdir()) == []

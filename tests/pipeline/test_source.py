@@ -94,6 +94,15 @@ def test_a_column_that_no_row_fills_is_empty(store: Store) -> None:
     assert [one["saga_id"] for one in rows_of(source(store), "saga_id")] == [None, None]
 
 
+def test_a_read_keeps_the_log_for_the_writes_of_its_process(sqlite: Store) -> None:
+    found = []
+    for number in range(3):
+        Loader(sqlite).load([batch([row(number)])])
+        found.append(len(rows_of(source(sqlite))))
+
+    assert found == [1, 2, 3]
+
+
 def test_a_text_that_begins_late_is_read(sqlite: Store) -> None:
     # SQLite's driver guesses the type of a column from the first rows that it meets.
     rows = [row(n, saga_id=None) for n in range(12_000)] + [row(12_001, saga_id="late")]
@@ -160,7 +169,7 @@ def test_parts_of_one_snapshot_see_one_moment(postgres: Store) -> None:
     with snapshot(postgres) as held:
         assert isinstance(held, SharedSnapshot)
         made = source(postgres, snapshot=held.name, partitions=8)
-        reader = made.reader(struct("pending", "id"))
+        reader: Any = made.reader(struct("pending", "id"))
         parts = reader.partitions()
         found = []
         for part in parts:

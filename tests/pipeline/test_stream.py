@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pickle
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +17,9 @@ from tests.pipeline.rows import batch, row, settle
 from timeoutmgr.database import deadlines
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.pipeline.errors import RunConflict
-from timeoutmgr.pipeline.jobs.stream import require_pair
 from timeoutmgr.pipeline.options import StreamOptions
-from timeoutmgr.pipeline.readers.history_stream import HistoryStream, index_transactions
+from timeoutmgr.pipeline.readers.history_stream import HistoryStream
+from timeoutmgr.pipeline.readers.transactions import index_transactions
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import projected
 from timeoutmgr.pipeline.writers.loader import Loader
@@ -118,9 +116,9 @@ def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
     here = follower.offset
 
     for changed, sentence in [
-        ({"system": 7}, "database system 7, this is .* another checkpoint"),
+        ({"system": 7}, "database system 7, this is .* begin anew in another place"),
         ({"timeline": here["timeline"] + 1}, "of timeline 2, this is 1: .* --any-timeline"),
-        ({"xid": here["xid"] + 10**9}, "restored to an earlier time; begin with another"),
+        ({"xid": here["xid"] + 10**9}, "restored to an earlier time; begin anew"),
     ]:
         follower.offset = here | changed
         with pytest.raises(RunConflict, match=sentence):
@@ -251,65 +249,15 @@ def test_only_one_of_two_concurrent_processes_builds_the_index(postgres: Store) 
     assert index_is_valid(postgres)
 
 
-SKIPPED = "holds the micro-batches up to number {held}, .* {begun}: new events would .* not be wri"
-UNREADABLE = "is behind micro-batch number {ended}, and .* {held}: .* could not read later files"
-
-
-@pytest.mark.parametrize(
-    ("held", "begun", "ended", "sentence"),
-    [
-        ([], [], [], None),
-        (["0", "1"], ["0", "1"], ["0", "1"], None),
-        # A micro-batch that was begun and killed: before its files were in the folder, and after.
-        (["0"], ["0", "1"], ["0"], None),
-        (["0", "1"], ["0", "1"], ["0"], None),
-        (["9.compact", "10", ".11.f00.tmp"], ["9", "10"], ["9", "10"], None),
-        (["0"], [], [], SKIPPED.format(held=0, begun="has none")),
-        (
-            ["8", "9.compact"],
-            ["4", "5"],
-            ["4", "5"],
-            SKIPPED.format(held=9, begun="only has those up to number 5"),
-        ),
-        ([], ["0"], ["0"], UNREADABLE.format(ended=0, held="has none")),
-        (
-            ["0", "1"],
-            ["9", "10"],
-            ["9", "10"],
-            UNREADABLE.format(ended=10, held="only has those up to number 1"),
-        ),
-    ],
-)
-def test_a_folder_and_a_checkpoint_have_to_be_of_one_stream(
-    held: list[str], begun: list[str], ended: list[str], sentence: str | None, tmp_path: Path
-) -> None:
-    folder, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
-    logs = (folder / "_spark_metadata", checkpoint / "offsets", checkpoint / "commits")
-    for log, names in zip(logs, (held, begun, ended), strict=True):
-        for name in names:
-            log.mkdir(parents=True, exist_ok=True)
-            (log / name).touch()
-    # A session of another process is not asked about its file system.
-    elsewhere: Any = None
-
-    if sentence is None:
-        require_pair(elsewhere, folder, checkpoint)
-    else:
-        with pytest.raises(RunConflict, match=sentence) as refused:
-            require_pair(elsewhere, folder, checkpoint)
-        assert re.search("go on with .*, or begin with another", str(refused.value))
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"every": timedelta(0)}, "must be positive"),
         ({"batch_events": 0}, "must be positive"),
-        ({"checkpoint": Path("lake")}, "folder of its own"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
-    given: dict[str, Any] = {"store": "s", "to": Path("lake"), "checkpoint": Path("checkpoint")}
+    given: dict[str, Any] = {"store": "s", "to": "lake"}
 
     with pytest.raises(ConfigurationError, match=sentence):
         StreamOptions(**(given | options))

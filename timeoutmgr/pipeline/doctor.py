@@ -22,7 +22,7 @@ from timeoutmgr.pipeline.stores import open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
+_PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql")
 _CLIENT: Final = "pyspark-client"
 """The package that speaks to a Spark Connect server without pyspark."""
 _ROOM: Final = 10 * 1024**3

@@ -13,6 +13,10 @@ class RunConflict(ConfigurationError):
     """Another run is not finished, or has the same id and other parameters."""
 
 
+class CommitConflict(RunConflict):
+    """Another writer has committed to a history table meanwhile; nothing was added to it."""
+
+
 class WrongColumns(InvalidMessage):
     """A data set has not the columns that a job needs; nothing was read from it."""
 

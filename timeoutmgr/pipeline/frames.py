@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
 from timeoutmgr.pipeline.stores import NamedStore, Store
@@ -48,6 +49,26 @@ def read_timeouts(
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
     wanted = options_of(named, view, which, snapshot, partitions, parts)
     return reader.options(**wanted).load()
+
+
+def read_table(
+    spark: "SparkSession", table: HistoryTable, columns: Sequence[str], where: Where
+) -> "DataFrame":
+    """Return *columns* of the events of *table*, at its version, that *where* wants."""
+    options: dict[str, object | None] = {
+        "table": table.place,
+        "version": table.version,
+        "of_store": where.store,
+        "before_xid": where.before_xid,
+        "at_from": where.begin,
+        "at_before": where.end,
+        "endpoint": where.endpoint,
+        "destination": where.destination,
+        "partitions": tasks_on(spark),
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    schema = ddl(pa.schema([STORED.field(name) for name in columns]))
+    return spark.read.format(FORMAT).schema(schema).options(**given).load()
 
 
 def options_of(
@@ -110,7 +131,7 @@ def tasks_on(spark: "SparkSession") -> int:
 
 
 _SELECTING: Final = (
-    *("endpoint", "destination", "due_from", "due_before", "at_from", "at_before"),
+    *("endpoint", "destination", "due_from", "due_before", "at_from", "at_before", "xid_from"),
 )
 
 

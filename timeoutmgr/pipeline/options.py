@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.request import url2pathname
 
 from timeoutmgr.endpoint.configuration import check_endpoint_name
 from timeoutmgr.errors import ConfigurationError
@@ -30,9 +31,11 @@ GROUPS: Final = ("endpoint", "destination", "day")
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 """The quantiles of lateness, by their names in reports."""
 TABLE: Final = "table:"
+DELTA: Final = "delta:"
+ICEBERG: Final = "iceberg:"
+_FILE: Final = "file:"
 
 _DECLARED: Final = "option"
-_RUN_ID: Final = re.compile(r"[^/\0]{1,200}")
 # A single letter and a colon is a drive. A single slash, since a Path merges two of them.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
@@ -106,6 +109,26 @@ def folder_option(name: str, value: str | Path) -> Path:
             "process and all of Spark's workers see it"
         )
     return Path(value)
+
+
+def history_place(name: str, value: str) -> str:
+    """Return *value*, the place of a history table, spelt in one way.
+
+    Raises ConfigurationError for a URL that does not say which format its table has.
+    """
+    if value.startswith(ICEBERG):
+        return value
+    value = value.rstrip("/")
+    scheme = DELTA if value.startswith(DELTA) else ""
+    rest = value.removeprefix(scheme)
+    if rest.startswith(_FILE):
+        rest = url2pathname(rest.removeprefix(_FILE).removeprefix("//"))
+    if not scheme and _SCHEME.match(rest):
+        raise ConfigurationError(
+            f"{name} is {DELTA}URI, {ICEBERG}CATALOG.NAMESPACE.TABLE, or a folder of the file "
+            f"system for plain Parquet; got the URL {value!r}: put {DELTA} before it"
+        )
+    return value if _SCHEME.match(rest) else f"{scheme}{Path(rest).absolute()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,10 +322,13 @@ class ReconcileOptions:
     """
 
     stores: tuple[str, ...]
-    archive: Path | None = field(
+    archive: str | None = field(
         default=None,
         metadata=option(
-            "--archive", "What was archived of these stores counts too.", folder_option
+            "--archive",
+            "The history table that has older events of these stores.",
+            history_place,
+            metavar="TABLE",
         ),
     )
     accepted: str | None = field(
@@ -368,10 +394,13 @@ class LatenessOptions:
     """
 
     stores: tuple[str, ...]
-    archive: Path | None = field(
+    archive: str | None = field(
         default=None,
         metadata=option(
-            "--archive", "What was archived of these stores counts too.", folder_option
+            "--archive",
+            "The history table that has older events of these stores.",
+            history_place,
+            metavar="TABLE",
         ),
     )
     by: tuple[str, ...] = field(default=GROUPS, metadata=option("--by", "Groups."))
@@ -396,24 +425,36 @@ class LatenessOptions:
             raise ConfigurationError(f"named is at least 1, got {self.named}")
 
 
+_TO: Final = option(
+    "--to",
+    "The history table: delta:URI, iceberg:CATALOG.NAMESPACE.TABLE, or a folder for Parquet.",
+    history_place,
+    metavar="TABLE",
+)
+_BATCH_EVENTS: Final = 500_000
+_ANY_TIMELINE: Final = option(
+    "--any-timeline",
+    "Go on after a failover in which no transaction was lost (synchronous replication).",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Options of ``archive``: history older than *older_than*, into the folder *to*.
+    """Options of ``archive``: history older than *older_than* out of *store*, into the table *to*.
 
-    *purge* removes archived rows from the store, *batch* rows in a transaction; also the rows that
-    earlier runs archived there and left in the store, if all of a run are that old.
+    *purge* removes archived rows from the store, *batch* rows in a transaction. A commit of the
+    table has about *batch_events* events. *any_timeline*: see ``StreamOptions``.
     """
 
     store: str
-    to: Path = field(metadata=option("--to", "Folder.", folder_option))
-    older_than: timedelta = field(metadata=option("--older-than", "Archive what is older: 30d."))
+    to: str = field(metadata=_TO)
+    older_than: timedelta = field(metadata=option("--older-than", "Remove what is older: 30d."))
     purge: bool = field(
         default=True, metadata=option("--keep", "Leave it in the store, until a run without this.")
     )
     batch: int = field(default=5_000, metadata=option("--batch", "Rows removed at once."))
-    run_id: str | None = field(
-        default=None, metadata=option("--run-id", "Name of the run. Without it, a new one.")
-    )
+    batch_events: int = field(default=_BATCH_EVENTS, metadata=option("", "", positive))
+    any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -425,48 +466,31 @@ class ArchiveOptions:
             )
         if not 1 <= self.batch <= 100_000:
             raise ConfigurationError(f"batch is 1 to 100000 rows, got {self.batch}")
-        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
-            raise ConfigurationError(
-                "run_id becomes the name of files: 1 to 200 characters without a slash, got "
-                f"{self.run_id[:80]!r}; give another"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """Options of ``stream``: the history of *store* into the folder *to*.
+    """Options of ``stream``: the history of *store* into the table *to*.
 
-    *checkpoint* is a folder of this stream alone, which remembers its progress. With *once* the
-    stream ends after the events that are there at its start, otherwise it asks again every *every*.
-    With *any_timeline* it goes on after a failover to a server that has every transaction of its
-    predecessor.
+    With *once* the stream ends after the events that are there at its start, otherwise it asks
+    again every *every*. With *any_timeline* it goes on after a failover to a server that has every
+    transaction of its predecessor.
     """
 
     store: str
-    to: Path = field(metadata=option("--to", "Folder for the Parquet files.", folder_option))
-    checkpoint: Path = field(
-        metadata=option("--checkpoint", "Folder that remembers how far it is.", folder_option)
-    )
+    to: str = field(metadata=_TO)
     every: timedelta = field(
         default=timedelta(seconds=10), metadata=option("--every", "How often to look.", positive)
     )
     once: bool = field(
         default=False, metadata=option("--once", "End when all is written that is there now.")
     )
-    batch_events: int = field(default=500_000, metadata=option("", "", positive))
-    any_timeline: bool = field(
-        default=False,
-        metadata=option(
-            "--any-timeline",
-            "Go on after a failover in which no transaction was lost (synchronous replication).",
-        ),
-    )
+    batch_events: int = field(default=_BATCH_EVENTS, metadata=option("", "", positive))
+    any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
 
     def __post_init__(self) -> None:
         """Check every value."""
         check_declared(self)
-        if self.to.resolve() == self.checkpoint.resolve():
-            raise ConfigurationError("the checkpoint needs a folder of its own")
 
 
 def _require_store(stores: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.frames import read_timeouts, tasks_on
 from timeoutmgr.pipeline.readers.arrow_batches import fetch_within
 from timeoutmgr.pipeline.readers.statements import parts_of
+from timeoutmgr.pipeline.readers.transactions import OldestTransaction, oldest_within
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 
@@ -98,11 +99,15 @@ def snapshot(
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot:
-    """A snapshot of PostgreSQL's, by the name that it was exported under."""
+    """A snapshot of PostgreSQL's, by the name that it was exported under.
+
+    It sees every transaction before *oldest* that was committed.
+    """
 
     store: Store
     now: Micros
     name: str
+    oldest: OldestTransaction
 
     def read(
         self,
@@ -167,7 +172,7 @@ def _exported(store: Store, clock: Clock) -> Iterator[SharedSnapshot]:
             # Takes the weakest lock on every partition: none is detached while tasks read them.
             for table in (store.tables.timeouts, store.tables.history):
                 connection.execute(select(table.c.id).limit(0))
-            yield SharedSnapshot(store, now, name)
+            yield SharedSnapshot(store, now, name, oldest_within(connection))
 
 
 def _copy(

@@ -3,12 +3,14 @@
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
 ``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (instants of ISO 8601 with
 a zone, or UTC microseconds) and ``bucket_seconds``; the schema that is asked for is the projection.
+Options of a read of a history table: ``table``, ``version``, ``partitions``, ``of_store``,
+``endpoint``, ``destination``, ``at_from``, ``at_before``.
 Options of a write: ``store``, ``run_id``, ``on_conflict``, ``chunk_rows``. Options of a stream:
 ``store``, ``batch_events``, ``any_timeline``. A store that is named by a word has ``schema`` and
 ``prefix`` too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.pipeline.lake.table import STORED, Where
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, from_option, parts_of
@@ -38,8 +41,13 @@ _KNOWN: Final = (
     *("store", "schema", "prefix", "view", "snapshot", "partitions", "parts"),
     *("endpoint", "destination"),
     *_INSTANTS,
+    *("xid_from", "table", "version", "of_store", "before_xid"),
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
     "any_timeline",
+)
+_OF_TABLES: Final = (
+    *("table", "version", "of_store", "before_xid", "at_from", "at_before"),
+    *("endpoint", "destination", "partitions"),
 )
 _OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_timeline")
 
@@ -61,13 +69,38 @@ class TimeoutsDataSource(DataSource):
         return "timeouts"
 
     def schema(self) -> str:
-        """Return all columns of the view."""
-        return ddl(projected(self._view, None))
+        """Return all columns of the view, or of the history table."""
+        return ddl(STORED if "table" in self.options else projected(self._view, None))
 
-    def reader(self, schema: StructType) -> "TimeoutsReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of *schema*."""
+        if "table" in self.options:
+            return self._table_reader(schema.names)
         columns = projected(self._view, schema.names)
         return TimeoutsReader(self._named, self._view, columns, self._which, self._options())
+
+    def _table_reader(self, names: Sequence[str]) -> DataSourceReader:
+        from timeoutmgr.pipeline.lake.reader import TableReader
+
+        others = [name for name in self._options() if name not in _OF_TABLES]
+        unknown = [name for name in names if name not in STORED.names]
+        if others or unknown:
+            raise ConfigurationError(
+                f"a history table has the columns {', '.join(STORED.names)} and the options "
+                f"{', '.join(_OF_TABLES)}; got {(others + unknown)[0]!r}"
+            )
+        given, which = self.options, self._which
+        where = Where(
+            store=given.get("of_store"),
+            begin=which.at_from,
+            end=which.at_before,
+            endpoint=which.endpoint,
+            destination=which.destination,
+            before_xid=self._whole("before_xid"),
+        )
+        tasks = _number("partitions", given.get("partitions", str(PARTITIONS)))
+        columns = pa.schema([STORED.field(name) for name in names])
+        return TableReader(given["table"], self._whole("version"), columns, where, tasks)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader that follows the whole history."""
@@ -121,11 +154,15 @@ class TimeoutsDataSource(DataSource):
         return Selection(
             endpoint=self.options.get("endpoint"),
             destination=self.options.get("destination"),
+            xid_from=self._whole("xid_from"),
             bucket=timedelta(
                 seconds=_number("bucket_seconds", self.options.get("bucket_seconds", "60"))
             ),
             **instants,
         )
+
+    def _whole(self, name: str) -> int | None:
+        return _number(name, self.options[name]) if name in self.options else None
 
     def _options(self) -> dict[str, str]:
         return {name: self.options[name] for name in _KNOWN if name in self.options}

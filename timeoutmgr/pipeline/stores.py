@@ -2,13 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import exc, text
-from sqlalchemy.engine import make_url
+from sqlalchemy import text
 
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Persistence
@@ -174,75 +173,20 @@ _INSIDE: Final = (
     "SELECT current_database(), (SELECT n.nspname FROM pg_class c JOIN pg_namespace n "
     "ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:table))"
 )
-_SPELT: Final = re.compile(r"[a-z]+(\+\w+)?://")
 
 
 def identity(store: Store) -> str:
-    """Return the name of *store* in archives.
+    """Return the name of *store* in history tables.
 
     Another user, driver or spelling of its URL gives the same name.
 
     On PostgreSQL the server is asked. Raises StorageUnavailable.
     """
-    return str(_place(store))
-
-
-def names_of_store(store: Store, names: Iterable[str]) -> frozenset[str]:
-    """Return the *names* that belong to *store*, names of earlier versions included.
-
-    Earlier versions named a store by its URL. A URL without host or folder may belong to another
-    store: it counts as *store*'s if *store* would have got that very name. So callers compare rows
-    as well, see ``archived.ROW``.
-    """
-    place = _place(store)
-    own = {str(place), f"{store.database.describe()} {store.tables.history.fullname}"}
-    return frozenset(name for name in names if name in own or place.is_spelt(name))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the history of a store is; the empty *schema* is any."""
-
-    server: str
-    schema: str
-    table: str
-
-    def __str__(self) -> str:
-        return f"{self.server} {self.schema}{'.' if self.schema else ''}{self.table}"
-
-    def is_spelt(self, name: str) -> bool:
-        """Whether *name* is a URL and a table of before, and can only be this."""
-        other = _spelt_place(name)
-        return (
-            other is not None
-            and (other.server, other.table) == (self.server, self.table)
-            and other.schema in ("", self.schema)
-        )
-
-
-def _place(store: Store) -> _Place:
     url, table = store.database.url, store.tables.history
     if not store.is_postgresql:
-        return _Place(server_of(url, table.schema), "", table.name)
+        return f"{server_of(url, table.schema)} {table.name}"
     asked = store.database.engine.dialect.identifier_preparer.format_table(table)
     with store.database.read() as connection:
         database, schema = connection.execute(text(_INSIDE), {"table": asked}).one()
-    return _Place(server_of(url, database), schema or table.schema or "", table.name)
-
-
-def _spelt_place(name: str) -> _Place | None:
-    given, _, fullname = name.rpartition(" ")
-    if not _SPELT.match(given):
-        return None
-    try:
-        url = make_url(given)
-    except exc.ArgumentError:
-        return None
-    schema, _, table = fullname.rpartition(".")
-    is_file = url.get_backend_name() == "sqlite"
-    # A host in the query was left out, and a relative path depends on the working directory.
-    if not (Path(url.database or "").is_absolute() if is_file else url.host):
-        return None
-    if url.get_backend_name() == "postgresql":
-        return _Place(server_of(url), schema, table)
-    return _Place(server_of(url, schema or None), "", table)
+    named = schema or table.schema
+    return f"{server_of(url, database)} {f'{named}.' if named else ''}{table.name}"

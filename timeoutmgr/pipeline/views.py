@@ -125,8 +125,8 @@ def ddl(schema: pa.Schema) -> str:
 class Selection:
     """Which rows of a view are wanted; instants are half-open ranges, None means any.
 
-    *due* counts for pending timeouts, keys and load, *at* for history. *bucket* is the width of a
-    bucket of the load.
+    *due* counts for pending timeouts, keys and load, *at* for history; there *xid_from* is the
+    first transaction, on PostgreSQL. *bucket* is the width of a bucket of the load.
     """
 
     endpoint: str | None = None
@@ -135,6 +135,7 @@ class Selection:
     due_before: Micros | None = None
     at_from: Micros | None = None
     at_before: Micros | None = None
+    xid_from: int | None = None
     bucket: timedelta = timedelta(minutes=1)
 
     def __post_init__(self) -> None:

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
-from tests.pipeline.archives import publish
 from tests.pipeline.migrations import due_tomorrow, ends, fill
-from tests.pipeline.rows import batch, row
+from tests.pipeline.rows import batch, row, settle
 from tests.pipeline.spark import oracle
 from tests.pipeline.spark.oracle import Fact
 from timeoutmgr.clock import SystemClock
@@ -24,7 +23,6 @@ from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.migration.run import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
@@ -238,26 +236,30 @@ def neighbour(store: Store, history: str) -> str:
 
 
 def test_an_event_is_one_event_in_store_and_archive_and_for_all_names_of_the_store(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
+    spark: SparkSession, store_of: Any, place_of: Any
 ) -> None:
-    past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(4)]
-    Loader(sqlite).load([batch(past)])
-    dispatch(sqlite, 4)
-    history = sqlite.tables.history
-    with sqlite.database.begin() as connection:
-        connection.execute(update(history).values(at=to_micros(NOON)))
-    given = ArchiveOptions(
-        store=sqlite.name, to=tmp_path, older_than=timedelta(days=1), purge=False
-    )
-    both = (sqlite.name, neighbour(sqlite, "full"))
+    for kind, format_ in (("sqlite", "parquet"), ("postgres", "delta")):
+        store, place = store_of(kind), place_of(format_)
+        past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(4)]
+        Loader(store).load([batch(past)])
+        dispatch(store, 4)
+        history = store.tables.history
+        with store.database.begin() as connection:
+            connection.execute(update(history).values(at=to_micros(NOON)))
+        if store.is_postgresql:
+            settle(store)
+        both = (store.name, neighbour(store, "full"))
+        found = []
+        for purge in (False, True):
+            given = ArchiveOptions(
+                store=store.name, to=place, older_than=timedelta(days=1), purge=purge
+            )
+            archived = archive(given, clock=SystemClock())
+            report = run(spark, store, stores=both, archive=place)
+            found.append((archived.written, archived.removed, report.counts, report.is_decidable))
 
-    archived = archive(spark, given, clock=SystemClock())
-    # Another store's, in the same folder.
-    publish(Archive(tmp_path), "west", "sqlite /west.db t", [(1, "w1", to_micros(NOON))])
-
-    assert archived.rows == 8
-    report = run(spark, sqlite, stores=both, archive=tmp_path)
-    assert (report.counts, report.is_decidable) == ({Verdict.OK: 4}, True)
+        well = ({Verdict.OK: 4}, True)
+        assert found == [(8, 0, *well), (0, 8, *well)]
 
 
 def test_an_accepted_message_never_stored_is_lost_once_due(
@@ -387,7 +389,7 @@ def test_files_without_verdicts_are_not_overwritten(
 
 
 def test_folders_are_no_urls() -> None:
-    for name in ("archive", "out"):
-        given: dict[str, Any] = {"stores": ("s",), name: Path("s3a://lake/h")}
-        with pytest.raises(ConfigurationError, match=f"{name} is a folder of the file system"):
-            ReconcileOptions(**given)
+    with pytest.raises(ConfigurationError, match="out is a folder of the file system"):
+        ReconcileOptions(stores=("s",), out=Path("s3a://lake/h"))
+    with pytest.raises(ConfigurationError, match=r"archive is delta:URI, .* put delta: before it"):
+        ReconcileOptions(stores=("s",), archive="s3a://lake/h")

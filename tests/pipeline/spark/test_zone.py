@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,18 +10,14 @@ import pytest
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import register
-from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.lateness import lateness
 from timeoutmgr.pipeline.jobs.migrate import Ends, MigrateOptions, migrate
 from timeoutmgr.pipeline.jobs.reconcile import reconcile
 from timeoutmgr.pipeline.jobs.schedule import schedule
-from timeoutmgr.pipeline.jobs.stream import stream
 from timeoutmgr.pipeline.options import (
-    ArchiveOptions,
     LatenessOptions,
     ReconcileOptions,
     ScheduleOptions,
-    StreamOptions,
 )
 from timeoutmgr.pipeline.stores import Store
 
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLOCK = SystemClock()
-FOLDER = Path("/nowhere/at/all")
 
 JOBS: dict[str, Callable[[SparkSession, str], object]] = {
     "register": lambda spark, _store: register(spark),
@@ -44,13 +37,7 @@ JOBS: dict[str, Callable[[SparkSession, str], object]] = {
         spark, ReconcileOptions(stores=(store,)), clock=CLOCK
     ),
     "lateness": lambda spark, store: lateness(spark, LatenessOptions(stores=(store,)), clock=CLOCK),
-    "archive": lambda spark, store: archive(
-        spark, ArchiveOptions(store=store, to=FOLDER, older_than=timedelta(days=1)), clock=CLOCK
-    ),
     "migrate": lambda spark, _store: migrate(spark, MigrateOptions(ends=Ends(settings=""))),
-    "stream": lambda spark, store: stream(
-        spark, StreamOptions(store=store, to=FOLDER, checkpoint=FOLDER / "checkpoint")
-    ),
 }
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import duration_micros
-from timeoutmgr.pipeline.jobs.archived import moments
+from timeoutmgr.pipeline.jobs.moments import moments
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import QUANTILES, LatenessOptions
 from timeoutmgr.pipeline.pages import Bar, bars, page, shown_span, table
@@ -105,7 +105,6 @@ def lateness(
             views=("history",),
             columns=_COLUMNS,
             clock=clock,
-            progress=progress,
         )
         frames = stack.enter_context(looked).history(spark, _COLUMNS)
         history = reduce(lambda one, other: one.unionByName(other), frames).persist()

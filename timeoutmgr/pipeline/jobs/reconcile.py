@@ -11,7 +11,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.jobs.archived import Moments, moments
+from timeoutmgr.pipeline.jobs.moments import Moments, moments
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import TABLE, ReconcileOptions
 from timeoutmgr.pipeline.spark.session import in_utc
@@ -93,7 +93,6 @@ def reconcile(
         views=_VIEWS,
         columns=_ALL_COLUMNS,
         clock=clock,
-        progress=progress,
     )
     with worker_errors(), looked as held:
         at = min(one.snapshot.now for one in held.stores)

@@ -1,4 +1,8 @@
-"""Rows as Arrow batches: PostgreSQL and SQLite through ADBC, other databases through SQLAlchemy.
+"""Rows as Arrow batches: PostgreSQL through ADBC, other databases through SQLAlchemy.
+
+SQLite is not read through ADBC, whose driver brings a second SQLite into the process. The locks of
+a process do not keep its own libraries apart: when the second closes the file, it removes the log
+into which the first still writes, and later writes are lost.
 
 Every call is one transaction, which on PostgreSQL may use the snapshot of another transaction.
 """
@@ -8,11 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import ColumnElement, Connection, Select, func
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, Select
+from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.database import Database
-from timeoutmgr.pipeline.adbc import no_driver, reading_connection
+from timeoutmgr.pipeline.adbc import reading_connection
 from timeoutmgr.pipeline.readers.statements import WHOLE, Part, as_text, statement
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT, Selection
@@ -21,9 +25,7 @@ BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Where bodies are large, fewer rows than BATCH_ROWS make a batch."""
 
-# SQLAlchemy's dialects have no types.
 _POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
-_SQLITE: Final = sqlite.dialect(paramstyle="named")
 
 
 def fetch(
@@ -44,8 +46,6 @@ def fetch(
     wanted = statement(store.tables, view, columns, which, part).where(*where)
     if store.is_postgresql:
         batches = _from_postgresql(store.database, wanted, snapshot)
-    elif store.database.is_sqlite:
-        batches = _from_sqlite(store.database, wanted)
     else:
         batches = _from_any(store.database, wanted, columns)
     yield from _as_declared(batches, columns)
@@ -81,43 +81,6 @@ def _from_postgresql(
         )
         cursor.execute(as_text(wanted, _POSTGRESQL))
         yield from cursor.fetch_record_batch()
-
-
-def _from_sqlite(database: Database, wanted: Select[Any]) -> Iterator[pa.RecordBatch]:
-    try:
-        from adbc_driver_sqlite import dbapi
-    except ModuleNotFoundError as error:
-        raise no_driver("adbc-driver-sqlite") from error
-    # A database of a new name would be created; ours is there, or was refused before.
-    with dbapi.connect(str(database.path)) as connection, connection.cursor() as cursor:
-        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-        cursor.execute(as_text(_filled(wanted), _SQLITE))
-        for batch in cursor.fetch_record_batch():
-            yield _unfilled(batch, wanted)
-
-
-# A column of SQLite has no type. The driver guesses it from the first rows, and takes a column that
-# is NULL in all of them for a number. So a text that may be NULL is read as '', which no column of
-# ours ever holds otherwise.
-_MAY_BE_NULL: Final = ("saga_id", "run_id", "hidden_by", "body_sha256")
-
-
-def _filled(wanted: Select[Any]) -> Select[Any]:
-    columns = [
-        func.coalesce(column, "").label(column.name) if column.name in _MAY_BE_NULL else column
-        for column in wanted.selected_columns
-    ]
-    return wanted.with_only_columns(*columns)
-
-
-def _unfilled(batch: pa.RecordBatch, wanted: Select[Any]) -> pa.RecordBatch:
-    arrays = [
-        pc.replace_with_mask(array, pc.equal(array, ""), pa.scalar(None, pa.string()))
-        if name in _MAY_BE_NULL and pa.types.is_string(array.type)
-        else array
-        for name, array in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def _from_any(

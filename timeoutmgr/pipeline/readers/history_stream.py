@@ -1,20 +1,7 @@
-"""Following the history of a store in PostgreSQL: every event once, however late it is committed.
+"""Following the history of a store in PostgreSQL as a stream of Spark's."""
 
-The sequence of a row follows the order of writes, not of commits: a row with a lower sequence may
-be committed after a row with a higher sequence was read, and a reader that goes on from the highest
-would never see it. So the offset is the id of the oldest transaction that is still open. Below it
-nothing can appear any more; a long transaction delays, and loses nothing.
-
-Ids of transactions mean something within one timeline of one database system alone. A clone has
-another system. A server that was restored to a point in time, or that took over from another,
-has another timeline, and perhaps gives ids a second time.
-"""
-
-import hashlib
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,35 +11,19 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from sqlalchemy import ColumnElement, Connection, Table, exc, func, select, text
-from sqlalchemy.sql.elements import literal_column
 
-from timeoutmgr.database.deadlines import be_patient
-from timeoutmgr.database.failures import Failure, classify, unavailable
-from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
-from timeoutmgr.pipeline.stores import NamedStore, Store
+from timeoutmgr.pipeline.readers.transactions import (
+    between,
+    end_of_batch,
+    oldest_transaction,
+    require_same,
+)
+from timeoutmgr.pipeline.stores import NamedStore
 from timeoutmgr.pipeline.views import Selection
 
 BATCH_EVENTS: Final = 500_000
 """Maximum events of a micro-batch; a larger transaction is a micro-batch of its own."""
-
-# The control file learns of a new timeline somewhat after it began; a standby knows no other place.
-_OLDEST_TRANSACTION: Final = text(
-    "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
-    "(SELECT system_identifier FROM pg_control_system()), "
-    "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE "
-    "CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS bit(32)) AS int) END"
-)
-
-
-class OldestTransaction(NamedTuple):
-    """The id of the oldest open transaction, and which system counts it, on which timeline."""
-
-    xid: int
-    system: int
-    timeline: int
 
 
 class TransactionRange(InputPartition):
@@ -93,33 +64,12 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         store = self._store.open()
         now = oldest_transaction(store)
-        self._require_same(start, now)
+        require_same(start, now, any_timeline=self._any_timeline)
         end = now.xid if self._last is None else min(now.xid, self._last)
         if not isinstance(limit, ReadAllAvailable):
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
-            end = _no_more_than(store, start["xid"], end, most)
+            end = end_of_batch(store, start["xid"], end, most)
         return now._replace(xid=max(end, start["xid"]))._asdict()
-
-    def _require_same(self, start: dict[str, int], now: OldestTransaction) -> None:
-        anew = "begin with another checkpoint and folder"
-        if now.system != start["system"]:
-            raise RunConflict(
-                f"the checkpoint is of database system {start['system']}, this is {now.system}; a "
-                f"cloned database counts its transactions anew: {anew}"
-            )
-        timeline = start.get("timeline", now.timeline)  # offsets of version 0.1 have none
-        if now.timeline != timeline and not self._any_timeline:
-            raise RunConflict(
-                f"the checkpoint is of timeline {timeline}, this is {now.timeline}: the server was "
-                "restored, or took over from another server, and may reuse ids of transactions "
-                f"that were read already; {anew}, or, where no transaction was lost (synchronous "
-                "replication), go on with --any-timeline"
-            )
-        if now.xid < start["xid"]:
-            raise RunConflict(
-                f"the checkpoint is at transaction {start['xid']}, and this database only at "
-                f"{now.xid}: it was restored to an earlier time; {anew}"
-            )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return the partitions of a micro-batch, for its tasks."""
@@ -135,7 +85,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "history",
             self._columns,
             Selection(),
-            where=_between(partition.begin, partition.end),
+            where=between(partition.begin, partition.end),
         )
 
     def commit(self, end: dict[str, int]) -> None:
@@ -143,158 +93,3 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Do nothing: nothing is held between two micro-batches."""
-
-
-def oldest_transaction(store: Store) -> OldestTransaction:
-    """Return up to which transaction nothing can appear any more.
-
-    Raises CombinationRefused where the database has nothing of the kind.
-    """
-    if not store.is_postgresql:
-        raise CombinationRefused(
-            f"following {store.database.dialect.name}",
-            "it does not tell which transactions are still open, so that late commits "
-            "would be missed for ever",
-            "Use `pipeline archive` there, which reads everything once it is old.",
-        )
-    store.require_tables()
-    with store.database.read() as connection:
-        row = connection.execute(_OLDEST_TRANSACTION).one()
-    return OldestTransaction(*map(int, row))
-
-
-def index_transactions(
-    store: Store,
-    *,
-    stopped: Callable[[], bool] = lambda: False,
-    progress: Callable[[str], None] = lambda _text: None,
-) -> bool:
-    """Have an index find the events of a range of transactions; return false where *stopped*.
-
-    To build it takes as long as the history is long, and as the oldest transaction is open; events
-    are written meanwhile. An index whose build was cut off is made anew: PostgreSQL
-    maintains such an index, and never uses it. Of several processes a single process builds, and
-    the rest waits.
-
-    Raises StorageUnavailable.
-    """
-    history = store.tables.history
-    try:
-        with store.database.apart.connect() as held:
-            connection = held.execution_options(isolation_level="AUTOCOMMIT")
-            if _next_step(connection, history) is None:
-                return True
-            connection.execute(_UNHURRIED)
-            be_patient(connection)
-            if not _has_build_lock(connection, history, stopped, progress):
-                return False
-            while (step := _next_step(connection, history)) is not None:
-                statement, text_ = step
-                progress(text_)
-                if not _is_done(connection, statement, stopped):
-                    return False
-            return True
-    except exc.SQLAlchemyError as error:
-        if classify(error) is Failure.STATEMENT:
-            raise
-        raise unavailable(error, store.database.describe()) from error
-
-
-_POLL_EVERY: Final = 0.5
-"""Seconds until it is asked again whether a wait is to end."""
-
-# The name is cut as the server cuts it.
-_INDEX: Final = text(
-    "SELECT CAST(CAST(i.indexrelid AS regclass) AS text) AS name, i.indisvalid AS is_valid "
-    "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
-    "WHERE i.indrelid = to_regclass(:table) AND c.relname = CAST(:name AS name)"
-)
-# The settings that this version of the server knows.
-_UNHURRIED: Final = text(
-    "SELECT set_config(name, '0', false) FROM pg_settings "
-    "WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')"
-)
-
-
-def _next_step(connection: Connection, history: Table) -> tuple[str, str] | None:
-    """Return the next statement, with a text for people; None if the index is there.
-
-    None of them can be in a transaction.
-    """
-    quoted = connection.dialect.identifier_preparer
-    table, name = quoted.format_table(history), f"{history.name}_xid"
-    found = connection.execute(_INDEX, {"table": table, "name": name}).one_or_none()
-    if found is None:
-        return (
-            f"CREATE INDEX CONCURRENTLY {quoted.quote(name)} ON {table} (xid)",
-            "building the index on transactions: it takes long where the history is long, and "
-            "waits for transactions that are open",
-        )
-    if not found.is_valid:
-        return (
-            f"DROP INDEX CONCURRENTLY {found.name}",
-            "removing what is left of an index on transactions whose build was cut off",
-        )
-    return None
-
-
-def _has_build_lock(
-    connection: Connection,
-    history: Table,
-    stopped: Callable[[], bool],
-    progress: Callable[[str], None],
-) -> bool:
-    """Wait until no other process builds the index; return false if *stopped* before.
-
-    An index in the making looks like an index whose build was cut off, and two builds of one table
-    would wait for each other. This function polls for the lock: for the build, a waiting statement
-    would be one more transaction that has to end first.
-    """
-    digest = hashlib.sha256(f"timeoutmgr index {history.fullname}".encode()).digest()
-    key = int.from_bytes(digest[:8], "big", signed=True)
-    lock = select(func.pg_try_advisory_lock(key))
-    if connection.execute(lock).scalar_one():
-        return True
-    progress("waiting for another process, which builds the index on transactions")
-    while not stopped():
-        time.sleep(_POLL_EVERY)
-        if connection.execute(lock).scalar_one():
-            return True
-    return False
-
-
-def _is_done(connection: Connection, statement: str, stopped: Callable[[], bool]) -> bool:
-    """Execute *statement*, however long it takes; give it up and return false once *stopped*."""
-    driver: Any = connection.connection.driver_connection
-    with ThreadPoolExecutor(1) as aside:
-        running = aside.submit(connection.exec_driver_sql, statement)
-        try:
-            while not wait([running], _POLL_EVERY).done:
-                if stopped():
-                    return False
-            running.result()
-            return True
-        finally:
-            if not running.done():
-                driver.cancel_safe()  # else the server would go on, and this thread wait for it
-
-
-def _between(begin: int, end: int) -> list[ColumnElement[bool]]:
-    return [
-        literal_column(f"xid >= CAST('{begin:d}' AS xid8)"),
-        literal_column(f"xid < CAST('{end:d}' AS xid8)"),
-    ]
-
-
-def _no_more_than(store: Store, begin: int, end: int, most: int) -> int:
-    """Return the end of about *most* events from *begin* on; whole transactions only."""
-    history = store.database.engine.dialect.identifier_preparer.format_table(store.tables.history)
-    found = text(
-        f"SELECT CAST(CAST(xid AS text) AS bigint) FROM {history} "
-        f"WHERE xid >= CAST('{begin:d}' AS xid8) AND xid < CAST('{end:d}' AS xid8) "
-        f"ORDER BY xid OFFSET {most:d} LIMIT 1"
-    )
-    with store.database.read() as connection:
-        next_: Any = connection.execute(found).scalar()
-    # At least the first transaction, however large it is: else there would be no going on.
-    return end if next_ is None else max(int(next_), begin + 1)

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, MetaData, Select, Table, func, literal_column, select, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    MetaData,
+    Select,
+    Table,
+    func,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.database.row_moves import BulkTables
@@ -80,12 +90,16 @@ def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[b
     end = which.at_before if is_history else which.due_before
     found += [instant >= begin] if begin is not None else []
     found += [instant < end] if end is not None else []
+    if which.xid_from is not None:
+        found.append(literal_column(f"xid >= CAST('{which.xid_from:d}' AS xid8)"))
     return found
 
 
 def _column(table: Table, view: str, name: str) -> ColumnElement[Any]:
     if (view, name) == ("pending", "due"):
         return _due_of_pending(table).label("due")
+    if name == "xid":  # of PostgreSQL alone; its type has no Arrow type
+        return literal_column("CAST(CAST(xid AS text) AS bigint)", BigInteger).label("xid")
     return table.c[name]
 
 

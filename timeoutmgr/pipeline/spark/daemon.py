@@ -20,10 +20,10 @@ _WANTED: Final = (
     *(
         "timeoutmgr.settings.file",
         "timeoutmgr.persistence",
-        "timeoutmgr.pipeline.writers.archive_files",
+        "timeoutmgr.pipeline.lake.reader",
     ),
 )
-_WHERE_INSTALLED: Final = ("psycopg", "adbc_driver_postgresql.dbapi", "adbc_driver_sqlite.dbapi")
+_WHERE_INSTALLED: Final = ("psycopg", "adbc_driver_postgresql.dbapi")
 
 
 def main() -> None:

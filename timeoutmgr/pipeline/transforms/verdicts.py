@@ -112,6 +112,7 @@ class Evidence(IntFlag):
 EVENTS: Final[Mapping[str, Evidence]] = {
     "scheduled": Evidence.SCHEDULED,
     "rescheduled": Evidence.SCHEDULED,
+    "rerouted": Evidence.SCHEDULED,
     "dispatched": Evidence.DISPATCHED,
     "cancelled": Evidence.CANCELLED,
     "failed": Evidence.FAILED,

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.errors import StorageConflict
+from timeoutmgr.message.headers import LABELS
+from timeoutmgr.message.labels import labels_of
+from timeoutmgr.message.message import Message
 from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT
@@ -24,6 +28,7 @@ from timeoutmgr.pipeline.writers.conflicts import (
 )
 
 _STAGE: Final = "timeoutmgr_stage"
+_STAGED_LABELS: Final = "timeoutmgr_staged_labels"
 _KNOWN: Final = "23505"
 _CONFLICTS: Final = ("40P01", "40001", "55P03")
 _TRIES: Final = 8
@@ -36,6 +41,7 @@ _ROW_COLUMNS: Final = (
 _HISTORY_COLUMNS: Final = (
     *("id", "event", "at", "due", "endpoint", "destination", "attempt", "node", "run_id"),
 )
+_LABEL_COLUMNS: Final = ("endpoint", "label", "due", "id")
 
 
 class CopyWriter:
@@ -95,9 +101,11 @@ class CopyWriter:
         tables = self._store.tables
         # In the order of ids; the writer of the keys is alone with the other rows, in any order.
         keys = rows.select(_KEY_COLUMNS).sort_by([("endpoint", "ascending"), ("id", "ascending")])
+        labels = label_rows(rows)
         for table, added in (
             (tables.keys, keys),
             (tables.timeouts, rows.select(_ROW_COLUMNS)),
+            *(((tables.labels, labels),) if labels is not None else ()),
             *(((tables.history, rows.select(_HISTORY_COLUMNS)),) if self._tells else ()),
         ):
             cursor.adbc_ingest(table.name, added, mode="append", db_schema_name=self._schema)
@@ -105,14 +113,17 @@ class CopyWriter:
 
     def _merge(self, cursor: Any, rows: pa.Table) -> int:
         cursor.adbc_ingest(_STAGE, rows, mode="create", temporary=True)
+        labels = label_rows(rows)
+        if labels is not None:
+            cursor.adbc_ingest(_STAGED_LABELS, labels, mode="create", temporary=True)
         if self._on_conflict is KnownIdRule.ERROR:
             known = [row[0] for row in self._ask(cursor, self.known_to_others())]
             refuse(known, KNOWN)
-        new = self._ask(cursor, self._insert_new())[0][0]
+        new = self._ask(cursor, self._insert_new(labelled=labels is not None))[0][0]
         if self._on_conflict.compares:
             refuse(_differing_ids(self._ask(cursor, self._differing())), DIFFERENT)
         # With the commit at the latest, but another chunk may come in this session's place.
-        cursor.execute(f"DROP TABLE {_STAGE}")
+        cursor.execute(f"DROP TABLE IF EXISTS {_STAGE}, {_STAGED_LABELS}")
         return int(new)
 
     def _ask(self, cursor: Any, statement: str) -> list[Any]:
@@ -123,13 +134,19 @@ class CopyWriter:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "true"})
         return found
 
-    def _insert_new(self) -> str:
+    def _insert_new(self, *, labelled: bool) -> str:
         recorded = ""
         if self._tells:
             columns = ", ".join(_HISTORY_COLUMNS)
             recorded = (
                 f"recorded AS (INSERT INTO {self._name('history')} ({columns}) "
                 f"SELECT {columns} FROM {_STAGE} JOIN new USING (endpoint, id)), "
+            )
+        if labelled:
+            columns = ", ".join(_LABEL_COLUMNS)
+            recorded += (
+                f"labelled AS (INSERT INTO {self._name('labels')} ({columns}) "
+                f"SELECT {columns} FROM {_STAGED_LABELS} JOIN new USING (endpoint, id)), "
             )
         keys, columns = ", ".join(_KEY_COLUMNS), ", ".join(_ROW_COLUMNS)
         return (
@@ -174,6 +191,20 @@ class CopyWriter:
     def _name(self, table: str) -> str:
         preparer = self._store.database.engine.dialect.identifier_preparer
         return preparer.format_table(getattr(self._store.tables, table))
+
+
+def label_rows(rows: pa.Table) -> pa.Table | None:
+    """Return the rows of labels for *rows*, whose instants are numbers; None if none has labels.
+
+    The headers are parsed only where the text names the header of the labels.
+    """
+    named = rows.filter(pc.match_substring(rows["headers"], f'"{LABELS}"'))
+    found = [
+        {"endpoint": row["endpoint"], "label": label, "due": row["due"], "id": row["id"]}
+        for row in named.select(["endpoint", "due", "id", "headers"]).to_pylist()
+        for label in labels_of(Message(id="loaded", headers=json.loads(row["headers"])))
+    ]
+    return pa.Table.from_pylist(found) if found else None
 
 
 def _timeless(column: str) -> str:

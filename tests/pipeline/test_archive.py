@@ -1,0 +1,304 @@
+"""``archive`` and ``stream``: history into a table, each event once, and out of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import select, update
+
+from tests.pipeline.archives import DAY, write_events
+from tests.pipeline.lakes import S3, ids_in
+from tests.pipeline.rows import count, settle
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.errors import ArchiveMismatch, RunConflict
+from timeoutmgr.pipeline.jobs.archive import ArchiveReport, archive
+from timeoutmgr.pipeline.jobs.stream import give_up, stream
+from timeoutmgr.pipeline.lake.places import open_table
+from timeoutmgr.pipeline.lake.table import WRITTEN
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
+from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
+from timeoutmgr.pipeline.stores import Store, identity
+
+ROWS = 12
+
+
+def run(store: Store | str, place: str, **options: Any) -> ArchiveReport:
+    progress = options.pop("progress", lambda _text: None)
+    name = store if isinstance(store, str) else store.name
+    given: dict[str, Any] = {
+        "store": name,
+        "to": place,
+        "older_than": timedelta(days=30),
+        "batch": 5,
+    }
+    made = ArchiveOptions(**(given | options))
+    return archive(made, clock=SystemClock(), progress=progress)
+
+
+def followed(store: Store, place: str) -> int:
+    return stream(StreamOptions(store=store.name, to=place, once=True)).events
+
+
+def ids(store: Store) -> set[str]:
+    with store.database.read() as connection:
+        return set(connection.execute(select(store.tables.history.c.id)).scalars())
+
+
+def names(numbers: range) -> list[str]:
+    return sorted(f"id{number}" for number in numbers)
+
+
+def test_old_history_moves_into_the_table_and_new_history_stays(sqlite: Store, place: str) -> None:
+    write_events(sqlite, range(ROWS))
+    write_events(sqlite, [999], at=to_micros(datetime.now(UTC)))
+
+    kept = run(sqlite, place, purge=False)
+    report = run(sqlite, place)
+    again = run(sqlite, place)
+
+    assert (kept.written, kept.removed) == (ROWS, 0)
+    assert (report.written, report.removed, report.held) == (0, ROWS, 0)
+    assert (again.written, again.removed) == (0, 0)
+    assert ids(sqlite) == {"id999"}
+    assert ids_in(place) == names(range(ROWS))
+    assert JobLedger(sqlite).runs("archive", JobRunState.RUNNING) == []
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_store_on_a_server_is_archived_to_s3(
+    kind: str, store_of: Callable[[str], Store], place_of: Callable[[str], str]
+) -> None:
+    store, place = store_of(kind), place_of("delta-s3")
+    write_events(store, range(ROWS))
+    if store.is_postgresql:
+        settle(store)
+
+    report = run(store, place)
+
+    assert (report.written, report.removed) == (ROWS, ROWS)
+    assert ids(store) == set()
+    assert ids_in(place) == names(range(ROWS))
+
+
+def test_an_event_that_differs_in_the_table_is_not_removed(sqlite: Store, place: str) -> None:
+    write_events(sqlite, range(ROWS))
+    run(sqlite, place, purge=False)
+    history = sqlite.tables.history
+    with sqlite.database.begin() as connection:
+        connection.execute(update(history).where(history.c.id == "id3").values(attempt=1))
+
+    with pytest.raises(ArchiveMismatch, match="id3 has another attempt in the history table"):
+        run(sqlite, place)
+
+    assert count(sqlite, "history") == ROWS
+
+
+def test_a_sequence_that_is_given_again_is_another_event(sqlite: Store, tmp_path: Path) -> None:
+    place = str(tmp_path / "history")
+    write_events(sqlite, [1])
+    run(sqlite, place)
+    write_events(sqlite, [1], at=to_micros(datetime(2024, 5, 1, tzinfo=UTC)))
+
+    assert run(sqlite, place).written == 1
+    assert ids_in(place) == ["id1", "id1"]
+
+
+def test_two_runs_do_not_archive_one_store_at_once(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    for kind in ("sqlite", "postgres", "mysql"):
+        store = store_of(kind)
+        with (
+            exclusive_lock(store, f"archive {identity(store)}"),
+            pytest.raises(RunConflict, match="wait until it has ended"),
+        ):
+            run(store, str(tmp_path))
+
+
+def test_archive_removes_nothing_that_a_stream_into_another_table_has_not_read(
+    postgres: Store, tmp_path: Path
+) -> None:
+    live, cold = f"delta:{tmp_path}/live", str(tmp_path / "cold")
+    write_events(postgres, range(10))
+    settle(postgres)
+    first = followed(postgres, live)
+    write_events(postgres, range(10, 14))
+    settle(postgres)
+    reported: list[str] = []
+
+    held = run(postgres, cold, progress=reported.append)
+    second = followed(postgres, live)
+    after = run(postgres, cold)
+
+    assert (first, second) == (10, 4)
+    assert (held.written, held.removed, held.held) == (14, 10, 4)
+    assert any(f"the stream into {live}, which is at" in one for one in reported)
+    assert (after.written, after.removed, after.held) == (0, 4, 0)
+    assert ids_in(live) == ids_in(cold) == names(range(14))
+
+
+def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) -> None:
+    place = place_of("delta")
+    write_events(postgres, range(4))
+    settle(postgres)
+    followed(postgres, place)
+    write_events(postgres, range(4, 8))
+    settle(postgres)
+
+    # The stream does not run: archive writes on its behalf, and need not wait for it.
+    archived = run(postgres, place)
+
+    assert (archived.written, archived.removed, archived.held) == (4, 8, 0)
+    assert followed(postgres, place) == 0
+    assert ids_in(place) == names(range(8))
+    assert give_up(StreamOptions(store=postgres.name, to=place))
+    assert not give_up(StreamOptions(store=postgres.name, to=place))
+
+
+def test_a_table_of_another_server_is_not_written(postgres: Store, place: str) -> None:
+    write_events(postgres, range(4))
+    settle(postgres)
+    followed(postgres, place)
+    table = open_table(place)
+    marks = dict(table.marks(identity(postgres)))
+    for changed, sentence in [
+        ({"timeline": marks["timeline"] + 1}, "--any-timeline"),
+        ({"timeline": marks["timeline"], "system": 7}, "database system 7"),
+    ]:
+        marks |= changed | {"batch": marks["batch"] + 1}
+        empty = open_table(place)
+        empty.append(identity(postgres), nothing(), marks)
+
+        with pytest.raises(RunConflict, match=sentence):
+            followed(postgres, place)
+
+
+def nothing() -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(WRITTEN, [])
+
+
+# --- killed at each step of a commit -------------------------------------------------------------
+
+
+class Nursery:
+    """A process that has imported all, and forks one that archives for each request."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.pipeline.test_archive"]
+        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)
+
+    def archive(self, store: str, place: str, own_step: int, s3: S3 | None, step: int) -> bool:
+        """Archive in a process that is killed at a step of its own, or of *s3*; return whether."""
+        pid = int(self._ask([store, place, own_step, dict(os.environ)]))
+        if s3 is not None:
+            s3.kill(pid, step)
+        status = int(self._ask("go"))
+        if s3 is not None:
+            s3.kill(0, 0)
+        assert status in (0, -signal.SIGKILL)
+        return status != 0
+
+    def _ask(self, what: Any) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(what), file=self._process.stdin, flush=True)
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        self._process.communicate("")
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def _fork_for_each_request() -> None:
+    for line in sys.stdin:
+        store, place, own_step, variables = json.loads(line)
+        begin, go = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.environ.update(variables)
+            os.read(begin, 1)
+            _kill_at(own_step)
+            run(store, place)
+            os._exit(0)
+        print(pid, flush=True)
+        sys.stdin.readline()
+        os.write(go, b".")
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _kill_at(step: int) -> None:
+    """Kill this process when it opens a file to write, links or renames for the *step*-th time."""
+    left = step
+
+    def audit(event: str, details: tuple[Any, ...]) -> None:
+        nonlocal left
+        is_write = event == "open" and str(details[1] or "r")[0] in "wxa"
+        if is_write or event in ("os.link", "os.rename", "os.remove"):
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(audit)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("kind", "steps"), [("delta-s3", 4), ("iceberg-s3", 8), ("parquet", 3)])
+def test_each_event_counts_once_wherever_a_commit_is_killed(
+    kind: str, steps: int, sqlite: Store, place_of: Callable[[str], str], nursery: Nursery, s3: S3
+) -> None:
+    place, is_remote = place_of(kind), kind != "parquet"
+    # A commit of Iceberg has three times as many steps: every third is killed.
+    written, step, was_killed, stride = 0, 0, True, 3 if kind == "iceberg-s3" else 1
+    while was_killed:
+        step += stride
+        write_events(sqlite, range(written, written + 2), at=to_micros(DAY))
+        written += 2
+        was_killed = nursery.archive(
+            sqlite.name, place, 0 if is_remote else step, s3 if is_remote else None, step
+        )
+        # No event is missing at any moment, and none is there twice.
+        seen = ids_in(place)
+        assert {*seen, *ids(sqlite)} == {*names(range(written))}
+        assert len(seen) == len({*seen})
+
+    assert step > steps
+    assert ids_in(place) == names(range(written))
+    assert ids(sqlite) == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"older_than": timedelta(seconds=59)}, "at least a minute"),
+        ({"batch": 0}, "1 to 100000"),
+        ({"to": "s3://lake/history"}, "put delta: before it"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"store": "s", "to": "t", "older_than": timedelta(days=1)}
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        ArchiveOptions(**(given | options))
+
+
+if __name__ == "__main__":
+    _fork_for_each_request()

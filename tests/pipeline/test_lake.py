@@ -1,0 +1,245 @@
+"""The history table of a lake: commits that count once, readers, and writers of a store."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
+from pyspark import cloudpickle
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tests.pipeline.archives import DAY, write_events
+from tests.pipeline.lakes import Watcher, ids_in
+from tests.pipeline.rows import settle
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake.places import open_table, present_table
+from timeoutmgr.pipeline.lake.table import WRITTEN, Where, as_written
+from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter
+from timeoutmgr.pipeline.readers.transactions import index_transactions
+from timeoutmgr.pipeline.source import TimeoutsDataSource
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import HISTORY
+
+LATER = date(2030, 1, 1)
+S3_TOO = ("delta", "iceberg", "parquet", "delta-s3", "iceberg-s3")
+
+
+def events(numbers: range, endpoint: str = "sales", days: int = 2) -> pa.RecordBatch:
+    rows = [
+        {
+            **{"sequence": number, "id": f"id{number}", "event": "dispatched", "attempt": 0},
+            **{"at": DAY + timedelta(days=number % days), "due": DAY, "endpoint": endpoint},
+            **{"destination": f"q{number % 5}", "node": "n"},
+        }
+        for number in numbers
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=HISTORY)
+
+
+def reader(*batches: pa.RecordBatch, store: str = "east") -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(WRITTEN, [as_written(one, store) for one in batches])
+
+
+def names(numbers: range) -> list[str]:
+    return sorted(f"id{number}" for number in numbers)
+
+
+def test_a_commit_adds_its_events_and_its_marks_at_once(place: str, watcher: Watcher) -> None:
+    table = open_table(place)
+    seen: list[tuple[list[str], int | None]] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for numbers in (range(4, 6), range(6, 8)):
+            yield as_written(events(numbers), "east")
+            seen.append(watcher.report(place))
+
+    table.append("east", reader(events(range(4))), {"batch": 1, "xid": 10})
+    table.refresh()
+    table.append("east", pa.RecordBatchReader.from_batches(WRITTEN, watched()), {"batch": 2})
+
+    again = open_table(place)
+    assert seen == [(names(range(4)), 1)] * 2
+    assert ids_in(again) == names(range(8))
+    assert (dict(again.marks("east")), dict(again.marks("west"))) == ({"batch": 2, "xid": 10}, {})
+
+
+@pytest.mark.parametrize("kind", S3_TOO)
+def test_of_two_writers_that_begin_at_one_version_one_commits(
+    kind: str, place_of: Callable[[str], str]
+) -> None:
+    place = place_of(kind)
+    for batch in (1, 2):  # the first creates the table
+        first, second = open_table(place), open_table(place)
+        numbers = range(batch * 4, batch * 4 + 4)
+        first.append("east", reader(events(numbers)), {"batch": batch})
+
+        with pytest.raises(CommitConflict):
+            second.append("east", reader(events(numbers)), {"batch": batch})
+
+    second.refresh()
+    assert second.marks("east")["batch"] == 2
+    assert ids_in(second) == names(range(4, 12))
+
+
+def test_a_reader_stays_at_its_version(place: str) -> None:
+    table = open_table(place)
+    table.append("east", reader(events(range(4))), {"batch": 1})
+    held = open_table(place)
+    planned = held.files()
+    table.refresh()
+    table.append("east", reader(events(range(4, 8))), {"batch": 2})
+    table.refresh()
+
+    replaced = table.compact(LATER)
+
+    at_first = open_table(place, held.version)
+    read = pa.Table.from_batches(planned.read(["id"]))["id"].to_pylist()
+    assert replaced == 4  # two days, each written twice
+    assert sorted(read) == ids_in(held) == ids_in(at_first) == names(range(4))
+    assert ids_in(place) == names(range(8))
+    assert open_table(place).marks("east") == {"batch": 2}
+    assert len(open_table(place).files().paths) == 2
+
+
+def test_days_from_the_border_on_are_not_compacted(place: str) -> None:
+    for batch in (1, 2):
+        table = open_table(place)
+        table.append("east", reader(events(range(batch * 4, batch * 4 + 4))), {"batch": batch})
+    table = open_table(place)
+
+    assert table.compact(DAY.date()) == 0
+    assert table.compact(DAY.date() + timedelta(days=1)) == 2
+    assert ids_in(place) == names(range(4, 12))
+
+
+def test_a_condition_names_the_files_that_are_read(place: str) -> None:
+    table = open_table(place)
+    both = [events(range(4)), events(range(4, 8), endpoint="billing")]
+    table.append("east", reader(*both), {"batch": 1})
+    table.refresh()
+    table.append("west", reader(events(range(8, 10)), store="west"), {"batch": 1})
+    table.refresh()
+    second = to_micros(DAY + timedelta(days=1))
+    found = {
+        "day": Where(store="east", begin=second),
+        "before": Where(end=second),
+        "endpoint": Where(endpoint="billing"),
+        "destination": Where(destination="q3", store="east"),
+        "west": Where(store="west"),
+        "sequences": Where(sequences=(2, 5)),
+    }
+
+    assert {name: ids_in(table, where) for name, where in found.items()} == {
+        "day": ["id1", "id3", "id5", "id7"],
+        "before": ["id0", "id2", "id4", "id6", "id8"],
+        "endpoint": ["id4", "id5", "id6", "id7"],
+        "destination": ["id3"],
+        "west": ["id8", "id9"],
+        "sequences": ["id2", "id3", "id4", "id5"],
+    }
+    assert len(table.files().paths) == 6
+    assert len(table.files(found["day"]).paths) == 3
+    assert len(table.files(found["endpoint"]).paths) == 2
+
+
+def test_a_table_that_is_missing_is_not_read(place: str) -> None:
+    with pytest.raises(ConfigurationError, match="there is no history table at"):
+        present_table(place)
+
+
+@pytest.mark.parametrize("kind", S3_TOO)
+def test_other_tools_read_the_table(
+    kind: str, place_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of(kind)
+    table = open_table(place)
+    table.append("east", reader(events(range(6))), {"batch": 1})
+    table.refresh()
+    if kind.startswith("delta"):
+        rows = DeltaTable(place.removeprefix("delta:")).to_pyarrow_table()
+    elif kind.startswith("iceberg"):
+        properties: Any = Config().get_catalog_config("main")
+        catalog = load_catalog("main", **properties)
+        rows = catalog.load_table("timeouts.history").scan().to_arrow()
+    else:
+        files = [*table.files().paths]
+        rows = duckdb.read_parquet(files, hive_partitioning=True).to_arrow_table()
+
+    counted = duckdb.sql("SELECT event_date, count(*) FROM rows GROUP BY ALL ORDER BY ALL")
+    assert counted is not None
+
+    assert sorted(rows["id"].to_pylist()) == names(range(6))
+    assert counted.fetchall() == [(DAY.date(), 3), (DAY.date() + timedelta(days=1), 3)]
+
+
+@pytest.mark.parametrize("kind", S3_TOO)
+def test_tasks_of_spark_read_each_event_once(kind: str, place_of: Callable[[str], str]) -> None:
+    place = place_of(kind)
+    open_table(place).append("east", reader(events(range(6), days=3)), {"batch": 1})
+    options = {"table": place, "at_from": DAY.isoformat(), "partitions": "2"}
+    source = TimeoutsDataSource(options | {"at_before": (DAY + timedelta(days=2)).isoformat()})
+    schema = StructType([StructField("id", StringType())])
+    made = pickle.loads(cloudpickle.dumps(source.reader(schema)))  # type: ignore[no-untyped-call]  # has no types
+
+    parts = pickle.loads(cloudpickle.dumps(made.partitions()))  # type: ignore[no-untyped-call]  # has no types
+    found = [batch for part in parts for batch in made.read(part)]
+
+    assert len(parts) == 2
+    assert {batch.schema.names[0] for batch in found} == {"id"}
+    read = sorted(id_ for batch in found for id_ in batch["id"].to_pylist())
+    assert read == ["id0", "id1", "id3", "id4"]
+
+
+def test_a_store_without_transactions_writes_what_the_table_lacks(
+    sqlite: Store, place: str
+) -> None:
+    write_events(sqlite, range(10))
+    cutoff = to_micros(DAY + timedelta(days=30))
+
+    def written(most: int) -> list[int]:
+        writer = SequenceWriter(store=sqlite, table=open_table(place), most=most, cutoff=cutoff)
+        return [*iter(writer.step, None)]
+
+    first = written(5)
+    write_events(sqlite, range(10, 15))
+    write_events(sqlite, [99], at=cutoff)
+    again = [*written(100), *written(100)]
+
+    assert (sum(first), again) == (10, [5])
+    assert ids_in(place) == names(range(15))
+
+
+def test_transactions_are_written_once_each_in_their_order(postgres: Store, tmp_path: Path) -> None:
+    place = f"delta:{tmp_path}/history"
+    index_transactions(postgres)
+    reached: list[int] = []
+
+    def written() -> list[int]:
+        writer = TransactionWriter(
+            store=postgres, table=open_table(place), most=15, reached=reached.append
+        )
+        return [*iter(writer.step, None)]
+
+    for number in range(4):
+        write_events(postgres, range(number * 10, number * 10 + 10))
+    settle(postgres)
+    first = written()
+    write_events(postgres, range(40, 45))
+    settle(postgres)
+
+    second = [*written(), *written()]
+
+    assert (first, second) == ([10, 10, 10, 10], [5])
+    assert reached == sorted(reached)
+    assert ids_in(place) == names(range(45))

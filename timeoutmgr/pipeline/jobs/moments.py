@@ -1,0 +1,102 @@
+"""One moment of each store, and of the history table beside them: every event once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.pipeline.frames import read_table
+from timeoutmgr.pipeline.jobs.run_context import each_store
+from timeoutmgr.pipeline.lake.places import present_table
+from timeoutmgr.pipeline.lake.table import ROW, HistoryTable, Where
+from timeoutmgr.pipeline.snapshots import EVERYTHING, SharedSnapshot, Snapshot, snapshot
+from timeoutmgr.pipeline.stores import identity
+from timeoutmgr.pipeline.views import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ALL: Final = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment of a store: *fresh* events are read from it, *kept* ones from the history table.
+
+    Without *is_split* an event may be both, and the table's counts.
+    """
+
+    snapshot: Snapshot
+    fresh: Selection = EVERYTHING
+    kept: Where | None = None
+    is_split: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Moments of *stores*, and the *table*; without stores, all events of the table."""
+
+    stores: tuple[Moment, ...]
+    table: HistoryTable | None
+
+    def history(self, spark: "SparkSession", columns: Sequence[str]) -> list["DataFrame"]:
+        """Return *columns*, sequence and at among them, of all events, each of them once."""
+        if self.table is not None and not self.stores:
+            return [read_table(spark, self.table, columns, _ALL)]
+        return [frame for one in self.stores for frame in self._of(spark, one, columns)]
+
+    def _of(
+        self, spark: "SparkSession", one: Moment, columns: Sequence[str]
+    ) -> Iterator["DataFrame"]:
+        rows = one.snapshot.read(spark, "history", columns=columns, which=one.fresh)
+        if self.table is None or one.kept is None:
+            yield rows
+            return
+        yield read_table(spark, self.table, columns, one.kept)
+        if not one.is_split:
+            compared = [name for name in ROW if name in columns]
+            held = read_table(spark, self.table, compared, one.kept)
+            rows = rows.join(held, compared, "left_anti")
+        yield rows
+
+
+@contextmanager
+def moments(
+    names: Iterable[str],
+    place: str | None,
+    *,
+    views: Sequence[str],
+    columns: Sequence[str],
+    clock: Clock,
+) -> Iterator[Moments]:
+    """Hold a moment of each store until the end of the block, beside the history table at *place*.
+
+    See :func:`~timeoutmgr.pipeline.snapshots.snapshot` for *views* and *columns*.
+    """
+    with ExitStack() as stack:
+        # Archive writes an event into the table, and removes it from the store after that. So the
+        # table is opened after the snapshots: it has every event that a snapshot lacks.
+        held = [
+            stack.enter_context(snapshot(store, views=views, columns=columns, clock=clock))
+            for store in each_store(names)
+        ]
+        table = None if place is None else present_table(place)
+        yield Moments(tuple(_moment(one, table) for one in held), table)
+
+
+def _moment(held: Snapshot, table: HistoryTable | None) -> Moment:
+    if table is None:
+        return Moment(held)
+    store = identity(held.store)
+    marks = table.marks(store)
+    if not marks:
+        return Moment(held)
+    if isinstance(held, SharedSnapshot):
+        now = held.oldest
+        if (marks.get("system"), marks.get("timeline")) == (now.system, now.timeline):
+            # Before this transaction the table has all events, and the snapshot saw all of them.
+            border = min(marks["xid"], now.xid)
+            kept = Where(store=store, before_xid=border)
+            return Moment(held, Selection(xid_from=border), kept)
+    return Moment(held, kept=Where(store=store, end=held.now), is_split=False)

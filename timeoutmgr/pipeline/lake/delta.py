@@ -1,0 +1,123 @@
+"""A history table in Delta, by delta-rs: the marks are its application transactions.
+
+Two commits that begin at one version and name the same transaction conflict, so that of two
+writers of a store a single writer commits. Commits of other stores, and compactions, do not.
+"""
+
+from datetime import date
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs.fs_handler import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
+
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake.table import (
+    ANYTHING,
+    BUCKETED,
+    NO_FILES,
+    WRITTEN,
+    DataFiles,
+    Marks,
+    Where,
+)
+from timeoutmgr.pipeline.options import DELTA
+
+_MARKS: Final = ("batch", "xid", "system", "timeline")
+_PACKED: Final = WriterProperties(compression="ZSTD")
+
+
+class DeltaHistory:
+    """The table at ``delta:URI``; credentials come from the environment, as delta-rs reads it."""
+
+    def __init__(self, place: str, version: int | None = None) -> None:
+        self.place = place
+        self._uri: Final = place.removeprefix(DELTA)
+        self._table: DeltaTable | None = None
+        self._load(version)
+
+    @property
+    def version(self) -> int | None:
+        """The version of Delta's log."""
+        return None if self._table is None else self._table.version()
+
+    def refresh(self) -> None:
+        """Go to the newest version."""
+        self._load(None)
+
+    def _load(self, version: int | None) -> None:
+        try:
+            self._table = DeltaTable(self._uri, version=version)
+        except TableNotFoundError:
+            self._table = None
+        except (DeltaError, OSError) as error:
+            raise StorageUnavailable(f"{self.place} cannot be read: {error}") from error
+
+    def marks(self, store: str) -> Marks:
+        """Return the marks of *store*."""
+        if self._table is None:
+            return {}
+        found = {name: self._table.transaction_version(_app(store, name)) for name in _MARKS}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def files(self, where: Where = ANYTHING) -> DataFiles:
+        """Return the files of the partitions that *where* can be in."""
+        if self._table is None:
+            return NO_FILES
+        first, last = where.days
+        bounds = (("event_date", ">=", first), ("event_date", "<=", last))
+        wanted = [(name, sign, str(value)) for name, sign, value in bounds if value is not None]
+        if where.bucket is not None:
+            wanted.append(("bucket", "=", str(where.bucket)))
+        uris = self._table.file_uris(file_pruning_predicate=wanted or None)
+        root = self._table.table_uri
+        before = len(root.removeprefix("file://"))  # the URI of a local file is its path
+        # By delta-rs itself: it reads with the credentials with which it writes, of any cloud.
+        files = PyFileSystem(DeltaStorageHandler(root))
+        return DataFiles(files, tuple(uri[before:] for uri in uris))
+
+    def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
+        """Commit *batches* and *marks* in one version."""
+        table = self._table or self._created(store)
+        marked = [Transaction(_app(store, name), value) for name, value in marks.items()]
+        try:
+            write_deltalake(
+                table,
+                batches,
+                mode="append",
+                writer_properties=_PACKED,
+                commit_properties=CommitProperties(app_transactions=marked),
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(f"{self.place}: {error}") from error
+
+    def compact(self, before: date) -> int:
+        """Put files together, and remove files that no version of the last week has."""
+        if self._table is None:
+            return 0
+        wanted = [("event_date", "<", str(before))]
+        try:
+            done = self._table.optimize.compact(partition_filters=wanted, writer_properties=_PACKED)
+        except CommitFailedError as error:
+            raise CommitConflict(f"{self.place}: {error}") from error
+        self._table.vacuum(dry_run=False)
+        return int(done["numFilesRemoved"])
+
+    def _created(self, store: str) -> DeltaTable:
+        try:
+            self._table = DeltaTable.create(
+                self._uri, WRITTEN, mode="ignore", partition_by=list(BUCKETED), name="history"
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(f"{self.place}: {error}") from error
+        # Another writer may have created it, and gone on to commit: its version counts then.
+        if self.marks(store):
+            raise CommitConflict(f"{self.place} was created by another writer meanwhile")
+        return self._table
+
+
+def _app(store: str, name: str) -> str:
+    return f"timeoutmgr history {name} of {store}"

@@ -1,0 +1,180 @@
+"""A history table in Iceberg, by pyiceberg: the marks are properties of the table.
+
+Every commit asserts the snapshot that it began with. By itself pyiceberg would then try again on
+top of the other commit, though that can hold the same events: the table's property forbids it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import date
+from hashlib import sha256
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake.table import (
+    ANYTHING,
+    BUCKETED,
+    NO_FILES,
+    WRITTEN,
+    DataFiles,
+    Marks,
+    Where,
+)
+from timeoutmgr.pipeline.options import ICEBERG
+
+_PREFIX: Final = "timeoutmgr"
+_ONCE: Final = {"commit.retry.num-retries": "0"}
+_PACKED: Final = {"write.parquet.compression-codec": "zstd", "format-version": "2"}
+
+
+class IcebergHistory:
+    """The table at ``iceberg:CATALOG.NAMESPACE.TABLE``, of a catalog that pyiceberg knows."""
+
+    def __init__(self, place: str, version: int | None = None) -> None:
+        self.place = place
+        catalog, _, self._name = place.removeprefix(ICEBERG).partition(".")
+        if self._name.count(".") < 1:
+            raise ConfigurationError(
+                f"an Iceberg table is {ICEBERG}CATALOG.NAMESPACE.TABLE, got {place!r}; the catalog "
+                "is one of pyiceberg's configuration"
+            )
+        # Without its properties pyiceberg would take what the environment was when it was imported.
+        properties: Any = Config().get_catalog_config(catalog) or {}
+        self._catalog: Final = load_catalog(catalog, **properties)
+        self._table: Table | None = None
+        self._snapshot = version
+        self.refresh()
+
+    @property
+    def version(self) -> int | None:
+        """The id of the snapshot."""
+        if self._table is None or self._snapshot is not None:
+            return self._snapshot
+        newest = self._table.current_snapshot()
+        return None if newest is None else newest.snapshot_id
+
+    def refresh(self) -> None:
+        """Go to the newest version."""
+        try:
+            self._table = self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            self._table = None
+
+    def marks(self, store: str) -> Marks:
+        """Return the marks of *store*."""
+        if self._table is None:
+            return {}
+        prefix = _key(store, "")
+        return {
+            name.removeprefix(prefix): int(value)
+            for name, value in self._table.properties.items()
+            if name.startswith(prefix)
+        }
+
+    def files(self, where: Where = ANYTHING) -> DataFiles:
+        """Return the files that pyiceberg plans for the partitions of *where*."""
+        if self._table is None:
+            return NO_FILES
+        wanted = self._table.scan(row_filter=_partitions(where), snapshot_id=self._snapshot)
+        planned = wanted.plan_files()
+        paths = [task.file.file_path for task in planned]
+        if not paths:
+            return NO_FILES
+        io = self._table.io
+        assert isinstance(io, PyArrowFileIO), "the data files are read by Arrow"
+        parts = [PyArrowFileIO.parse_location(one, io.properties) for one in paths]
+        scheme, netloc, _ = parts[0]
+        return DataFiles(io.fs_by_scheme(scheme, netloc), tuple(path for *_, path in parts))
+
+    def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
+        """Commit *batches* and *marks* in one snapshot."""
+        table = self._table or self._created(store)
+        with self._conflicts():
+            if _ONCE.items() - table.properties.items():
+                with table.transaction() as alone:
+                    alone.set_properties(_ONCE)
+            with table.transaction() as both:
+                both.set_properties({_key(store, name): str(n) for name, n in marks.items()})
+                both.append(batches.read_all())
+
+    def compact(self, before: date) -> int:
+        """Write each day anew whose partitions have several files each."""
+        if self._table is None:
+            return 0
+        replaced = 0
+        for day in self._scattered(before):
+            this = f"event_date = '{day.isoformat()}'"
+            scan = self._table.scan(row_filter=this)
+            replaced += len(list(scan.plan_files()))
+            with self._conflicts():
+                self._table.overwrite(scan.to_arrow(), overwrite_filter=this)
+        return replaced
+
+    def _scattered(self, before: date) -> list[date]:
+        assert self._table is not None, "asked for a table that is there"
+        old = f"event_date < '{before.isoformat()}'"
+        seen: dict[tuple[object, ...], int] = {}
+        for task in self._table.scan(row_filter=old).plan_files():
+            key = tuple(task.file.partition[at] for at in range(len(BUCKETED)))
+            seen[key] = seen.get(key, 0) + 1
+        days = {key[0] for key, count in seen.items() if count > 1}
+        return sorted(_day(one) for one in days)
+
+    def _created(self, store: str) -> Table:
+        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        with suppress(TableAlreadyExistsError), self._conflicts():
+            making = self._catalog.create_table_transaction(
+                self._name, WRITTEN, properties=_ONCE | _PACKED
+            )
+            with making, making.update_spec() as spec:
+                for name in BUCKETED:
+                    spec.add_identity(name)
+        self._table = self._catalog.load_table(self._name)
+        # Another writer may have created it, and replaced on to commit: its version counts then.
+        if self.marks(store):
+            raise CommitConflict(f"{self.place} was created by another writer meanwhile")
+        return self._table
+
+    @contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        try:
+            yield
+        except CommitFailedException as error:
+            raise CommitConflict(f"{self.place}: {error}") from error
+
+
+def _partitions(where: Where) -> str | BooleanExpression:
+    first, last = where.days
+    found = list[str]()
+    if first is not None:
+        found.append(f"event_date >= '{first.isoformat()}'")
+    if last is not None:
+        found.append(f"event_date <= '{last.isoformat()}'")
+    if where.bucket is not None:
+        found.append(f"bucket = {where.bucket}")
+    return " AND ".join(found) or AlwaysTrue()
+
+
+def _key(store: str, name: str) -> str:
+    return f"{_PREFIX}.{sha256(store.encode()).hexdigest()[:16]}.{name}"
+
+
+def _day(value: object) -> date:
+    """Return the day of a partition; Iceberg counts days since 1970."""
+    if isinstance(value, date):
+        return value
+    assert isinstance(value, int), "a date is a number of days"
+    return date.fromordinal(date(1970, 1, 1).toordinal() + value)

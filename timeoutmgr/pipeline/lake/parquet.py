@@ -1,0 +1,227 @@
+"""A history table of plain Parquet files in a folder, with numbered manifests.
+
+::
+
+    manifests/000000000012.json   version 12: the files that it adds and takes away, and its marks
+    manifests/000000000100.state  all files and marks of version 100, where readers begin
+    data/event_date=2030-01-31/bucket=3/….parquet
+
+The manifest of a version is linked to its name when it is complete, which one writer can do.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake.table import ANYTHING, BUCKETED, WRITTEN, DataFiles, Marks, Where
+
+_LAYOUT: Final = ds.partitioning(
+    pa.schema([WRITTEN.field(name) for name in BUCKETED]), flavor="hive"
+)
+_SYNCS_AT_ONCE: Final = 16
+_STATE_EVERY: Final = 100
+"""Versions between two states: a reader reads fewer manifests than that."""
+_KEPT: Final = 7 * 86_400
+"""Seconds for which a file stays that the newest version lacks: readers of older ones need it."""
+
+
+class ParquetHistory:
+    """The table in *folder*, which every reader and writer sees under that path."""
+
+    def __init__(self, place: str, version: int | None = None) -> None:
+        self.place = place
+        self._folder: Final = Path(place)
+        self._manifests: Final = self._folder / "manifests"
+        self._files: set[str] = set()
+        self._marks: dict[str, Marks] = {}
+        self._version = -1
+        self._last = version
+        self.refresh()
+
+    @property
+    def version(self) -> int | None:
+        """The number of the newest manifest that was read."""
+        return None if self._version < 0 else self._version
+
+    def refresh(self) -> None:
+        """Read the manifests since the version that is known."""
+        if self._version < 0:
+            self._begin()
+        while self._version != self._last and (path := self._manifest(self._version + 1)).exists():
+            found = _loaded(path)
+            self._files = (self._files - {*found["removed"]}) | {*found["added"]}
+            self._marks |= found["marks"]
+            self._version += 1
+
+    def _begin(self) -> None:
+        """Begin with the newest state up to the version that is wanted."""
+        last = self._last
+        found = [int(path.stem) for path in self._manifests.glob("*.state")]
+        known = max((one for one in found if last is None or one <= last), default=None)
+        if known is not None:
+            state = _loaded(self._state(known))
+            self._files, self._marks, self._version = {*state["added"]}, state["marks"], known
+        elif self._manifests.is_dir() and not self._manifest(0).exists():
+            self._require_ours()
+
+    def _require_ours(self) -> None:
+        strange = next(self._manifests.glob("*.json"), None)
+        if strange is not None:
+            raise ConfigurationError(
+                f"{strange} is no manifest of a history table, or the first manifest of that table "
+                "is missing; name another folder, or restore it"
+            )
+
+    def marks(self, store: str) -> Marks:
+        """Return the marks of *store*."""
+        return self._marks.get(store, {})
+
+    def files(self, where: Where = ANYTHING) -> DataFiles:
+        """Return the files in the folders of *where*."""
+        found = sorted(str(self._folder / name) for name in self._files if _may_have(name, where))
+        return DataFiles(LocalFileSystem(), tuple(found))
+
+    def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
+        """Write the files of *batches*, then the manifest that makes them count."""
+        self._commit(self._write(batches), (), {store: {**self.marks(store), **marks}})
+
+    def compact(self, before: date) -> int:
+        """Write partitions of several files anew; for a week old files stay for their readers."""
+        self._remove_old_files()
+        by_folder: dict[str, list[str]] = {}
+        for name in self._files:
+            if _partition(name)[0] < before:
+                by_folder.setdefault(str(Path(name).parent), []).append(name)
+        old = [name for names in by_folder.values() if len(names) > 1 for name in names]
+        if not old:
+            return 0
+        paths = [str(self._folder / name) for name in old]
+        rows = ds.dataset(
+            paths,
+            schema=WRITTEN,
+            format="parquet",
+            partitioning=_LAYOUT,
+            partition_base_dir=str(self._folder / "data"),
+        )
+        for path in paths:
+            os.utime(path)  # from now on it is kept for a while
+        batches = pa.RecordBatchReader.from_batches(WRITTEN, rows.to_batches())
+        self._commit(self._write(batches), old, {})
+        return len(old)
+
+    def _remove_old_files(self) -> None:
+        before = time.time() - _KEPT
+        found = (self._folder / "data").rglob("*.parquet")
+        for path in chain(found, self._manifests.glob("*.writing")):
+            is_dead = str(path.relative_to(self._folder)) not in self._files
+            if is_dead and path.stat().st_mtime < before:
+                path.unlink()
+
+    def _write(self, batches: pa.RecordBatchReader) -> list[str]:
+        written: list[str] = []
+        ds.write_dataset(
+            batches,
+            self._folder / "data",
+            format="parquet",
+            partitioning=_LAYOUT,
+            basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
+            existing_data_behavior="overwrite_or_ignore",
+            file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
+            file_visitor=lambda one: written.append(one.path),
+        )
+        return sorted(str(Path(path).relative_to(self._folder)) for path in written)
+
+    def _commit(
+        self, added: Iterable[str], removed: Iterable[str], marks: dict[str, Marks]
+    ) -> None:
+        """Sync the files and their folders, then link the manifest, and sync its folder.
+
+        The manifest allows the removal of rows from a store.
+        """
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        files = [self._folder / name for name in added]
+        folders = {folder for file in files for folder in file.parents}
+        ours = {one for one in folders if one.is_relative_to(self._folder)} | {self._folder}
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
+            for paths in (files, [*ours]):
+                list(threads.map(_sync, paths))
+        target = self._manifest(self._version + 1)
+        written = target.with_name(f"{secrets.token_hex(8)}.writing")
+        document = {"added": [*added], "removed": [*removed], "marks": marks}
+        try:
+            with written.open("x") as file:
+                json.dump(document, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(written, target)  # no rename: it would replace another writer's
+        except FileExistsError as error:
+            raise CommitConflict(f"{self.place} has a version {target.stem} meanwhile") from error
+        finally:
+            written.unlink(missing_ok=True)
+        _sync(self._manifests)
+        self.refresh()
+        if self._version and self._version % _STATE_EVERY == 0:
+            self._write_state()
+
+    def _write_state(self) -> None:
+        """Write what all manifests come to: only for speed, so without it nothing is wrong."""
+        target = self._state(self._version)
+        written = target.with_name(f"{secrets.token_hex(8)}.writing")
+        document = {"added": sorted(self._files), "removed": [], "marks": self._marks}
+        written.write_text(json.dumps(document))
+        written.replace(target)
+
+    def _state(self, version: int) -> Path:
+        return self._manifests / f"{version:012d}.state"
+
+    def _manifest(self, version: int) -> Path:
+        return self._manifests / f"{version:012d}.json"
+
+
+def _partition(name: str) -> tuple[date, int]:
+    day, bucket = (part.partition("=")[2] for part in Path(name).parts[-3:-1])
+    return date.fromisoformat(day), int(bucket)
+
+
+def _may_have(name: str, where: Where) -> bool:
+    day, bucket = _partition(name)
+    first, last = where.days
+    return (
+        (first is None or day >= first)
+        and (last is None or day <= last)
+        and where.bucket in (None, bucket)
+    )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        if {*found} == {"added", "removed", "marks"}:
+            return dict(found)
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"{path} is no manifest of a history table that this version of timeoutmgr reads; use the "
+        "version that wrote it, or restore it"
+    )

@@ -1,0 +1,42 @@
+"""Places of history tables: which format a place has, and whether there is a table."""
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.lake.table import HistoryTable
+from timeoutmgr.pipeline.options import DELTA, ICEBERG, history_place
+
+
+def open_table(place: str, version: int | None = None) -> HistoryTable:
+    """Return the table at *place*, see ``options.history_place``, at *version* or the newest.
+
+    Raises PipelineUnavailable where the library of the format is missing.
+    """
+    place = history_place("the history table", place)
+    try:
+        if place.startswith(DELTA):
+            from timeoutmgr.pipeline.lake.delta import DeltaHistory
+
+            return DeltaHistory(place, version)
+        if place.startswith(ICEBERG):
+            from timeoutmgr.pipeline.lake.iceberg import IcebergHistory
+
+            return IcebergHistory(place, version)
+    except ModuleNotFoundError as error:
+        raise PipelineUnavailable(
+            f"the history table {place} needs {error.name}; install it with: "
+            "pip install 'timeoutmgr[lake]'"
+        ) from error
+    from timeoutmgr.pipeline.lake.parquet import ParquetHistory
+
+    return ParquetHistory(place, version)
+
+
+def present_table(place: str, version: int | None = None) -> HistoryTable:
+    """Return the table at *place* for reading; raise ConfigurationError if it is missing."""
+    table = open_table(place, version)
+    if table.version is None:
+        raise ConfigurationError(
+            f"there is no history table at {place}; mount its disk, or give the place that "
+            "`timeoutmgr pipeline archive --to` or `stream --to` writes"
+        )
+    return table

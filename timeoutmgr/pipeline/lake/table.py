@@ -1,0 +1,181 @@
+"""The table ``history`` of a lake: its columns, the contract of its formats, and how it is read.
+
+A table holds the history of any number of stores. (store, sequence) identifies an event; SQLite
+gives a sequence again once its row was removed, so that writers compare ``ROW``. Each commit adds
+events of a store together with its marks, atomically: the marks say which events the table has.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+from operator import and_
+from typing import Final, Protocol, TypeAlias
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import FileSystem, LocalFileSystem
+
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.pipeline.views import HISTORY
+
+ROW: Final = ("sequence", "id", "at")
+"""The columns that identify an event of a store."""
+BUCKETS: Final = 16
+BUCKETED: Final = ("event_date", "bucket")
+"""The partition columns: the day of an event in UTC, and the bucket of its endpoint."""
+STORED: Final = pa.schema([*HISTORY, pa.field("store", pa.string()), pa.field("xid", pa.int64())])
+"""The columns of an event: history, its store, and on PostgreSQL its transaction."""
+WRITTEN: Final = pa.schema(
+    [*STORED, pa.field("event_date", pa.date32()), pa.field("bucket", pa.int32())]
+)
+
+Marks: TypeAlias = Mapping[str, int]
+"""Numbers that a commit leaves for a store: ``batch`` counts its commits, others grow too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which events are wanted: of *store* (None: any), from *begin* to before *end*.
+
+    *before_xid* leaves out transactions from that one on; *sequences* are the first and the last
+    that are wanted.
+    """
+
+    store: str | None = None
+    begin: Micros | None = None
+    end: Micros | None = None
+    endpoint: str | None = None
+    destination: str | None = None
+    before_xid: int | None = None
+    sequences: tuple[int, int] | None = None
+
+    @property
+    def days(self) -> tuple[date | None, date | None]:
+        """The first and the last day that can have such events."""
+        first = None if self.begin is None else from_micros(self.begin).date()
+        return first, None if self.end is None else from_micros(self.end).date()
+
+    @property
+    def bucket(self) -> int | None:
+        """The bucket of the endpoint."""
+        return None if self.endpoint is None else bucket_of(self.endpoint)
+
+    def expression(self) -> ds.Expression | None:
+        """Return the condition for Arrow."""
+        equal = {name: getattr(self, name) for name in ("store", "endpoint", "destination")}
+        found = [ds.field(name) == value for name, value in equal.items() if value is not None]
+        if self.begin is not None:
+            found.append(ds.field("at") >= _instant(self.begin))
+        if self.end is not None:
+            found.append(ds.field("at") < _instant(self.end))
+        if self.before_xid is not None:
+            found.append(ds.field("xid") < self.before_xid)
+        if self.sequences is not None:
+            least, most = self.sequences
+            found += [ds.field("sequence") >= least, ds.field("sequence") <= most]
+        return reduce(and_, found) if found else None
+
+
+ANYTHING: Final = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """The data files *paths* of a table, at one of its versions; workers get it by pickle."""
+
+    files: FileSystem
+    paths: tuple[str, ...]
+
+    def read(self, columns: Sequence[str], where: Where = ANYTHING) -> Iterator[pa.RecordBatch]:
+        """Yield *columns* of the events that *where* wants."""
+        if not self.paths:
+            return
+        found = ds.dataset(list(self.paths), schema=STORED, filesystem=self.files, format="parquet")
+        for batch in found.to_batches(columns=list(columns), filter=where.expression()):
+            if batch.num_rows:
+                yield batch
+
+    def parts(self, count: int) -> list["DataFiles"]:
+        """Return the files in at most *count* parts, and at least one."""
+        each = max(1, -(-len(self.paths) // count))
+        starts = range(0, max(1, len(self.paths)), each)
+        return [DataFiles(self.files, self.paths[at : at + each]) for at in starts]
+
+
+NO_FILES: Final = DataFiles(LocalFileSystem(), ())
+
+
+class HistoryTable(Protocol):
+    """A history table at one of its versions; ``refresh`` goes to the newest.
+
+    ``refresh`` raises StorageUnavailable where the place cannot be read.
+    """
+
+    place: str
+
+    @property
+    def version(self) -> int | None:
+        """The version; None while there is no table."""
+        ...
+
+    def refresh(self) -> None:
+        """Go to the newest version; a table that is missing has no events."""
+        ...
+
+    def marks(self, store: str) -> Marks:
+        """Return the marks of *store*; empty before its first commit."""
+        ...
+
+    def files(self, where: Where = ANYTHING) -> DataFiles:
+        """Return the files that can have events that *where* wants."""
+        ...
+
+    def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
+        """Commit events of *store*, which have WRITTEN's columns, with its new *marks*.
+
+        Raises CommitConflict if this version is not the newest as far as it matters: nothing was
+        added, refresh and look at the marks again.
+        """
+        ...
+
+    def compact(self, before: date) -> int:
+        """Put small files of days before *before* together; return how many are gone."""
+        ...
+
+
+def as_written(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:
+    """Return *batch*, history and perhaps ``xid``, with all of WRITTEN's columns."""
+    count = batch.num_rows
+    columns = {name: batch[name] for name in batch.schema.names}
+    columns["store"] = pa.repeat(store, count)
+    if "xid" not in columns:
+        columns["xid"] = pa.nulls(count, pa.int64())
+    columns["event_date"] = pc.cast(columns["at"], pa.date32())
+    columns["bucket"] = _buckets(columns["endpoint"])
+    arrays = [pc.cast(columns[field.name], field.type) for field in WRITTEN]
+    return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
+
+
+def bucket_of(endpoint: str) -> int:
+    """Return the bucket of *endpoint*."""
+    return crc32(endpoint.encode()) % BUCKETS
+
+
+def _buckets(endpoints: pa.Array) -> pa.Array:
+    known = pc.dictionary_encode(endpoints)
+    numbers = pa.array([bucket_of(one) for one in known.dictionary.to_pylist()], pa.int32())
+    return numbers.take(known.indices)
+
+
+def read_history(table: HistoryTable, columns: Sequence[str], where: Where = ANYTHING) -> pa.Table:
+    """Return *columns* of the events that *where* wants."""
+    schema = pa.schema([STORED.field(name) for name in columns])
+    batches = table.files(where).read(columns, where)
+    return pa.Table.from_batches((one.cast(schema) for one in batches), schema=schema)
+
+
+def _instant(at: Micros) -> pa.Scalar:
+    return pc.cast(pa.scalar(at, pa.int64()), HISTORY.field("at").type)

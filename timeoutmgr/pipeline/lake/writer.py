@@ -1,0 +1,239 @@
+"""Writers of a store's history into a history table: each event once, however often it is tried.
+
+On PostgreSQL an event belongs to a transaction, and the mark ``xid`` of the table says up to which
+transaction it has all events: a writer adds what follows, up to the oldest open transaction. The
+mark and the events are one commit, so there is no other position that could disagree. Elsewhere
+nothing tells which transactions are open; there a writer adds the old rows that the table lacks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import func, select
+from sqlalchemy.sql.elements import literal_column
+
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.errors import ArchiveMismatch, CommitConflict, RunConflict
+from timeoutmgr.pipeline.lake.table import (
+    ROW,
+    WRITTEN,
+    HistoryTable,
+    Where,
+    as_written,
+    read_history,
+)
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.transactions import (
+    between,
+    end_of_batch,
+    oldest_transaction,
+    require_same,
+)
+from timeoutmgr.pipeline.stores import Store, identity
+from timeoutmgr.pipeline.views import HISTORY, Selection
+
+TRIES: Final = 8
+SLICE: Final = 100_000
+"""As many sequences of a store are compared with the table at once."""
+_WITH_XID: Final = pa.schema([*HISTORY, pa.field("xid", pa.int64())])
+
+_Result = TypeVar("_Result")
+Reached = Callable[[int], None]
+"""Gets the transaction up to which the table has all events."""
+
+
+class HistoryWriter(Protocol):
+    """Adds the history of a store to a table, a commit at a time."""
+
+    def step(self) -> int | None:
+        """Commit some events, and return how many; None if nothing is left to be written."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionWriter:
+    """Writes all events, in the order of transactions, up to *last* (None: to no end).
+
+    Each commit has about *most* events, of whole transactions.
+    """
+
+    store: Store
+    table: HistoryTable
+    most: int
+    any_timeline: bool = False
+    last: int | None = None
+    reached: Reached = lambda _xid: None
+    _name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the server how the store is called."""
+        self._name = identity(self.store)
+
+    def step(self) -> int | None:
+        """Commit the events that follow the table's mark."""
+        return tried(self.table, self._step)
+
+    def _step(self) -> int | None:
+        marks = self.table.marks(self._name)
+        now = oldest_transaction(self.store)
+        begin = marks.get("xid", 0)
+        require_same(marks or now._asdict(), now, any_timeline=self.any_timeline)
+        end = now.xid if self.last is None else min(now.xid, self.last)
+        end = end_of_batch(self.store, begin, end, self.most)
+        if end <= begin:
+            return None
+        counted = _Counted(self._name)
+        rows = fetch(self.store, "history", _WITH_XID, Selection(), where=between(begin, end))
+        marks = {"batch": marks.get("batch", 0) + 1, **now._replace(xid=end)._asdict()}
+        found = counted.reader(rows)
+        if found is None:
+            self.reached(end)  # there are no events: the table needs no commit to have them all
+            return None
+        self.table.append(self._name, found, marks)
+        self.reached(end)
+        return counted.rows
+
+
+@dataclass(slots=True, kw_only=True)
+class SequenceWriter:
+    """Writes rows from before *cutoff* that the table lacks, about *most* in each commit."""
+
+    store: Store
+    table: HistoryTable
+    most: int
+    cutoff: Micros
+    _slices: Iterator[pa.Table] | None = None
+    _name: str = ""
+    _batch: int = 0
+
+    def step(self) -> int | None:
+        """Commit the missing rows of some slices."""
+        if self._slices is None:
+            self._name, self._slices = identity(self.store), slices(self.store, self.cutoff)
+            self._batch = self.table.marks(self._name).get("batch", 0)
+        missing, count = list[pa.RecordBatch](), 0
+        for rows in self._slices:
+            found = lacking(rows, held_of(self.table, self._name, rows))
+            missing += [as_written(one, self._name) for one in found.to_batches()]
+            count += found.num_rows
+            if count >= self.most:
+                break
+        if not count:
+            return None
+        tried(self.table, lambda: self._put(missing))
+        self.table.refresh()
+        return count
+
+    def _put(self, missing: list[pa.RecordBatch]) -> None:
+        # Of other stores, or a compaction, it may be committed on top of.
+        if self.table.marks(self._name).get("batch", 0) != self._batch:
+            raise RunConflict(
+                f"another process writes the history of {self._name} into {self.table.place}, "
+                "without the lock of this store; nothing more was written. Run it again"
+            )
+        reader = pa.RecordBatchReader.from_batches(WRITTEN, missing)
+        self.table.append(self._name, reader, {"batch": self._batch + 1})
+        self._batch += 1
+
+
+def tried(table: HistoryTable, step: Callable[[], _Result]) -> _Result:
+    """Return the result of *step* on the newest version of *table*; again after a conflict."""
+    for _ in range(TRIES - 1):
+        table.refresh()
+        with suppress(CommitConflict):
+            return step()
+    table.refresh()
+    return step()
+
+
+class _Counted:
+    """Counts the rows of a reader while they pass."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self.rows = 0
+
+    def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader | None:
+        """Return *batches* as the table has them; None without any row."""
+        first = next(batches, None)
+        if first is None:
+            return None
+        return pa.RecordBatchReader.from_batches(WRITTEN, self._passing(first, batches))
+
+    def _passing(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in chain((first,), rest):
+            self.rows += batch.num_rows
+            yield as_written(batch, self._store)
+
+
+def slices(store: Store, cutoff: Micros, xid: int | None = None) -> Iterator[pa.Table]:
+    """Yield the history of *store* from before *cutoff*, some sequences at a time.
+
+    With *xid* only the events of transactions before it.
+    """
+    history = store.tables.history
+    old = select(func.min(history.c.sequence), func.max(history.c.sequence)).where(
+        history.c.at < cutoff
+    )
+    with store.database.read() as connection:
+        at, last = connection.execute(old).one()
+    while at is not None and at <= last:
+        where: list[Any] = [history.c.sequence >= at, history.c.sequence < at + SLICE]
+        if xid is not None:
+            where.append(literal_column(f"xid < CAST('{xid:d}' AS xid8)"))
+        batches = [*fetch(store, "history", HISTORY, Selection(at_before=cutoff), where=where)]
+        if batches:
+            yield pa.Table.from_batches(batches)
+        following = select(func.min(history.c.sequence)).where(history.c.sequence >= at + SLICE)
+        with store.database.read() as connection:
+            at = connection.execute(following).scalar_one()
+
+
+def held_of(table: HistoryTable, store: str, rows: pa.Table) -> pa.Table:
+    """Return the events of *table* that may be among *rows* of *store*."""
+    at = pc.min_max(rows["at"].cast(pa.int64()))
+    sequence = pc.min_max(rows["sequence"])
+    where = Where(
+        store=store,
+        begin=at["min"].as_py(),
+        end=at["max"].as_py() + 1,
+        sequences=(sequence["min"].as_py(), sequence["max"].as_py()),
+    )
+    return read_history(table, HISTORY.names, where)
+
+
+def lacking(rows: pa.Table, held: pa.Table) -> pa.Table:
+    """Return the *rows* that are not among *held*, by ROW."""
+    left = rows.join(held.select([*ROW]), [*ROW], join_type="left anti")
+    return left.select(HISTORY.names).cast(HISTORY)
+
+
+def proved(rows: pa.Table, held: pa.Table) -> list[tuple[int, str, Micros]]:
+    """Return ROW of those *rows* that are among *held*.
+
+    Raises ArchiveMismatch if a row differs there in another column.
+    """
+    both = rows.join(held, [*ROW], join_type="inner", right_suffix=" held")
+    for name in HISTORY.names:
+        if name in ROW:
+            continue
+        one, other = both[name], both[f"{name} held"]
+        is_same = pc.or_(
+            pc.fill_null(pc.equal(one, other), False), pc.and_(pc.is_null(one), pc.is_null(other))
+        )
+        if not pc.all(is_same, min_count=0).as_py():
+            wrong = both.filter(pc.invert(is_same))["id"][0]
+            raise ArchiveMismatch(
+                f"the event of {wrong} has another {name} in the history table than in the store; "
+                "nothing more was removed. Compare both, and keep the events with --keep until "
+                "then"
+            )
+    at = both["at"].cast(pa.int64()).to_pylist()
+    return [*zip(both["sequence"].to_pylist(), both["id"].to_pylist(), at, strict=True)]
