@@ -7,7 +7,8 @@ from timeoutmgr.contracts import Clock, StoreCapabilities
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.message.instants import duration_micros
 
-from .memory_store import MemoryContents, MemoryTimeoutStore
+from .memory_insight import MemoryContents
+from .memory_store import MemoryTimeoutStore
 
 
 class MemoryPersistence:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import uuid4
 
 from timeoutmgr.contracts import (
+    Cancelled,
     CancelResult,
     ChangeResult,
     Chunk,
     Clock,
-    Count,
     HistoryEntry,
     Key,
     LockedSchedule,
@@ -27,6 +26,7 @@ from timeoutmgr.contracts import (
     ProcessRecord,
     Repeat,
     RepeatKind,
+    Rerouted,
     RunState,
     ScheduleRecord,
     StoreStatistics,
@@ -36,12 +36,22 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.contracts.reports import DAY, RECENT, percentile
+from timeoutmgr.contracts.sagas import (
+    REMEMBERED,
+    Cleared,
+    SagaClear,
+    memory_of,
+    reaching,
+    remembered,
+    remembered_from,
+)
 from timeoutmgr.contracts.stores import refuse
 from timeoutmgr.contracts.timeouts import content_of
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.routes import EARLY_CANCEL
 
+from .memory_insight import MemoryClaim, MemoryContents, MemoryInsight, MemoryKnown, MemoryRow
 from .remembered import AWAITED, Remembered, kind_of, unpack
 
 _CLOSED: Final = {
@@ -52,49 +62,7 @@ _AGAIN: Final = 50_000
 Changed = TypeVar("Changed")
 
 
-@dataclass(slots=True)
-class _Row:
-    """A pending timeout."""
-
-    timeout: Timeout
-    maybe_sent: bool = False
-
-
-@dataclass(slots=True)
-class _Known:
-    """State of an id."""
-
-    state: TimeoutState
-    due: Micros
-    closed_at: Micros | None = None
-    maybe_sent: bool = False
-    content: bytes = AWAITED
-
-
-@dataclass(slots=True)
-class _Claim:
-    """Keys handed out."""
-
-    keys: frozenset[Key]
-    owner: str
-    until: Micros
-
-
-@dataclass(slots=True)
-class MemoryContents:
-    """Contents of one endpoint's store; everything is touched under *lock*."""
-
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    rows: dict[Key, _Row] = field(default_factory=dict)
-    known: dict[str, _Known] = field(default_factory=dict)
-    claims: dict[str, _Claim] = field(default_factory=dict)
-    held: set[Key] = field(default_factory=set)
-    history: list[HistoryEntry] = field(default_factory=list)
-    processes: dict[str, ProcessRecord] = field(default_factory=dict)
-    schedules: dict[str, ScheduleRecord] = field(default_factory=dict)
-
-
-class MemoryTimeoutStore:
+class MemoryTimeoutStore(MemoryInsight):
     """See :class:`timeoutmgr.contracts.TimeoutStore`. It takes part in no transaction."""
 
     def __init__(
@@ -105,9 +73,8 @@ class MemoryTimeoutStore:
         claim_time: int,
         retention: int,
     ) -> None:
+        MemoryInsight.__init__(self, clock, contents)
         self._endpoint = endpoint
-        self._clock = clock
-        self._in = contents
         self._claim_time = claim_time
         self._retention = retention
 
@@ -144,10 +111,13 @@ class MemoryTimeoutStore:
     def _stored(self, timeout: Timeout) -> RepeatKind | None:
         """Store *timeout* if its id is new; otherwise return the repeat."""
         known, content = self._in.known.get(timeout.id), content_of(timeout)
+        cleared = reaching(timeout, self._in.cleared) if known is None else None
+        if known is None and cleared is not None:
+            return self._cancelled_on_arrival(timeout, content, cleared.channel)
         if known is None:
-            made = _Known(TimeoutState.PENDING, timeout.due, content=content)
+            made = MemoryKnown(TimeoutState.PENDING, timeout.due, content=content)
             self._in.known[timeout.id] = made
-            self._in.rows[timeout.key] = _Row(timeout)
+            self._in.rows[timeout.key] = MemoryRow(timeout)
             return None
         kind = self._replaced(known, timeout, content) or kind_of(known.content, timeout, content)
         if kind is RepeatKind.CANCELLED:
@@ -156,7 +126,16 @@ class MemoryTimeoutStore:
             self._record_event("cancelled", at, timeout, EARLY_CANCEL)
         return kind
 
-    def _replaced(self, known: _Known, timeout: Timeout, content: bytes) -> RepeatKind | None:
+    def _cancelled_on_arrival(
+        self, timeout: Timeout, content: bytes, channel: str | None
+    ) -> RepeatKind:
+        at = self._clock.now()
+        closed = MemoryKnown(TimeoutState.CANCELLED, timeout.due, at, content=content)
+        self._in.known[timeout.id] = closed
+        self._record_event("cancelled", at, timeout, channel or EARLY_CANCEL)
+        return RepeatKind.CANCELLED
+
+    def _replaced(self, known: MemoryKnown, timeout: Timeout, content: bytes) -> RepeatKind | None:
         key = Key(known.due, timeout.id)
         if (
             timeout.on_conflict is not OnConflict.REPLACE
@@ -172,7 +151,7 @@ class MemoryTimeoutStore:
         known.content = remembered.replaced_by(timeout, content).pack()
         known.due = timeout.due
         del self._in.rows[key]
-        self._in.rows[timeout.key] = _Row(timeout, maybe_sent=row.maybe_sent)
+        self._in.rows[timeout.key] = MemoryRow(timeout, maybe_sent=row.maybe_sent)
         return RepeatKind.REPLACED
 
     def claim(
@@ -217,7 +196,7 @@ class MemoryTimeoutStore:
         self, keys: Sequence[Key], owner: str, now: Micros, next_due: Micros | None
     ) -> Chunk:
         token = uuid4().hex
-        self._in.claims[token] = _Claim(frozenset(keys), owner, now + self._claim_time)
+        self._in.claims[token] = MemoryClaim(frozenset(keys), owner, now + self._claim_time)
         return Chunk(token, tuple(keys), next_due)
 
     def lock_for_dispatch(
@@ -273,15 +252,6 @@ class MemoryTimeoutStore:
         with self._in.lock:
             return min(self._in.rows, default=Key(0, "")).due if self._in.rows else None
 
-    def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return the state of an id, and its row while it is pending."""
-        with self._in.lock:
-            known = self._in.known.get(timeout_id)
-            if known is None:
-                return None
-            row = self._in.rows.get(Key(known.due, timeout_id))
-            return known.state, row.timeout if row else None
-
     def key_of(self, timeout_id: str) -> Key | None:
         """Return the key of a pending timeout."""
         with self._in.lock:
@@ -289,36 +259,13 @@ class MemoryTimeoutStore:
             pending = known is not None and known.state is TimeoutState.PENDING
             return Key(known.due, timeout_id) if known is not None and pending else None
 
-    def list(
-        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
-    ) -> list[Timeout]:
-        """Return a page of pending timeouts."""
-        with self._in.lock:
-            keys = sorted(key for key in self._in.rows if after is None or key > after)
-            matching = (self._in.rows[key].timeout for key in keys)
-            return [timeout for timeout in matching if _matches(which, timeout)][:limit]
-
-    def count(self, which: TimeoutFilter) -> int:
-        """Return how many pending timeouts match."""
-        with self._in.lock:
-            return sum(_matches(which, row.timeout) for row in self._in.rows.values())
-
-    def count_in_bounds(self, which: TimeoutFilter) -> Count:
-        """Return how many pending timeouts match; all of them are at hand."""
-        return Count(self.count(which))
-
-    def history(self, timeout_id: str, *, limit: int = 100) -> Sequence[HistoryEntry]:
-        """Return the newest *limit* events of *timeout_id*, oldest first."""
-        with self._in.lock:
-            events = [entry for entry in self._in.history if entry.id == timeout_id]
-        return events[-limit:]
-
     def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
         """Cancel one."""
         with self._in.lock:
             known = self._in.known.get(timeout_id)
             if known is None:
-                self._in.known[timeout_id] = _Known(TimeoutState.CANCELLED, 0, self._clock.now())
+                closed = MemoryKnown(TimeoutState.CANCELLED, 0, self._clock.now())
+                self._in.known[timeout_id] = closed
                 return CancelResult.WILL_BE_CANCELLED
             if known.content == AWAITED:
                 return CancelResult.WILL_BE_CANCELLED
@@ -340,19 +287,63 @@ class MemoryTimeoutStore:
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
         channel: str | None = None,
-    ) -> int:
-        """Cancel all of a saga that are not in other hands; return how many."""
+    ) -> Sequence[str]:
+        """Cancel all of a saga that are not in other hands; return their ids."""
+        until = LATEST if sent_until is None else sent_until
+        _refuse(transaction)
+        return self._cancel_reached(
+            SagaClear(
+                saga_id=saga_id,
+                order_id="",
+                sent=until,
+                kept=frozenset(keeping),
+                channel=channel,
+            )
+        )
+
+    def _cancel_reached(self, order: SagaClear) -> Sequence[str]:
+        with self._in.lock:
+            timeouts = [row.timeout for row in self._in.rows.values()]
+            return [
+                each.id
+                for each in timeouts
+                if each.saga_id == order.saga_id
+                and order.reaches(each.id, each.created, each.place)
+                and self.cancel(each.id, channel=order.channel) is not CancelResult.TOO_LATE
+            ]
+
+    def cancel_where(
+        self, which: TimeoutFilter, *, sent_until: Micros, channel: str | None = None
+    ) -> Sequence[Cancelled]:
+        """Cancel the timeouts of a label or a saga; return all that were met."""
+        name = memory_of(which)
+        with self._in.lock:
+            before = self._in.cleared.get(name)
+            until = sent_until if before is None else max(sent_until, before.sent)
+            self._in.cleared[name] = Cleared(
+                order_id=None, at=remembered_from(self._clock.now()), sent=until, channel=channel
+            )
+            found = self.list(which, limit=len(self._in.rows))
+            return [
+                Cancelled(_without_body(each), self.cancel(each.id, channel=channel))
+                for each in found
+            ]
+
+    def await_clears(self, transaction: Transaction) -> None:
+        """Return: each clear is one step."""
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        """Cancel the timeouts that *order* reaches, and remember it; return their ids."""
         _refuse(transaction)
         with self._in.lock:
-            ids = [
-                row.timeout.id
-                for row in self._in.rows.values()
-                if row.timeout.saga_id == saga_id
-                and (sent_until is None or row.timeout.created <= sent_until)
-                and row.timeout.id not in keeping
-            ]
-            answers = [self.cancel(each, channel=channel) for each in ids]
-            return sum(answer is not CancelResult.TOO_LATE for answer in answers)
+            before = self._in.cleared.get(order.saga_id)
+            if before is not None and before.order_id == order.order_id:
+                return []
+            at = self._clock.now()
+            self._in.cleared[order.saga_id] = remembered(before, order, at, is_complete=True)
+            return self._cancel_reached(order)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move a timeout to another due time."""
@@ -366,8 +357,21 @@ class MemoryTimeoutStore:
             row = self._in.rows.pop(key)
             known.due = due
             moved = replace(row.timeout, due=due, next_try=0)
-            self._in.rows[moved.key] = _Row(moved, maybe_sent=row.maybe_sent)
+            self._in.rows[moved.key] = MemoryRow(moved, maybe_sent=row.maybe_sent)
             return ChangeResult.MAYBE_SENT if row.maybe_sent else ChangeResult.CHANGED
+
+    def reroute(
+        self, keys: Sequence[Key], destination: str, *, channel: str | None = None
+    ) -> Rerouted:
+        """Send the timeouts of *keys* to *destination*, unless a dispatcher has them."""
+        with self._in.lock:
+            chosen = [
+                k for k in dict.fromkeys(keys) if k in self._in.rows and k not in self._in.held
+            ]
+            for key in chosen:
+                row = self._in.rows[key]
+                row.timeout = replace(row.timeout, destination=destination)
+            return Rerouted(chosen, [key for key in chosen if self._in.rows[key].maybe_sent])
 
     def schedules(self) -> Sequence[ScheduleRecord]:
         """Return the records of the endpoint's recurring timeouts, by name."""
@@ -408,6 +412,8 @@ class MemoryTimeoutStore:
             ]
             for one in old:
                 del self._in.known[one]
+            since = self._clock.now() - REMEMBERED
+            self._in.cleared = {s: c for s, c in self._in.cleared.items() if c.at >= since}
             kept = [entry for entry in self._in.history if entry.at >= before]
             removed = len(old) + len(self._in.history) - len(kept)
             self._in.history = kept
@@ -535,14 +541,8 @@ class _MemoryLockedTimeouts:
         self.closed = True
 
 
-def _matches(which: TimeoutFilter, timeout: Timeout) -> bool:
-    return (
-        which.id in {None, timeout.id}
-        and which.saga_id in {None, timeout.saga_id}
-        and which.destination in {None, timeout.destination}
-        and (which.due_from is None or timeout.due >= which.due_from)
-        and (which.due_before is None or timeout.due < which.due_before)
-    )
+def _without_body(timeout: Timeout) -> Timeout:
+    return replace(timeout, message=replace(timeout.message, body=b""))
 
 
 def _refuse(transaction: Transaction | None) -> None:

@@ -30,6 +30,8 @@ from sqlalchemy import (
 from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database.arrays import TextArray
+from timeoutmgr.database.dialects import MSSQL
+from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.texts import KeyText
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
@@ -111,6 +113,7 @@ _STATEMENT_NOW: Final = {
     "postgresql": "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000000) AS bigint)",
     "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
     "mariadb": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+    "mssql": MSSQL.now,
 }
 
 
@@ -210,7 +213,8 @@ class DelayedRows:
 
     def insert(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
         """Insert the rows whose id is not stored yet."""
-        insert_missing(connection, self._table, [_row(timeout) for timeout in timeouts])
+        rows = [_row(timeout) for timeout in timeouts]
+        insert_missing(connection, self._table, rows, key=("id",))
 
     def due(
         self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
@@ -250,9 +254,9 @@ class DelayedRows:
         if claim is None and self._removes_by_array:
             return connection.execute(self._remove_all, {"ids": list(ids)}).rowcount
         if claim is None:
-            return connection.execute(self._remove_one, [{"id_": one} for one in ids]).rowcount
+            return execute_many(connection, self._remove_one, [{"id_": one} for one in ids])
         held = [{"id_": one, "claim_": claim} for one in ids]
-        return connection.execute(self._remove_claimed, held).rowcount
+        return execute_many(connection, self._remove_claimed, held)
 
     def failed(self, connection: Connection, one: str, not_before: Micros) -> int:
         """Count a failed attempt; return the number of rows."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 from sqlalchemy import Connection
-from sqlalchemy.engine import URL
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import (
@@ -120,6 +119,8 @@ _MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
 class SqlDelayedMessageStore:
     """Keeps delayed messages in SQLite, PostgreSQL, MySQL or MariaDB; one store per endpoint.
 
+    Microsoft SQL Server is experimental, see ``DatabaseSettings``.
+
     *url* may be a Database that is used elsewhere too; with a URL, the shared Database of the
     process is used. *table* is the endpoint's name with ``.delayed`` if it is not given. Both names
     are quoted. See :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
@@ -133,7 +134,6 @@ class SqlDelayedMessageStore:
         table: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        _refuse_sql_server(url)
         self._database: Final = url if isinstance(url, Database) else Database.shared(url)
         self._database.used_by(self)
         if schema is not None:
@@ -330,15 +330,3 @@ class SqlDelayedMessageStore:
     def _attributes(self) -> dict[str, str]:
         assert self._endpoint is not None, "bound by _tables"
         return {"table": table_name(self._endpoint, self._table)}
-
-
-def _refuse_sql_server(url: object) -> None:
-    backend = url.get_backend_name() if isinstance(url, URL) else str(url)
-    if isinstance(url, URL | str) and backend.startswith("mssql"):
-        raise CombinationRefused(
-            "Microsoft SQL Server as a delayed message store",
-            "its locks (READPAST, UPDLOCK) and its clock have not been proved here, and a lock "
-            "that does not hold sends messages twice",
-            "Use PostgreSQL, MariaDB, MySQL or SQLite; or write a store of your own, see "
-            "docs/delayed-message-store.md.",
-        )

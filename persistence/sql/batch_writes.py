@@ -27,7 +27,7 @@ from sqlalchemy.sql.dml import Insert
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.database.arrays import BytesArray, NumberArray, TextArray
 from timeoutmgr.database.binary_copy import FEW, copy_rows, in_statements, misfit
-from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.engine import count_inserted, execute_many
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.instants import Micros
 
@@ -39,20 +39,20 @@ Row = dict[str, Any]
 class BatchWrites:
     """The writes of one endpoint's batches, a statement for each row: every database has these.
 
-    *locks_what_it_reads*: see :class:`~timeoutmgr.persistence.sql.context.StoreContext`.
+    *upserts*: the database is MySQL, which sends an upsert of many rows as one statement.
     """
 
-    def __init__(self, tables: TimeoutTables, endpoint: str, *, locks_what_it_reads: bool) -> None:
+    def __init__(self, tables: TimeoutTables, endpoint: str, *, upserts: bool) -> None:
         self._tables = tables
         self._endpoint = endpoint
-        self._locks_what_it_reads = locks_what_it_reads
+        self._upserts = upserts
         keys = tables.keys
         self._close_one_key: Executable = (
             update(keys)
             .where(keys.c.endpoint == bindparam("endpoint_"), keys.c.id == bindparam("id_"))
             .values(state=bindparam("state_"), closed_at=bindparam("closed_at_"))
         )
-        if locks_what_it_reads:
+        if upserts:
             # An insert that always meets the row there is: the one form of update that the
             # driver sends as one statement for all.
             one_key = mysql.insert(keys)
@@ -92,7 +92,7 @@ class BatchWrites:
         """Set the tombstones, each by its primary key and in the order of *ids*."""
         fixed: Row = {"endpoint": self._endpoint, "state": state.value, "closed_at": at}
         rows = [{**fixed, "id": one} for one in ids]
-        if self._locks_what_it_reads:
+        if self._upserts:
             rows = [{**row, "due": 0, "version": 0, "maybe_sent": 0} for row in rows]
         else:
             rows = [{f"{name}_": value for name, value in row.items()} for row in rows]
@@ -106,22 +106,32 @@ def require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
         raise MessageRejected(reason)
 
 
-def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+def insert_missing(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[dict[str, Any]],
+    *,
+    key: Sequence[str] | None = None,
+) -> int:
     """Insert the members of *rows* whose primary key is free; return how many were.
 
-    The insert waits for a row that another open transaction is inserting. Raises MessageRejected
-    for a message that is too large for the database.
+    *key* names the unique columns, where they are not the primary key. The insert waits for a row
+    that another open transaction is inserting. Raises MessageRejected for a message that is too
+    large for the database.
     """
     if not rows:
         return 0
     if "body" in table.c:
         require_fit(connection, rows)
-    # Without the option the count of an INSERT is lost with its cursor.
-    options = {"preserve_rowcount": True}
+    if connection.dialect.name == "mssql":
+        from timeoutmgr.database.sqlserver import insert_missing_rows
+
+        return insert_missing_rows(
+            connection, table, rows, tuple(key or table.primary_key.c.keys())
+        )
     statement = _statement(connection.dialect.name, table)
     return sum(
-        connection.execute(statement, part, execution_options=options).rowcount
-        for part in in_statements(connection, rows)
+        count_inserted(connection, statement, part) for part in in_statements(connection, rows)
     )
 
 
@@ -147,7 +157,7 @@ class PostgreSQLBatchWrites(BatchWrites):
     """
 
     def __init__(self, tables: TimeoutTables, endpoint: str) -> None:
-        super().__init__(tables, endpoint, locks_what_it_reads=False)
+        super().__init__(tables, endpoint, upserts=False)
         keys = tables.keys
         ids = bindparam("ids", type_=TextArray())
         dues = bindparam("dues", type_=NumberArray())
@@ -183,9 +193,7 @@ class PostgreSQLBatchWrites(BatchWrites):
             "state": TimeoutState.PENDING.value,
             "at": None,
         }
-        # Without the option the count of an INSERT is lost with its cursor.
-        options = {"preserve_rowcount": True}
-        return connection.execute(self._insert_keys, parameters, execution_options=options).rowcount
+        return count_inserted(connection, self._insert_keys, parameters)
 
     def insert_rows(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
         """Insert *rows*, all of the same columns, in the same order."""

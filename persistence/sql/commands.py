@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Delete,
     Row,
+    Select,
     Update,
     any_,
     bindparam,
@@ -29,17 +30,23 @@ from timeoutmgr.contracts import (
     TimeoutState,
     Transaction,
 )
+from timeoutmgr.contracts.audit import AuditEntry, ChangedBy
+from timeoutmgr.contracts.sagas import SagaClear
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.routes import API
 from timeoutmgr.persistence.remembered import AWAITED, Remembered, unpack
 
+from .audit import Audit
 from .batch_writes import insert_missing
 from .claim.rows import Claim, claims_of, may_have_sent
 from .context import StoreContext, lock_endpoint
+from .labels import Headers, LabelRows, headers_of_labelled
 from .rows import due_of, entry, record
+from .sagas import ClearedSagas, unpacked
 
 # --- cancelling the timeouts of a saga, five hundred by the statements that one takes ---------
 
@@ -48,32 +55,33 @@ AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Saga:
-    """Which timeouts are meant: of *saga*, sent *until* an instant, and not among *keeping*.
+class _Part:
+    """The *cancelled* ids of a transaction; *last* is the last id that it looked at."""
 
-    *channel* is the way by which the order came.
-    """
+    cancelled: Sequence[str]
+    last: str
+    is_last: bool
 
-    saga: str
-    until: Micros
-    keeping: Collection[str]
-    channel: str | None
+
+def _reaches(order: SagaClear, row: Any) -> bool:
+    return order.reaches(row.id, row.created, unpacked(row.place))
 
 
 class SagaCommands:
     """Cancels the timeouts of sagas; ``locks`` explains the order of locks."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, cleared: ClearedSagas, audit: Audit) -> None:
         self._context = context
+        self._cleared = cleared
+        self._audit = audit
         timeouts, keys = context.tables.timeouts, context.tables.keys
         of_saga = (
             timeouts.c.endpoint == context.endpoint,
             timeouts.c.saga_id == bindparam("saga"),
-            timeouts.c.created <= bindparam("until"),
         )
         key = keys.c.endpoint == context.endpoint
-        self._ids = (
-            select(timeouts.c.id)
+        self._some = (
+            select(timeouts.c.id, timeouts.c.created, timeouts.c.place)
             .where(*of_saga, timeouts.c.id > bindparam("after"))
             .order_by(timeouts.c.id)
             .limit(AT_ONCE)
@@ -84,10 +92,13 @@ class SagaCommands:
             .order_by(keys.c.id)
             .with_for_update()
         )
-        names = ("due", "original_due", "id", "destination", "attempts", "run_id")
-        columns = [timeouts.c[name] for name in (*names, "maybe_sent", "hidden_by")]
-        self._rows = (
-            select(*columns)
+        names = ("due", "original_due", "id", "destination", "attempts", "run_id", "maybe_sent")
+        columns: list[ColumnElement[Any]] = [
+            timeouts.c[name] for name in (*names, "hidden_by", "created", "place")
+        ]
+        self._labels = LabelRows(context)
+        self._rows: Final[Select[Any]] = (
+            select(*columns, headers_of_labelled(timeouts))
             .where(*of_saga, self._among(timeouts.c.id))
             .with_for_update(skip_locked=True)
         )
@@ -115,37 +126,53 @@ class SagaCommands:
         )
 
     def cancel(
-        self,
-        saga_id: str,
-        until: Micros,
-        keeping: Collection[str],
-        transaction: Transaction | None,
-        channel: str | None,
-    ) -> int:
-        """Cancel the timeouts of a saga, sent *until* then, that are free; return how many."""
-        saga, after, cancelled = _Saga(saga_id, until, keeping, channel), "", 0
+        self, order: SagaClear, transaction: Transaction | None, *, remember: bool = False
+    ) -> list[str]:
+        """Cancel the free timeouts that *order* reaches; return their ids.
+
+        With *remember* the order is kept in mind, and does nothing the second time.
+        """
+        after, cancelled = "", list[str]()
         while True:
 
-            def work(connection: Connection, after: str = after) -> tuple[Sequence[str], int]:
-                return self._cancel(connection, saga, after)
+            def work(connection: Connection, after: str = after) -> _Part | None:
+                return self._cancel(connection, order, after, remember)
 
             if transaction is None:
-                ids, count = self._context.database.run(work)
+                part = self._context.database.run(work)
             else:
-                ids, count = work(as_connection(transaction))
-            cancelled += count
-            if len(ids) < AT_ONCE:
+                part = work(as_connection(transaction))
+            if part is None:
                 return cancelled
-            after = ids[-1]
+            cancelled += part.cancelled
+            if part.is_last:
+                return cancelled
+            after = part.last
 
-    def _cancel(self, connection: Connection, saga: _Saga, after: str) -> tuple[Sequence[str], int]:
-        given = {"saga": saga.saga, "until": saga.until}
-        ids = connection.execute(self._ids, {**given, "after": after}).scalars().all()
-        wanted = [each for each in ids if each not in saga.keeping]
-        free = self._free(connection, self._lock(connection, given, wanted)) if wanted else {}
+    def _cancel(
+        self, connection: Connection, order: SagaClear, after: str, remember: bool
+    ) -> _Part | None:
+        """Cancel the first timeouts behind the id *after*; None if the order was carried out."""
+        if remember:
+            self._cleared.lock(connection, alone=True)
+            known = self._cleared.read(connection, [order.saga_id]).get(order.saga_id)
+            if known is not None and known.order_id == order.order_id:
+                return None
+        given = {"saga": order.saga_id}
+        rows = connection.execute(self._some, {**given, "after": after}).all()
+        wanted = [row.id for row in rows if _reaches(order, row)]
+        locked = self._lock(connection, given, wanted) if wanted else ()
+        # Another message may have taken the place of a timeout before its row was locked.
+        free = free_rows(connection, self._context, [row for row in locked if _reaches(order, row)])
         if free:
-            self._end(connection, given, free, saga.channel)
-        return ids, len(free)
+            self._end(connection, given, free, order.channel)
+        if free or not remember:
+            self._audit.write(connection, _entry_of_clear(order, len(free)))
+        part = _Part([key.id for key in free], rows[-1].id if rows else after, len(rows) < AT_ONCE)
+        if remember:
+            self._cleared.remember(connection, order, is_complete=part.is_last)
+            reach("changing.clear_remembered")
+        return part
 
     def _lock(
         self, connection: Connection, given: dict[str, Any], ids: Sequence[str]
@@ -164,25 +191,6 @@ class SagaCommands:
         more = connection.execute(self._rows, {**given, "ids": sorted(missing)}).all()
         return [*rows, *more]
 
-    def _free(self, connection: Connection, rows: Sequence[Row[Any]]) -> dict[Key, Any]:
-        """Return the *rows* neither hidden nor in dispatch, each with its ``maybe_sent``."""
-        context = self._context
-        claims = [one for one in claims_of(connection, context) if may_have_sent(context, one)]
-        fences = [] if context.database.dialect.row_locks else self._alive(connection, claims)
-        free: dict[Key, Any] = {}
-        for row in rows:
-            key = Key(row.due, row.id)
-            if row.hidden_by is None and not _covered(key, fences):
-                free[key] = row, bool(row.maybe_sent) or _covered(key, claims)
-        return free
-
-    def _alive(self, connection: Connection, claims: Sequence[Claim]) -> list[Claim]:
-        if not claims:
-            return []
-        now = self._context.now(connection)
-        dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
-        return [one for one in claims if one.claimed_until > now and one.owner not in dead]
-
     def _end(
         self,
         connection: Connection,
@@ -200,6 +208,8 @@ class SagaCommands:
             execute_many(connection, self._remove, keys)
         else:
             connection.execute(self._remove, {**given, "ids": [key.id for key in free]})
+        labelled = [(key, row.labelled) for key, (row, _) in free.items()]
+        self._labels.remove(connection, labelled)
         reach("changing.row_cancelled")
         entries = [
             entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)
@@ -217,9 +227,38 @@ class SagaCommands:
             connection.execute(statement, {**values, "ids": ids})
 
     def _among(self, id_: ColumnElement[Any]) -> ColumnElement[bool]:
-        if self._context.database.dialect.name == "postgresql":
-            return id_ == any_(bindparam("ids", type_=TextArray()))
-        return id_.in_(bindparam("ids", expanding=True))
+        return among_ids(self._context, id_)
+
+
+def _entry_of_clear(order: SagaClear, cancelled: int) -> AuditEntry:
+    by = ChangedBy(channel=order.channel or API)
+    return AuditEntry(
+        action="cancel-saga", by=by, selection={"saga_id": order.saga_id}, changed=cancelled
+    )
+
+
+def free_rows(
+    connection: Connection, context: StoreContext, rows: Sequence[Row[Any]]
+) -> dict[Key, tuple[Row[Any], bool]]:
+    """Return the locked *rows* neither hidden nor in dispatch, each with its ``maybe_sent``."""
+    if not rows:
+        return {}
+    claims = [one for one in claims_of(connection, context) if may_have_sent(context, one)]
+    fences = [] if context.database.dialect.row_locks else _alive(connection, context, claims)
+    free: dict[Key, tuple[Row[Any], bool]] = {}
+    for row in rows:
+        key = Key(row.due, row.id)
+        if row.hidden_by is None and not _covered(key, fences):
+            free[key] = row, bool(row.maybe_sent) or _covered(key, claims)
+    return free
+
+
+def _alive(connection: Connection, context: StoreContext, claims: Sequence[Claim]) -> list[Claim]:
+    if not claims:
+        return []
+    now = context.now(connection)
+    dead = context.liveness.dead_owners({claim.owner for claim in claims})
+    return [one for one in claims if one.claimed_until > now and one.owner not in dead]
 
 
 def _covered(key: Key, claims: Sequence[Claim]) -> bool:
@@ -234,11 +273,18 @@ class _Held:
     maybe_sent: bool
 
 
+_NOTHING_CHANGED: Final = {
+    *(CancelResult.TOO_LATE, CancelResult.UNKNOWN),
+    *(ChangeResult.TOO_LATE, ChangeResult.UNKNOWN),
+}
+
+
 class TimeoutCommands:
     """Cancels and reschedules timeouts of one endpoint."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, audit: Audit) -> None:
         self._context = context
+        self._audit = audit
         timeouts, keys = context.tables.timeouts, context.tables.keys
         one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
         self._peek = select(keys).where(*one_key)
@@ -250,21 +296,50 @@ class TimeoutCommands:
         )
         self._row = select(timeouts).where(*one_row).with_for_update(skip_locked=True)
         self._remove = delete(timeouts).where(*one_row)
+        self._labels = LabelRows(context)
         self._change_key = update(keys).where(
             keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_")
         )
 
     def cancel(self, timeout_id: str, channel: str | None) -> CancelResult:
         """Cancel a timeout, or leave a tombstone for an id that was never seen."""
-        return self._context.database.run(
-            lambda connection: self.cancel_in(connection, timeout_id, channel)
-        )
 
-    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move a timeout to *due*, with all its columns."""
-        return self._context.database.run(
-            lambda connection: self._reschedule(connection, timeout_id, due)
+        def work(connection: Connection) -> CancelResult:
+            result = self.cancel_in(connection, timeout_id, channel)
+            self._audit_change(connection, "cancel", timeout_id, result, channel)
+            return result
+
+        return self._context.database.run(work)
+
+    def reschedule(
+        self, timeout_id: str, due: Micros, action: str, channel: str | None
+    ) -> ChangeResult:
+        """Move a timeout to *due*, with all its columns; the audit names the *action*."""
+
+        def work(connection: Connection) -> ChangeResult:
+            result = self._reschedule(connection, timeout_id, due, channel)
+            self._audit_change(connection, action, timeout_id, result, channel, due=due)
+            return result
+
+        return self._context.database.run(work)
+
+    def _audit_change(
+        self,
+        connection: Connection,
+        action: str,
+        timeout_id: str,
+        result: CancelResult | ChangeResult,
+        channel: str | None,
+        **more: Any,
+    ) -> None:
+        by, selection = ChangedBy(channel=channel or API), {"id": timeout_id, **more}
+        entry = AuditEntry(
+            action=action,
+            by=by,
+            selection={**selection, "result": result.value},
+            changed=int(result not in _NOTHING_CHANGED),
         )
+        self._audit.write(connection, entry)
 
     def replace(
         self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes
@@ -288,6 +363,8 @@ class TimeoutCommands:
         packed = remembered.replaced_by(timeout, content).pack()
         self._change_key_of(connection, key, timeout.due, content=packed)
         self._put_in_place(connection, held, row)
+        self._labels.remove(connection, [_headers(held)])
+        self._labels.insert(connection, [(timeout.key, row["headers"])])
         at = self._context.now(connection)
         replaced = entry(timeout.key, at, timeout.destination, 0, None)
         record(connection, self._context, "replaced", [replaced])
@@ -301,7 +378,7 @@ class TimeoutCommands:
             return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None:
-            if self._bar(connection, timeout_id):
+            if self.bar(connection, timeout_id):
                 return CancelResult.WILL_BE_CANCELLED
             # It was stored between the two statements; now it is there, and ours to lock.
             key = connection.execute(self._key, {"id": timeout_id}).one()
@@ -321,13 +398,16 @@ class TimeoutCommands:
         )
         reach("changing.key_cancelled")
         self._remove_row(connection, held)
+        self._labels.remove(connection, [_headers(held)])
         reach("changing.row_cancelled")
         key_then = Key(due_of(held.row), timeout_id)
         self._record_event(connection, "cancelled", held, key_then, at, channel)
         reach("changing.cancelled")
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
-    def _reschedule(self, connection: Connection, timeout_id: str, due: Micros) -> ChangeResult:
+    def _reschedule(
+        self, connection: Connection, timeout_id: str, due: Micros, channel: str | None
+    ) -> ChangeResult:
         if self._is_in_other_hands(connection, timeout_id):
             return ChangeResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
@@ -341,8 +421,9 @@ class TimeoutCommands:
         self._change_key_of(connection, key, due)
         placed = {"due": due, "original_due": None}
         self._put_in_place(connection, held, {**held.row._mapping, **placed})
+        self._labels.move(connection, [(_headers(held), due)])
         at = self._context.now(connection)
-        self._record_event(connection, "rescheduled", held, Key(due, timeout_id), at)
+        self._record_event(connection, "rescheduled", held, Key(due, timeout_id), at, channel)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
 
     def _change_key_of(self, connection: Connection, key: Any, due: Micros, **more: Any) -> None:
@@ -379,7 +460,7 @@ class TimeoutCommands:
         again = connection.execute(self._peek, {"id": timeout_id}).first()
         return again is not None and again.state == TimeoutState.PENDING
 
-    def _bar(self, connection: Connection, timeout_id: str) -> bool:
+    def bar(self, connection: Connection, timeout_id: str) -> bool:
         """Leave a tombstone, so that the store message that may be on its way is dropped."""
         tombstone = {
             "endpoint": self._context.endpoint,
@@ -439,7 +520,18 @@ class TimeoutCommands:
         record(connection, self._context, event, rows, channel)
 
 
+def _headers(held: _Held) -> Headers:
+    return Key(held.row.due, held.row.id), held.row.headers
+
+
 def _cancelled_before(key: Any) -> CancelResult:
     if key.content == AWAITED:
         return CancelResult.WILL_BE_CANCELLED
     return CancelResult.MAYBE_SENT if key.maybe_sent else CancelResult.CANCELLED
+
+
+def among_ids(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the condition that *id_* is among the parameter ``ids``, which are few hundred."""
+    if context.database.dialect.name == "postgresql":
+        return id_ == any_(bindparam("ids", type_=TextArray()))
+    return id_.in_(bindparam("ids", expanding=True))

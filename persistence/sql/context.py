@@ -27,7 +27,7 @@ from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 
-from .batch_writes import BatchWrites, PostgreSQLBatchWrites
+from .batch_writes import BatchWrites, PostgreSQLBatchWrites, insert_missing
 from .tables import TimeoutTables
 
 # --- settings of the SQL stores ---------------------------------------------------------------
@@ -108,7 +108,8 @@ class StoreContext:
         """How batches are written here."""
         if self.settings.copy and can_copy(self.database.engine):
             return PostgreSQLBatchWrites(self.tables, self.endpoint)
-        return BatchWrites(self.tables, self.endpoint, locks_what_it_reads=self.locks_what_it_reads)
+        is_mysql = self.database.dialect.name in {"mysql", "mariadb"}
+        return BatchWrites(self.tables, self.endpoint, upserts=is_mysql)
 
     @cached_property
     def claims(self) -> Select[tuple[Any, ...]]:
@@ -130,10 +131,10 @@ class StoreContext:
     def locks_what_it_reads(self) -> bool:
         """Whether an UPDATE or DELETE locks, and waits for, each row that its plan reads.
 
-        So it is in MySQL, and the plan is not ours to choose: while other transactions lock rows,
-        only statements on a whole primary key are free of deadlocks.
+        So it is in MySQL and SQL Server, and the plan is not ours to choose: while other
+        transactions lock rows, only statements on a whole primary key are free of deadlocks.
         """
-        return self.database.dialect.name in {"mysql", "mariadb"}
+        return self.database.dialect.name in {"mysql", "mariadb", "mssql"}
 
     @property
     def now_column(self) -> ColumnElement[int]:
@@ -180,11 +181,17 @@ class Interval:
 PATIENCE: Final = "5s"
 """How long a claim may be without any sign of its process, while all other claims wait for it."""
 
-BY_KEY: Final = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
+BY_KEY: Final = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 """Settings that have PostgreSQL read in the order of the key.
 
 Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
-sort them all for the first hundred. And to plan over dozens of partitions takes longer than to
+sort them all for the first hundred. A plan of the time at which the table was nearly empty would
+read all of it later. And to plan over dozens of partitions takes longer than to
 read by a plan that leaves most of them out when it runs.
 """
 
@@ -226,11 +233,17 @@ def lock_endpoint(connection: Connection, context: StoreContext) -> None:
     dialect = context.database.dialect.name
     if dialect == "postgresql":
         connection.execute(_ADVISORY_LOCK, {"key": _lock_key(context)})
-    elif dialect in {"mysql", "mariadb"}:
+    elif context.locks_what_it_reads:
         endpoints = context.tables.endpoints
         row = select(endpoints.c.endpoint).where(endpoints.c.endpoint == context.endpoint)
-        if connection.execute(row.with_for_update()).first() is None:
-            # The first ever. An insert that meets another's row must wait for it exclusively:
+        if connection.execute(row.with_for_update()).first() is not None:
+            return
+        # The first ever.
+        if dialect == "mssql":
+            # Its insert locks the key, whoever has inserted the row.
+            insert_missing(connection, endpoints, [{"endpoint": context.endpoint}])
+        else:
+            # An insert that meets another's row must wait for it exclusively:
             # IGNORE would leave each waiting insert a shared lock, and a deadlock when they want
             # more.
             first = mysql.insert(endpoints).values(endpoint=context.endpoint)

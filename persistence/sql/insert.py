@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from timeoutmgr.contracts import OnConflict, Repeat, RepeatKind, Timeout, TimeoutState, Transaction
+from timeoutmgr.contracts import (
+    Key,
+    OnConflict,
+    Repeat,
+    RepeatKind,
+    Timeout,
+    TimeoutState,
+    Transaction,
+)
+from timeoutmgr.contracts.sagas import Cleared
 from timeoutmgr.contracts.stores import refuse
 from timeoutmgr.contracts.timeouts import content_of
 from timeoutmgr.crashpoints import reach
@@ -21,7 +30,9 @@ from timeoutmgr.persistence.remembered import AWAITED, kind_of
 from .batch_writes import require_fit
 from .commands import TimeoutCommands
 from .context import StoreContext, lock_endpoint
+from .labels import LabelRows
 from .rows import entry, record, refused_value, sound_timeout, to_row
+from .sagas import ClearedSagas, packed
 
 # --- timeouts whose id was used before: the same again, a replacement, or a conflict ----------
 
@@ -62,9 +73,17 @@ class Repeats:
         return connection.execute(self._read_keys, {"id": timeout.id}).first() is not None
 
     def settle(
-        self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes
+        self,
+        connection: Connection,
+        timeout: Timeout,
+        row: dict[str, Any],
+        content: bytes,
+        channel: str,
     ) -> RepeatKind:
-        """Settle the repeat *timeout*, whose row would be *row*, and return its kind."""
+        """Settle the repeat *timeout*, whose row would be *row*, and return its kind.
+
+        *channel* is the way by which it was cancelled, if it was.
+        """
         if may_replace(timeout):
             kind = self._changing.replace(connection, timeout, row, content)
             if kind is not None:
@@ -77,7 +96,7 @@ class Repeats:
             )
         kind = kind_of(key.content, timeout, content)
         if kind is RepeatKind.CANCELLED:
-            return self._arrived(connection, timeout, content)
+            return self._arrived(connection, timeout, content, channel)
         return kind
 
     def examine(self, timeouts: Sequence[Timeout], transaction: Transaction) -> Sequence[Repeat]:
@@ -89,7 +108,13 @@ class Repeats:
                 found.append(Repeat(timeout, _examined(key, timeout)))
         return found
 
-    def _arrived(self, connection: Connection, timeout: Timeout, content: bytes) -> RepeatKind:
+    def cancel_before_arrival(self, connection: Connection, timeout: Timeout) -> None:
+        """Leave a tombstone for *timeout*, unless its id is known."""
+        self._changing.bar(connection, timeout.id)
+
+    def _arrived(
+        self, connection: Connection, timeout: Timeout, content: bytes, channel: str
+    ) -> RepeatKind:
         """Note that the message of an early cancel has come; once, however often it comes."""
         at = self._context.now(connection)
         came = {"id_": timeout.id, "content_": content, "due_": timeout.due, "at_": at}
@@ -97,7 +122,7 @@ class Repeats:
             return RepeatKind.DUPLICATE
         reach("repeats.arrival_noted")
         cancelled = entry(timeout.key, at, timeout.destination, timeout.attempts, None)
-        record(connection, self._context, TimeoutState.CANCELLED.value, [cancelled], EARLY_CANCEL)
+        record(connection, self._context, TimeoutState.CANCELLED.value, [cancelled], channel)
         return RepeatKind.CANCELLED
 
 
@@ -120,6 +145,7 @@ class _Item:
     """A timeout as it is written."""
 
     timeout: Timeout
+    key: Key
     row: dict[str, Any]
     content: bytes
 
@@ -127,9 +153,11 @@ class _Item:
 class TimeoutInsert:
     """Stores batches of timeouts of one endpoint."""
 
-    def __init__(self, context: StoreContext, repeats: Repeats) -> None:
+    def __init__(self, context: StoreContext, repeats: Repeats, cleared: ClearedSagas) -> None:
         self._context = context
         self._repeats = repeats
+        self._cleared = cleared
+        self._labels = LabelRows(context)
 
     def store_many(
         self, timeouts: Sequence[Timeout], transaction: Transaction | None
@@ -140,7 +168,10 @@ class TimeoutInsert:
         """
         if not timeouts:
             return ()
-        batch = [self._item(timeout) for timeout in timeouts]
+        has_place = False
+        for timeout in timeouts:
+            has_place = has_place or timeout.place is not None
+        batch = [self._item(timeout, has_place=has_place) for timeout in timeouts]
 
         def insert_sound_row(connection: Connection) -> None:
             sound = self._item(sound_timeout(timeouts[0].due))
@@ -153,7 +184,7 @@ class TimeoutInsert:
 
     def _stored(self, batch: Sequence[_Item], transaction: Transaction | None) -> Sequence[Repeat]:
         try:
-            if len({_id(item) for item in batch}) < len(batch):
+            if len({item.key.id for item in batch}) < len(batch):
                 raise _NotAllNew
             self._run(lambda connection: self._all_new(connection, batch), transaction)
         except _NotAllNew:
@@ -168,13 +199,18 @@ class TimeoutInsert:
         with connection.begin_nested():
             return work(connection)
 
-    def _item(self, timeout: Timeout) -> _Item:
-        return _Item(timeout, to_row(self._context.endpoint, timeout), content_of(timeout))
+    def _item(self, timeout: Timeout, *, has_place: bool = False) -> _Item:
+        row = to_row(self._context.endpoint, timeout)
+        if has_place:  # all rows of a batch have the same columns
+            row["place"] = packed(timeout.place)
+        return _Item(timeout, timeout.key, row, content_of(timeout))
 
     def _all_new(self, connection: Connection, batch: Sequence[_Item]) -> None:
         # By id, so that two batches that share ids wait for each other in one order.
         batch = sorted(batch, key=_id)
         require_fit(connection, [item.row for item in batch])
+        if "place" in batch[0].row and self._reaching(connection, batch):
+            raise _NotAllNew
         if self._insert_keys(connection, batch) != len(batch):
             raise _NotAllNew
         reach("storing.keys_inserted")
@@ -183,6 +219,7 @@ class TimeoutInsert:
 
     def _one_by_one(self, connection: Connection, batch: Sequence[_Item]) -> Sequence[Repeat]:
         timeouts = [item.timeout for item in batch]
+        cleared = self._reaching(connection, batch)
         self._repeats.prepare(connection, timeouts)
         require_fit(connection, [item.row for item in batch])
         # First the writes that lock rows, before any key is locked for good; of one id in the given
@@ -192,12 +229,22 @@ class TimeoutInsert:
         for item in sorted(batch, key=lambda one: (one.timeout.id not in replaced, _id(one))):
             # The key's row is there from the first store to the end of the tombstone's
             # retention, through every change in between. So a free key is a new id.
+            clear = cleared.get(item.timeout.id)
+            if clear is not None:
+                self._repeats.cancel_before_arrival(connection, item.timeout)
             if not self._is_stored_anew(connection, item):
-                kind = self._repeats.settle(connection, item.timeout, item.row, item.content)
+                channel = EARLY_CANCEL if clear is None else clear.channel or EARLY_CANCEL
+                kind = self._repeats.settle(
+                    connection, item.timeout, item.row, item.content, channel
+                )
                 reach("storing.repeat_settled")
                 found.append(Repeat(item.timeout, kind))
         refuse(found)
         return found
+
+    def _reaching(self, connection: Connection, batch: Sequence[_Item]) -> dict[str, Cleared]:
+        """Return the clears that reach timeouts of *batch*, by the timeouts' ids."""
+        return self._cleared.reaching(connection, [item.timeout for item in batch])
 
     def _is_stored_anew(self, connection: Connection, item: _Item) -> bool:
         if may_replace(item.timeout) and self._repeats.is_known(connection, item.timeout):
@@ -210,7 +257,7 @@ class TimeoutInsert:
         return True
 
     def _insert_keys(self, connection: Connection, batch: Sequence[_Item]) -> int:
-        keys = [item.timeout.key for item in batch]
+        keys = [item.key for item in batch]
         contents = [item.content for item in batch]
         return self._context.writing.insert_keys(connection, keys, contents)
 
@@ -218,6 +265,8 @@ class TimeoutInsert:
         rows = [item.row for item in batch]
         self._context.writing.insert_rows(connection, self._context.tables.timeouts, rows)
         reach("storing.rows_inserted")
+        labels = ((item.key, item.row["headers"]) for item in batch)
+        self._labels.insert(connection, labels)
         if self._context.settings.history == "full":
             at = self._context.now(connection)
             timeouts = [item.timeout for item in batch]
@@ -226,8 +275,8 @@ class TimeoutInsert:
 
 
 class _NotAllNew(Exception):
-    """Some id of the batch was stored before; nothing of the batch is kept."""
+    """Some id of the batch was stored before, or is cleared; nothing of the batch is kept."""
 
 
 def _id(item: _Item) -> str:
-    return item.timeout.id
+    return item.key.id

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Delete,
@@ -28,7 +29,9 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import ProcessRecord, WakePoller, Wakeups
+from timeoutmgr.contracts.bulk_runs import PLAN_KEPT
 from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.contracts.sagas import REMEMBERED
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.arrays import NumberArray, TextArray
@@ -268,6 +271,7 @@ class StoreMaintenance:
             self._kind(tables.keys, "id", "closed_at", tombstones),
             self._kind(tables.history, "sequence", "at", history),
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
+            self._kind(tables.sagas, "saga_id", "cleared_at", REMEMBERED),
         )
 
         self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
@@ -298,7 +302,25 @@ class StoreMaintenance:
                 self._remove(connection, kind, names)
             reach("purging.rows_removed")
             removed += len(names)
-        return removed
+        return removed + self._purge_run_keys(connection, now)
+
+    def _purge_run_keys(self, connection: Connection, now: Micros) -> int:
+        """Remove the selected keys of a batch whose bulk run is over, or was never applied."""
+        runs, keys = self._context.tables.runs, self._context.tables.run_keys
+        ended = now - duration_micros(self._context.settings.history_retention)
+        is_old = (runs.c.ended < ended) | (
+            runs.c.state.in_(["planning", "planned"]) & (runs.c.created < now - PLAN_KEPT)
+        )
+        found = connection.execute(
+            select(keys.c.run_id, keys.c.no)
+            .where(keys.c.run_id == runs.c.run_id, runs.c.kind == "bulk", is_old)
+            .where(runs.c.endpoint == self._context.endpoint)
+            .limit(1)
+        ).first()
+        if found is None:
+            return 0
+        batch = (keys.c.run_id == found.run_id, keys.c.no == found.no)
+        return connection.execute(delete(keys).where(*batch)).rowcount
 
     def _remove(self, connection: Connection, kind: _Kind, names: Sequence[Any]) -> None:
         if self._context.locks_what_it_reads:
@@ -322,7 +344,8 @@ class StoreMaintenance:
             return column == bindparam("names")  # each by its whole primary key
         if self._context.database.is_sqlite:
             return column.in_(bindparam("names", expanding=True))
-        array: Any = NumberArray() if column.type.python_type is int else TextArray()
+        is_number = isinstance(column.type, BigInteger)
+        array: Any = NumberArray() if is_number else TextArray()
         return column == any_(bindparam("names", type_=array))
 
     def run_maintenance(self) -> bool:

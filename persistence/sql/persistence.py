@@ -81,6 +81,7 @@ class SqlPersistence:
             timeouts=self._tables.timeouts,
             keys=self._tables.keys,
             history=self._tables.history,
+            labels=self._tables.labels,
             runs=self._tables.runs,
             batches=self._tables.batches,
             history_kept=self._settings.history,

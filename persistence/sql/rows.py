@@ -15,6 +15,7 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
+    false,
     func,
     or_,
     select,
@@ -104,7 +105,9 @@ class OnKeys:
     def __init__(
         self, context: StoreContext, make: Callable[[ColumnElement[bool]], Executable]
     ) -> None:
-        self._context = context
+        self._context, self._make = context, make
+        # SQL Server compares no pairs.
+        self._has_no_pairs: Final = context.database.dialect.name == "mssql"
         self._interval: Final = make(_keyed(context))
         # PostgreSQL does not end a search within one instant where a comparison of pairs would.
         self._instant: Final = (
@@ -115,6 +118,9 @@ class OnKeys:
 
     def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
         """Return the statement for *keys*, at least one key, and its parameters."""
+        if self._has_no_pairs:
+            mine = {"endpoint": self._context.endpoint}
+            return self._make(_of_endpoint_at_each(self._context, keys)), mine | others
         parameters = _these(self._context, keys) | others
         one_instant = parameters.get("lowest") == parameters.get("highest")
         return (self._instant if one_instant else self._interval), parameters
@@ -161,6 +167,18 @@ def _keyed(context: StoreContext) -> ColumnElement[bool]:
         # No column any more, but an expression: an index on ids is not to be thought of.
         among(context, timeouts.c.id.concat("")),
     )
+
+
+def _of_endpoint_at_each(context: StoreContext, keys: Sequence[Key]) -> ColumnElement[bool]:
+    mine = context.tables.timeouts.c.endpoint == bindparam("endpoint")
+    return and_(mine, at_each(context, keys))
+
+
+def at_each(context: StoreContext, keys: Sequence[Key]) -> ColumnElement[bool]:
+    """Return the condition that a row's key is among *keys*, each looked up by the primary key."""
+    timeouts = context.tables.timeouts
+    these = [and_(timeouts.c.due == key.due, timeouts.c.id == key.id) for key in keys]
+    return or_(false(), *these)
 
 
 def _of_one_instant(context: StoreContext) -> ColumnElement[bool]:
@@ -313,7 +331,7 @@ def _is_utf8(value: str) -> bool:
     return True
 
 
-_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled", "replaced"})
+_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled", "replaced", "rerouted"})
 
 
 def record(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
+from sqlalchemy import Connection
+
 from timeoutmgr.contracts import (
+    Cancelled,
     CancelResult,
     ChangeResult,
     Chunk,
@@ -18,16 +21,22 @@ from timeoutmgr.contracts import (
     LockedSchedule,
     LockedTimeouts,
     Repeat,
+    Rerouted,
     ScheduleRecord,
     Timeout,
     TimeoutFilter,
     Transaction,
 )
+from timeoutmgr.contracts.audit import AuditEntry, AuditRecord, AuditVerdict, ChangedBy
+from timeoutmgr.contracts.pauses import Pause, Unparked
+from timeoutmgr.contracts.sagas import SagaClear
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.row_moves import MessageRows, Move
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.message.routes import API
 
+from .audit import Audit
 from .claim.claimer import Claimer, ClaimRequest
 from .commands import SagaCommands, TimeoutCommands
 from .context import SqlSettings, StoreContext
@@ -35,17 +44,24 @@ from .dispatch.in_database import InDatabaseDispatch
 from .dispatch.lock import DispatchLock
 from .dispatch.outcomes import supports_bulk_close
 from .insert import Repeats, TimeoutInsert
+from .insight import StoreInsight
 from .maintenance import StoreMaintenance
-from .queries import TimeoutQueries
+from .mass_cancel import MassCancel
+from .pauses import Pauses
+from .row_changes import RowChanges
+from .sagas import ClearedSagas
 from .tables import TimeoutTables
 
 if TYPE_CHECKING:
+    from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan, BulkRun, BulkStep
+
+    from .bulk_runs import SqlBulkRuns
     from .schedules import Schedules
 
 Changed = TypeVar("Changed")
 
 
-class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
+class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     """Implements :class:`timeoutmgr.contracts.TimeoutStore`; each part has its own module.
 
     *atomic_dispatch* says that timeouts are sent in the transaction in which they are closed.
@@ -73,14 +89,19 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
             node=socket.gethostname()[:255],
             me=uuid4().hex,
         )
-        TimeoutQueries.__init__(self, self.context)
+        StoreInsight.__init__(self, self.context)
         StoreMaintenance.__init__(self, self.context)
         self.claimer = Claimer(self.context)
         self._dispatch_lock = DispatchLock(self.context, self.notify_stored)
-        self._commands = TimeoutCommands(self.context)
-        self._saga_commands = SagaCommands(self.context)
+        self._audit = Audit(self.context)
+        self._commands = TimeoutCommands(self.context, self._audit)
+        self._cleared = ClearedSagas(self.context)
+        self._saga_commands = SagaCommands(self.context, self._cleared, self._audit)
+        self._mass_cancel = MassCancel(self.context, self._cleared, self._audit)
+        self._changes = RowChanges(self.context)
+        self._pauses = Pauses(self.context, self._audit)
         self._repeats = Repeats(self.context, self._commands)
-        self._insert = TimeoutInsert(self.context, self._repeats)
+        self._insert = TimeoutInsert(self.context, self._repeats, self._cleared)
 
     @property
     def endpoint(self) -> str:
@@ -183,16 +204,143 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
         channel: str | None = None,
-    ) -> int:
-        """Cancel all of a saga that are not in other hands; return how many."""
-        until = LATEST if sent_until is None else sent_until
-        return self._saga_commands.cancel(saga_id, until, frozenset(keeping), transaction, channel)
+    ) -> Sequence[str]:
+        """Cancel all of a saga that are not in other hands; return their ids."""
+        order = SagaClear(
+            saga_id=saga_id,
+            order_id="",
+            sent=LATEST if sent_until is None else sent_until,
+            kept=frozenset(keeping),
+            channel=channel,
+        )
+        return self._saga_commands.cancel(order, transaction)
 
-    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
+    def cancel_where(
+        self, which: TimeoutFilter, *, sent_until: Micros, channel: str | None = None
+    ) -> Sequence[Cancelled]:
+        """Cancel the timeouts of a label or a saga; return all that were met."""
+        return self._mass_cancel.cancel(which, sent_until, channel)
+
+    def await_clears(self, transaction: Transaction) -> None:
+        """Wait until *transaction* may clear sagas."""
+        self._cleared.lock(as_connection(transaction), alone=True)
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        """Cancel the timeouts that *order* reaches, and remember it; return their ids."""
+        return self._saga_commands.cancel(order, transaction, remember=True)
+
+    def reschedule(
+        self,
+        timeout_id: str,
+        due: Micros,
+        *,
+        channel: str | None = None,
+        action: str = "reschedule",
+    ) -> ChangeResult:
         """Move a timeout to another due time."""
-        result = self._commands.reschedule(timeout_id, due)
+        result = self._commands.reschedule(timeout_id, due, action, channel)
         self.notify_stored(due)
         return result
+
+    def reroute(
+        self, keys: Sequence[Key], destination: str, *, channel: str | None = None
+    ) -> Rerouted:
+        """Send the timeouts of *keys* to *destination*, unless a dispatcher has them."""
+
+        def work(connection: Connection) -> Rerouted:
+            done = self._changes.reroute_keys(connection, keys, destination, channel)
+            if done.keys:
+                by = ChangedBy(channel=channel or API)
+                selection = {"to": destination, "number_of_keys": len(keys)}
+                entry = AuditEntry(
+                    action="reroute", by=by, selection=selection, changed=len(done.keys)
+                )
+                self._audit.write(connection, entry)
+            return done
+
+        return self.context.database.run(work) if keys else Rerouted(())
+
+    def pause(self, destination: str | None, until: Micros | None, by: ChangedBy) -> bool:
+        """Pause *destination* (None: all) until an instant; return whether it was not paused."""
+        return self._pauses.pause(destination, until, by)
+
+    def resume(self, destination: str | None, by: ChangedBy) -> bool:
+        """Begin to end the pause of *destination*; return whether there was one."""
+        return self._pauses.resume(destination, by)
+
+    def unpark(self) -> Unparked:
+        """Return parked timeouts of pauses that are ending to their place."""
+        done = self._pauses.unpark()
+        if done.returned:
+            self.notify_stored(done.at)
+        return done
+
+    def run_maintenance(self) -> bool:
+        """Do a short step of upkeep; parked timeouts come first, if a resume did not end."""
+        return not self.unpark().is_last or super().run_maintenance()
+
+    def pauses(self) -> Sequence[Pause]:
+        """Return the pauses in force."""
+        return self._pauses.pauses()
+
+    def plan(
+        self,
+        which: TimeoutFilter | Sequence[str],
+        change: BulkChange,
+        by: ChangedBy,
+        *,
+        limit: int | None = None,
+    ) -> BulkPlan:
+        """Select timeouts for a bulk run, and change nothing."""
+        return self._bulk.plan(which, change, by, limit)
+
+    def bulk_run(self, run_id: str) -> BulkRun | None:
+        """Return a bulk run, or None."""
+        return self._bulk.run(run_id)
+
+    def bulk_runs(self, *, limit: int = 100) -> Sequence[BulkRun]:
+        """Return the newest bulk runs, the newest first."""
+        return self._bulk.newest(limit)
+
+    def bulk_keys(self, run_id: str, *, after: int = -1) -> Sequence[Key]:
+        """Return the keys of the first batch behind number *after*."""
+        return self._bulk.keys(run_id, after)
+
+    def begin_bulk(self, run_id: str, by: ChangedBy, *, undo: bool = False) -> BulkRun:
+        """Begin to apply a bulk run, or to *undo* it."""
+        return self._bulk.begin(run_id, by, undo=undo)
+
+    def bulk_step(self, run_id: str) -> BulkStep | None:
+        """Change the timeouts of one batch; None if no batch is left."""
+        step = self._bulk.step(run_id)
+        if step is not None and step.earliest is not None:
+            self.notify_stored(step.earliest)
+        return step
+
+    def end_bulk(self, run_id: str, by: ChangedBy) -> BulkRun:
+        """End a bulk run if no batch is left."""
+        return self._bulk.end(run_id, by)
+
+    @cached_property
+    def _bulk(self) -> SqlBulkRuns:
+        # Loaded late: most processes change no timeouts in bulk.
+        from .bulk_runs import SqlBulkRuns
+
+        return SqlBulkRuns(self.context, self, self._audit)
+
+    def write_audit(self, entry: AuditEntry) -> None:
+        """Keep *entry* in a transaction of its own."""
+        self._audit.write_alone(entry)
+
+    def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
+        """Return the newest rows of the audit, the oldest first."""
+        return self._audit.newest(limit, run_id)
+
+    def verify_audit(self, heads: Mapping[str, tuple[int, str]]) -> AuditVerdict:
+        """Check all rows of the audit."""
+        return self._audit.verify(heads)
 
     def schedules(self) -> Sequence[ScheduleRecord]:
         """Return the records of the endpoint's recurring timeouts, by name."""

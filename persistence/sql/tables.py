@@ -43,6 +43,11 @@ class TimeoutTables:
     batch_claims: Table
     fencing_tokens: Table
     recurring: Table
+    sagas: Table
+    labels: Table
+    pauses: Table
+    audit: Table
+    run_keys: Table
 
 
 def tables(schema: str | None, prefix: str) -> TimeoutTables:
@@ -70,6 +75,11 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
         batch_claims=table("batch_claims", _batch_claims()),
         fencing_tokens=table("fencing_tokens", _fencing_tokens()),
         recurring=table("recurring", _recurring()),
+        sagas=table("cleared_sagas", _sagas()),
+        labels=table("timeout_labels", _labels()),
+        pauses=table("pauses", _pauses()),
+        audit=table("audit", _audit()),
+        run_keys=table("run_keys", _run_keys()),
     )
 
 
@@ -93,6 +103,7 @@ def _timeouts() -> Columns:
         Column("maybe_sent", SmallInteger),
         _text("run_id"),
         _text("hidden_by"),
+        _instant("place"),
     )
 
 
@@ -220,6 +231,76 @@ def _recurring() -> Columns:
         _instant("run_due"),
         _text("run_id"),
         Column("is_paused", SmallInteger),
+    )
+
+
+def _sagas() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("saga_id", key=True),
+        _long("order_id"),
+        _instant("cleared_at"),
+        _instant("sent"),
+        _number("receiver"),
+        _long("kept"),
+        _long("channel"),
+    )
+
+
+def _labels() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("label", key=True),
+        _instant("due", key=True),
+        _text("id", key=True),
+    )
+
+
+def _pauses() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("destination", key=True),
+        _instant("parked", key=True),
+        _instant("since"),
+        _instant("until"),
+        _long("actor"),
+        _long("reason"),
+        Column("is_ending", SmallInteger),
+    )
+
+
+def _audit() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("chain", key=True),
+        Column("number", Integer, primary_key=True, autoincrement=False),
+        _instant("at"),
+        _long("actor"),
+        _long("role"),
+        _long("channel"),
+        _text("action"),
+        _long("selection"),
+        Column("dry_run", SmallInteger),
+        Column("expected", BigInteger),
+        Column("changed", BigInteger),
+        _text("outcome"),
+        _text("run_id"),
+        _long("reason"),
+        _text("previous_hash"),
+        _text("hash"),
+    )
+
+
+def _run_keys() -> Columns:
+    return (
+        _text("run_id", key=True),
+        Column("no", Integer, primary_key=True, autoincrement=False),
+        _instant("due", key=True),
+        _text("id", key=True),
+        _text("endpoint"),
+        _instant("original_due"),
+        _number("version"),
+        Column("is_left", SmallInteger),
     )
 
 

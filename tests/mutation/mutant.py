@@ -32,7 +32,7 @@ class Mutant:
     after: str
     tests: tuple[str, ...]
     behaviour: int | None = None
-    """The number of the row of docs/behaviours.md that the mutant breaks, if a row has the promise;
+    """The number of the behaviour that the mutant breaks, if a row has the promise;
     *tests* carry its mark."""
 
     def source(self, root: Path = ROOT) -> str:
@@ -47,7 +47,7 @@ class Mutant:
 def breaks(
     behaviour: int, file: str, change: tuple[str, str], *tests: str, name: str | None = None
 ) -> Mutant:
-    """Return the mutant of a row of docs/behaviours.md: *change* is the text before and after."""
+    """Return the mutant of a behaviour: *change* is the text before and after."""
     before, after = change
     return Mutant(
         name=name or f"behaviour {behaviour}",

@@ -1,6 +1,6 @@
 """The list of mutants cannot rot: each fits the source of today, and names tests that exist.
 
-Each row of docs/behaviours.md that is built has a mutant, which a test of the row is to notice.
+Each row of the page of behaviours that is built has a mutant, which a test of the row is to notice.
 """
 
 from __future__ import annotations

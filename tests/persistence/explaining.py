@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, event
 
 _FORM = "ANALYZE, COSTS OFF"
+USES = 12
+"""Uses of a statement until it has a plan for good: the driver prepares it after five uses, the
+server decides after five more."""
+_ROWS_READ = (
+    "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables"
+    " WHERE starts_with(relname, %s)"
+)
+
+
+@contextmanager
+def rows_read(engine: Engine, prefix: str) -> Iterator[dict[str, int]]:
+    """Note for each statement how many rows of tables with *prefix* it has read at most."""
+    read: dict[str, int] = {}
+    before = 0
+
+    def count(connection: Connection) -> int:
+        driver: Any = connection.connection.driver_connection
+        [rows] = driver.execute(_ROWS_READ, (prefix,)).fetchone()
+        return int(rows)
+
+    def begin(connection: Connection, *_: Any) -> None:
+        nonlocal before
+        before = count(connection)
+
+    def end(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        read[statement] = max(read.get(statement, 0), count(connection) - before)
+
+    event.listen(engine, "before_cursor_execute", begin)
+    event.listen(engine, "after_cursor_execute", end)
+    try:
+        yield read
+    finally:
+        event.remove(engine, "before_cursor_execute", begin)
+        event.remove(engine, "after_cursor_execute", end)
 
 
 def explained(

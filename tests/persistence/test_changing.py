@@ -55,7 +55,7 @@ def test_a_change_of_a_locked_row_is_too_late(store: TimeoutStore) -> None:
         results = [store.cancel("a"), store.reschedule("a", NOW + 1), store.cancel_saga("s")]
         locked.close(outcomes(chunk.keys))
 
-    assert results == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 0]
+    assert results == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, []]
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
 
@@ -111,8 +111,8 @@ def test_a_rescheduled_timeout_goes_out_at_its_new_time_only(stores: Stores) -> 
 def test_a_saga_is_cancelled_with_all_its_timeouts(store: TimeoutStore) -> None:
     store.store_many([timeout("a", saga="s"), timeout("b", saga="s"), timeout("c", saga="S")])
 
-    assert store.cancel_saga("s") == 2
-    assert store.cancel_saga("s") == 0
+    assert sorted(store.cancel_saga("s")) == ["a", "b"]
+    assert list(store.cancel_saga("s")) == []
     assert [one.id for one in store.list(ALL)] == ["c"]
 
 
@@ -120,7 +120,7 @@ def test_a_sagas_cancel_leaves_timeouts_that_were_sent_after_it(store: TimeoutSt
     before, after = timeout("a", saga="s"), timeout("b", saga="s")
     store.store_many([replace(before, created=NOW), replace(after, created=NOW + 1)])
 
-    assert store.cancel_saga("s", sent_until=NOW) == 1
+    assert list(store.cancel_saga("s", sent_until=NOW)) == ["a"]
     assert [one.id for one in store.list(ALL)] == ["b"]
 
 
@@ -130,7 +130,7 @@ def test_in_a_transaction_a_sagas_cancel_comes_and_goes_with_it(sql: Stores) -> 
     store.store_many([timeout("a", saga="s")])
 
     with rolled_back(persistence.database) as transaction:
-        assert store.cancel_saga("s", transaction=transaction) == 1
+        assert list(store.cancel_saga("s", transaction=transaction)) == ["a"]
 
     assert store.find("a") == (TimeoutState.PENDING, timeout("a", saga="s"))
 
@@ -195,7 +195,7 @@ def test_a_saga_is_cancelled_by_few_statements(sql: Stores) -> None:
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
 
-    assert cancelled == 1_200
+    assert len(cancelled) == 1_200
     assert len(ran) <= 3 * 16  # three times five hundred at most; a statement per row ran thousands
     assert [one.id for one in store.list(TimeoutFilter())] == ["other"]
     assert store.find("0007") == (TimeoutState.CANCELLED, None)
@@ -207,7 +207,7 @@ def test_a_sagas_cancel_passes_by_rows_that_a_dispatcher_has_locked(stores: Stor
     chunk = store.claim(NOW, 1, "o")
 
     with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
-        assert store.cancel_saga("s") == 2
+        assert sorted(store.cancel_saga("s")) == ["1", "2"]
         locked.close(outcomes(chunk.keys))
 
     assert store.find("0") == (TimeoutState.DISPATCHED, None)

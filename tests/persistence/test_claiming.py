@@ -15,7 +15,7 @@ from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, outco
 from timeoutmgr.contracts import Chunk, OutcomeKind, TimeoutFilter, TimeoutStore
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import SqlPersistence, SqlSettings, SqlTimeoutStore
-from timeoutmgr.persistence.sql.claim.claimer import SOONEST
+from timeoutmgr.persistence.sql.claim.claimer import OWN_AGAIN, PACE, SOONEST
 
 ALL = TimeoutFilter()
 
@@ -372,3 +372,22 @@ def test_no_more_ids_are_in_flight_than_is_set(
 
     assert (ids(first), ids(second)) == (list("abcd"), ["e"])
     assert (full.keys, full.next_due) == ((), NOW + SOONEST)
+
+
+def test_the_next_poll_beside_own_claims_waits_for_a_dispatcher_to_end_many_of_them(
+    sqlite_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    persistence = persistence_of(sqlite_url, settings=SqlSettings(clock="host"))
+    persistence.install()
+    store = persistence.timeouts(unique, SetClock())
+    names = [f"{number:04}" for number in range(2_000)]
+
+    store.store_many([timeout(name) for name in names[:100]])
+    store.claim(NOW, 100, "o")
+    beside_few = store.claim(NOW, 100, "o").next_due
+    store.store_many([timeout(name) for name in names[100:]])
+    store.claim(NOW, 1_900, "o")
+    beside_many = store.claim(NOW, 100, "o").next_due
+
+    assert beside_few == NOW + OWN_AGAIN
+    assert beside_many == NOW + 2_000 * PACE > NOW + OWN_AGAIN

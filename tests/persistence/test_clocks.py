@@ -149,7 +149,7 @@ def test_a_move_is_recorded_by_the_databases_clock(
             moved = move("", [one.key], wrong.now(), transaction)
         late = store.statistics().lateness_max
 
-    assert moved == [one.key]
+    assert moved == {one.key: one.destination}
     assert late is not None
     assert SECOND <= late < 60 * SECOND
 

@@ -10,13 +10,12 @@ from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, outcomes, timeout
 from timeoutmgr.contracts import (
     Count,
-    CountsInBounds,
+    Insight,
     Key,
-    ListsInBounds,
     OutcomeKind,
     TimeoutFilter,
 )
-from timeoutmgr.persistence.sql import queries as looking
+from timeoutmgr.persistence.sql import insight as looking
 
 ALL = TimeoutFilter()
 
@@ -31,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_rows_are_counted_exactly(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(5)])
-    assert isinstance(store, CountsInBounds)
+    assert isinstance(store, Insight)
 
     for which in (ALL, TimeoutFilter(saga_id="s"), TimeoutFilter(destination="billing")):
         assert store.count_in_bounds(which) == Count(5)
@@ -41,7 +40,7 @@ def test_few_rows_are_counted_exactly(stores: Stores) -> None:
 def test_of_more_it_is_said_that_there_are_more(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(6)])
-    assert isinstance(store, CountsInBounds)
+    assert isinstance(store, Insight)
 
     for which in (ALL, TimeoutFilter(saga_id="s"), TimeoutFilter(destination="billing")):
         assert store.count_in_bounds(which) == Count(5, exact=False)
@@ -53,7 +52,7 @@ def test_where_no_index_helps_only_the_first_rows_are_read(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout("first", NOW, destination="other")])
     store.store_many([timeout(f"{n:02}", NOW + 1 + n) for n in range(9)])
-    assert isinstance(store, CountsInBounds)
+    assert isinstance(store, Insight)
     other = TimeoutFilter(destination="other")
     assert store.count_in_bounds(other) == Count(1)
 
@@ -69,7 +68,7 @@ def test_a_search_for_a_destination_ends_behind_so_many_rows(sql: Stores) -> Non
     store.store_many([timeout(f"{n:02}", NOW + n) for n in range(10)])
     store.store_many([timeout("other", NOW + 10, destination="other")])
     store.store_many([timeout(f"{n}", NOW + n) for n in range(11, 25)])
-    assert isinstance(store, ListsInBounds)
+    assert isinstance(store, Insight)
     other = TimeoutFilter(destination="other")
 
     first = store.list_in_bounds(other)
@@ -85,7 +84,7 @@ def test_a_search_for_a_destination_ends_behind_so_many_rows(sql: Stores) -> Non
 def test_a_full_page_goes_on_behind_its_last_timeout(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n:02}", NOW + n) for n in range(25)])
-    assert isinstance(store, ListsInBounds)
+    assert isinstance(store, Insight)
     billing = TimeoutFilter(destination="billing")
 
     page = store.list_in_bounds(billing, limit=3)
@@ -98,12 +97,28 @@ def test_a_full_page_goes_on_behind_its_last_timeout(sql: Stores) -> None:
 
 def test_a_search_with_an_index_has_no_end(sql: Stores) -> None:
     store = sql()
-    store.store_many([timeout(f"{n:02}", NOW + n, saga="s") for n in range(25)])
-    assert isinstance(store, ListsInBounds)
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(25)])
+    store.store_many([timeout(f"s{n}", NOW + SECOND + n, saga="s") for n in range(10)])
+    assert isinstance(store, Insight)
 
-    for which in (ALL, TimeoutFilter(saga_id="s", destination="billing")):
+    for which, found in (
+        (ALL, 35),
+        (TimeoutFilter(saga_id="s"), 10),
+        (TimeoutFilter(saga_id="s", destination="billing"), 10),
+        (TimeoutFilter(id_prefix="s"), 10),
+    ):
         page = store.list_in_bounds(which)
-        assert (len(page.timeouts), page.searched_to) == (25, None)
+        assert (len(page.timeouts), page.searched_to) == (found, None)
+
+
+def test_a_saga_of_more_rows_than_can_be_read_is_searched_in_order(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(f"{n:02}", NOW + n, saga="s") for n in range(25)])
+    assert isinstance(store, Insight)
+
+    page = store.list_in_bounds(TimeoutFilter(saga_id="s"))
+
+    assert (len(page.timeouts), page.searched_to) == (10, Key(NOW + 9, "09"))
 
 
 def test_a_timeout_that_waits_for_another_try_is_searched_by_its_first_due_time(
@@ -116,7 +131,7 @@ def test_a_timeout_that_waits_for_another_try_is_searched_by_its_first_due_time(
         retry = outcomes(chunk.keys, OutcomeKind.RETRY)
         locked.close([replace(one, next_try=NOW + SECOND) for one in retry])
     store.store_many([timeout(f"{n}", NOW + 1 + n) for n in range(9)])
-    assert isinstance(store, ListsInBounds)
+    assert isinstance(store, Insight)
 
     page = store.list_in_bounds(TimeoutFilter(destination="other", due_before=NOW + 20))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.database import Database
 from timeoutmgr.database.row_moves import Move
 from timeoutmgr.message import headers
@@ -50,7 +51,7 @@ class Place:
 
     def moved(self, keys: Sequence[Key], token: str = "") -> Sequence[Key]:
         with self.database.begin() as transaction:
-            return self.move(token, keys, AT, transaction)
+            return list(self.move(token, keys, AT, transaction))
 
     def received(self) -> list[Message]:
         with closing(self.transport.session().receiver(self.queue, prefetch=1000)) as receiver:
@@ -227,7 +228,7 @@ def test_a_transaction_that_comes_to_nothing_has_moved_nothing(place: Place) -> 
     keys = place.stored(place.timeout("a"))
 
     with rolled_back(place.database) as transaction:
-        assert place.move("", keys, AT, transaction) == keys
+        assert list(place.move("", keys, AT, transaction)) == keys
 
     assert place.received() == []
     assert place.store.find("a") == (TimeoutState.PENDING, place.timeout("a"))
@@ -266,4 +267,23 @@ def test_a_timeout_that_may_not_go_where_it_says_is_not_moved(place: Place) -> N
 
     assert refused.moved(keys) == []
     assert asked == [place.queue]
+    assert place.moved(keys) == keys
+
+
+def test_rows_with_labels_are_left_to_be_sent(place: Place) -> None:
+    labelled = Message(id="labelled", headers={headers.LABELS: '["a=b"]'})
+    keys = place.stored(place.timeout("a", message=labelled), place.timeout("b"))
+
+    assert [key.id for key in place.moved(keys)] == ["b"]
+
+
+def test_a_timeout_that_a_pause_holds_is_not_moved(place: Place) -> None:
+    keys = place.stored(place.timeout("a"))
+    by = ChangedBy(channel="api")
+    assert place.store.pause(place.queue, None, by)
+
+    assert place.moved(keys) == []
+    assert place.received() == []
+
+    place.store.resume(place.queue, by)
     assert place.moved(keys) == keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +91,9 @@ def test_indexes_of_large_tables_are_built_beside_their_writers(
         event.remove(old.database.apart, "before_cursor_execute", note)
 
     builds = [one for one in ran if one.startswith("CREATE INDEX")]
-    on_parts = [one for one in builds if " ON ONLY " not in one]
+    # The tables of cleared sagas and of the audit are new, and have no writers.
+    new = re.compile("cleared_sagas|audit")
+    on_parts = [one for one in builds if " ON ONLY " not in one and not new.search(one)]
     assert len([one for one in on_parts if f"{unique}_timeouts" in one]) == 4  # two of two parts
     assert len([one for one in on_parts if f"{unique}_timeout_history" in one]) == 1
     assert all("CONCURRENTLY" in one for one in on_parts)

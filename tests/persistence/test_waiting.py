@@ -161,7 +161,7 @@ def test_a_waiting_timeout_is_cancelled_and_rescheduled(stores: Stores) -> None:
     put_off(store, until=NOW + HOUR)
 
     assert store.cancel("a") is CancelResult.CANCELLED
-    assert store.cancel_saga("s") == 1
+    assert store.cancel_saga("s") == ["b"]
     assert store.reschedule("c", NOW + SECOND) is ChangeResult.CHANGED
     assert store.list(ALL) == [
         replace(timeout("c", NOW + SECOND), created=NOW - SECOND, attempts=1)

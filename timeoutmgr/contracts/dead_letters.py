@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import IntEnum, IntFlag
 from typing import Any, Final, Protocol
 
+from timeoutmgr.contracts.timeouts import Timeout
 from timeoutmgr.contracts.transactions import Transaction
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
@@ -189,6 +190,10 @@ class DeadLetters(Protocol):
         """
         ...
 
+    def ending(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Return *outgoing*; messages that may end in their queue have a time to live."""
+        ...
+
     def before_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
@@ -201,8 +206,14 @@ class DeadLetters(Protocol):
         """Note the messages that reached their queues; return the acknowledgements to send."""
         ...
 
-    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return why *message*, which *waited* here, must not be passed on; None if it may."""
+    def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
+        """Return why *timeout* must not be passed on at the instant *at*; None if it may."""
+        ...
+
+    def tried(
+        self, timeouts: Sequence[Timeout], at: Micros, transaction: Transaction | None = None
+    ) -> None:
+        """Note that *timeouts* could not be sent at the instant *at*. Raises StorageUnavailable."""
         ...
 
     def passed_on(self, message: Message) -> Message:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from timeoutmgr.clock import Clock
 from timeoutmgr.contracts.reports import EndpointReport
@@ -33,6 +33,23 @@ class HistoryEntry:
     channel: str | None = None
 
 
+RaiseCriticalError: TypeAlias = Callable[[str, BaseException], None]
+"""Reports a sentence and its cause to the critical error hooks, and returns at once."""
+
+
+@runtime_checkable
+class RaisesCriticalErrors(Protocol):
+    """A timeout store or delayed message store that reports errors which no retry can mend."""
+
+    def use_critical_errors(self, raise_error: RaiseCriticalError) -> None:
+        """Keep *raise_error*; called once, before the store is used.
+
+        By default a reported error stops the endpoint. An error that is reported before the
+        endpoint runs reaches the hooks when the endpoint runs.
+        """
+        ...
+
+
 @runtime_checkable
 class KeepsHistory(TimeoutStore, Protocol):
     """A store with a history, which names the channel of a cancel; no store needs a history."""
@@ -53,7 +70,7 @@ class KeepsHistory(TimeoutStore, Protocol):
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
         channel: str | None = None,
-    ) -> int:
+    ) -> Sequence[str]:
         """Cancel the timeouts of a saga, as any store does; the history names *channel*."""
         ...
 

@@ -46,6 +46,8 @@ LIVE: Final[Micros] = 3 * 60 * 1_000_000
 
 SENDERS_AHEAD: Final = "senders_ahead"
 """Key in the state of a process: names of senders whose clock is ahead of the store's."""
+PROCESS_VERSION: Final = "version"
+"""Key in the state of a process: the version of this package that it runs."""
 
 
 COUNTED: Final = 10_000
@@ -54,15 +56,38 @@ LOOKED_AT: Final = 50_000
 """Maximum number of rows read to count or list matches that no index finds."""
 
 
+class Exactness(StrEnum):
+    """How far a number can be trusted."""
+
+    EXACT = "exact"
+    AT_LEAST = "at_least"
+    """There may be more: the rows behind a bound were not read."""
+    ESTIMATE = "estimate"
+    """It comes from the statistics of the database; there may be more or fewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of timeouts: all of them, or at least so many if it is not *exact*."""
+    """A number of timeouts: all of them, or at least so many if it is not *exact*.
+
+    An estimate is neither exact nor a bound: it comes from the statistics of the database.
+    """
 
     number: int
     exact: bool = True
+    is_estimate: bool = False
+
+    @property
+    def exactness(self) -> Exactness:
+        """How far the number can be trusted."""
+        if self.is_estimate:
+            return Exactness.ESTIMATE
+        return Exactness.EXACT if self.exact else Exactness.AT_LEAST
 
     def __str__(self) -> str:
-        """Spell the number, with a sign where there may be more."""
+        """Spell the number, with a sign if it is a bound or an estimate."""
+        if self.is_estimate:
+            return f"≈{self.number}"
         return str(self.number) if self.exact else f"{self.number}+"
 
 

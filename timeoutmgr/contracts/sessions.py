@@ -79,6 +79,15 @@ class BrowsesQueues(Protocol):
 
 
 @runtime_checkable
+class FindsDestinations(Protocol):
+    """A session whose destinations may be elsewhere than the queues of its endpoint."""
+
+    def missing_destinations(self, names: Collection[str]) -> list[str]:
+        """Return the *names* that are missing for sure."""
+        ...
+
+
+@runtime_checkable
 class TellsTime(Protocol):
     """A session whose queues rest beside a clock, as in a database; no session needs a clock."""
 
@@ -98,6 +107,7 @@ class Receiver(Protocol):
 
         Returns early and empty when interrupted. Never raises for the content of a message: an
         unreadable envelope is a ``Received`` with its *defect*. Raises TransportUnavailable.
+        Missing headers are filled from the broker's properties, see ``headers.OF_PROPERTIES``.
         """
         ...
 

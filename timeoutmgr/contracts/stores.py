@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from timeoutmgr.contracts.reports import Count, ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.timeouts import (
     Chunk,
     Key,
     OnConflict,
-    Page,
     Timeout,
     TimeoutFilter,
     TimeoutState,
@@ -294,8 +293,8 @@ class TimeoutStore(Protocol):
         sent_until: Micros | None = None,
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
-    ) -> int:
-        """Cancel all timeouts of a saga that no dispatcher has locked; return how many.
+    ) -> Sequence[str]:
+        """Cancel all timeouts of a saga that no dispatcher has locked; return their ids.
 
         Spare timeouts sent after *sent_until*: a redelivered order to clear must not reach
         timeouts sent later than itself. The ids *keeping* stay pending at any time of sending.
@@ -338,6 +337,33 @@ class TimeoutStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Rerouted:
+    """Keys of timeouts that have another destination now.
+
+    Messages of *maybe_sent* may have been sent to the former destination before.
+    """
+
+    keys: Sequence[Key]
+    maybe_sent: Sequence[Key] = ()
+
+
+@runtime_checkable
+class ReroutesTimeouts(Protocol):
+    """A store that changes the destination of pending timeouts; no store needs to."""
+
+    def reroute(
+        self, keys: Sequence[Key], destination: str, *, channel: str | None = None
+    ) -> Rerouted:
+        """Send the timeouts of *keys* to *destination* when they are due, in one transaction.
+
+        At most a few hundred keys. Leave out timeouts that are closed, moved to another due time
+        or locked by a dispatcher: these go where they went. The digest of the message stays, so
+        that a redelivery is a repeat.
+        """
+        ...
+
+
 @runtime_checkable
 class ChoosesClock(Protocol):
     """A store in a database that may compare due times with another clock; no store needs to."""
@@ -345,26 +371,6 @@ class ChoosesClock(Protocol):
     @property
     def goes_by_host(self) -> bool:
         """Whether due times are compared with the host's clock, not with the database's."""
-        ...
-
-
-@runtime_checkable
-class CountsInBounds(Protocol):
-    """A store that counts as far as it costs little."""
-
-    def count_in_bounds(self, which: TimeoutFilter) -> Count:
-        """Return how many pending timeouts match; exact up to COUNTED, where few rows are read."""
-        ...
-
-
-@runtime_checkable
-class ListsInBounds(Protocol):
-    """A store that looks for timeouts as far as the search costs little."""
-
-    def list_in_bounds(
-        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
-    ) -> Page:
-        """Return a page as ``list`` does; if no index helps, of the first LOOKED_AT rows."""
         ...
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -17,7 +16,7 @@ from timeoutmgr.message.message import Message
 # --- the content of a delayed message as a digest: it tells a repeat from another message -----
 # Two digests are of one content if destination, body and the sender's own headers are the same,
 # and the due times too if both senders gave ``deliver_at``. A due time made of a delay differs in
-# each repeat of the same send.
+# each repeat of the same send. A foreign message may bring a digest of its own program instead.
 
 SIZE: Final = 16
 """Bytes of a digest; the last bytes are of the due time, if the sender gave it."""
@@ -58,11 +57,15 @@ def content_of(timeout: Timeout) -> bytes:
     """Return the digest of *timeout*, of SIZE bytes or fewer."""
     message = timeout.message
     given = message.headers
-    own, names = _own_headers(tuple(given))
-    about = (timeout.destination, message.content_type, message.content_encoding)
-    parts = (names, *about, *map(given.__getitem__, own))
+    if headers.FOREIGN_CONTENT in given:
+        parts: tuple[str, ...] = timeout.destination, given[headers.FOREIGN_CONTENT]
+        body = b""
+    else:
+        own, names = _own_headers(tuple(given))
+        about = (timeout.destination, message.content_type, message.content_encoding)
+        parts, body = (names, *about, *map(given.__getitem__, own)), message.body
     digest = sha256(_joined(parts).encode("utf-8", "surrogatepass"))
-    digest.update(message.body)
+    digest.update(body)
     content = digest.digest()[:_CONTENT]
     return content + _due_digest(timeout.due) if timeout.due_given else content
 
@@ -89,7 +92,7 @@ def _joined(parts: tuple[str, ...]) -> str:
     return json.dumps(parts)
 
 
-@lru_cache(maxsize=1024)
+@headers.remembers_short(1024)
 def _own_headers(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Return which of *names* are the sender's own, sorted, and these as one text."""
     # Programs have a few sets of headers, and send them again and again.
@@ -137,6 +140,19 @@ class Key(NamedTuple):
     id: str
 
 
+class Place(NamedTuple):
+    """Position of a message in the manager's queue, as far as its consumer knows.
+
+    *receiver* is the number of the consumer, which has its messages in the order of the queue. At
+    *since* no consumer had the message yet; None for a message that was delivered before. The
+    consumer handled it *at* an instant. Both are of the store's clock.
+    """
+
+    receiver: int
+    since: Micros | None
+    at: Micros
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
     """A stored delayed message.
@@ -145,7 +161,8 @@ class Timeout:
     *created* is when the sender sent it; *attempts* counts failed dispatches. After a failed
     dispatch *next_try* is the instant before which it is not tried again; 0 otherwise. *due_given*
     says that the sender gave ``deliver_at``, *on_conflict* how to treat an id that was used before;
-    an insert reads both, and does not keep them.
+    an insert reads both, and does not keep them. *place* is where a saga's timeout stood in the
+    manager's queue, if it came by that.
     """
 
     id: str
@@ -158,6 +175,7 @@ class Timeout:
     next_try: Micros = 0
     due_given: bool = field(default=False, compare=False)
     on_conflict: OnConflict = field(default=OnConflict.KEEP, compare=False)
+    place: Place | None = field(default=None, compare=False)
 
     @property
     def key(self) -> Key:
@@ -215,10 +233,18 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutFilter:
-    """Which timeouts to list or count; due is a half-open range, None means any."""
+    """Which timeouts to list or count; due is a half-open range, None means any.
+
+    *labels* are texts ``name=value`` (``message.labels``), all of which a timeout must have. Only a
+    store that FindsByLabels is given them. *message_type* is the full name of the most specific
+    type of the message, *id_prefix* the first signs of the id.
+    """
 
     id: str | None = None
     saga_id: str | None = None
     destination: str | None = None
     due_from: Micros | None = None
     due_before: Micros | None = None
+    labels: tuple[str, ...] = ()
+    message_type: str | None = None
+    id_prefix: str | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from timeoutmgr.contracts.sessions import TransportSession
-from timeoutmgr.contracts.transactions import SharedDatabase, TransactionMode
+from timeoutmgr.contracts.transactions import SharedDatabase, Transaction, TransactionMode
+from timeoutmgr.message.message import Received
 
 # --- exchanges, queues and bindings of a broker -----------------------------------------------
 
@@ -97,6 +98,27 @@ class TopologySession(TransportSession, Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsTopology(Protocol):
+    """A transport that shares a broker with NServiceBus' conventional topology."""
+
+    def follow_conventional_topology(self) -> None:
+        """Address queues by exchanges of their names too, unless the settings chose otherwise."""
+        ...
+
+
+@runtime_checkable
+class InspectsExchanges(Protocol):
+    """A session with a broker on which other programs may address queues by exchanges."""
+
+    def missing_exchanges(self, queues: Collection[str]) -> list[str] | None:
+        """Return the *queues* that need an exchange of their name, and have none.
+
+        None where the transport uses queues alone. Raises TransportUnavailable.
+        """
+        ...
+
+
 # --- reports on existing queues: whether they keep their messages -----------------------------
 
 
@@ -130,6 +152,18 @@ class InspectsQueues(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsDeadMessages(Protocol):
+    """A session with a broker that may send a queue's dead messages to another queue."""
+
+    def dead_messages_to(self, queue: str) -> str | None:
+        """Return the queue that gets the dead messages of *queue*, None for not known.
+
+        Raises TransportUnavailable.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportCapabilities:
     """Promises that a transport can keep; the rows of the capability table."""
@@ -138,6 +172,8 @@ class TransportCapabilities:
     modes: frozenset[TransactionMode]
     durable: bool
     """Whether a delivered but unacknowledged message survives a kill of the consumer."""
+    forgets_markers: bool = False
+    """Whether a restart of the broker that bears an endpoint's marker may lose the marker."""
     note: str = ""
 
 
@@ -176,6 +212,23 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close connections shared between sessions; closing twice is fine."""
+        ...
+
+
+SettleExpired: TypeAlias = Callable[[Sequence[Received], Transaction], None]
+"""Settles messages in the transaction that deletes them; an error keeps them in their queues."""
+
+
+@runtime_checkable
+class ExpiresMessages(Protocol):
+    """A transport that knows which messages are older than their ``time_to_live``."""
+
+    def remove_expired(self, limit: int, settle: SettleExpired) -> int:
+        """Settle and delete up to *limit* expired messages of any queue; return how many.
+
+        One transaction, which may be repeated. No message that a consumer has received is among
+        them, and no concurrent call has them. 0: no message is left. Raises TransportUnavailable.
+        """
         ...
 
 

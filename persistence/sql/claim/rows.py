@@ -65,7 +65,8 @@ class DueKeys:
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        self._next_due: Final = select(func.min(due)).where(*mine, due > now)
+        # Not the minimum: a plan for few timeouts would read all to find it.
+        self._next_due: Final = select(due).where(*mine, due > now).order_by(due, id_).limit(1)
         self._upcoming: Final = select(context.now_column, self._next_due.scalar_subquery())
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
@@ -88,7 +89,7 @@ class DueKeys:
 
     def next_due(self, connection: Connection, until: Micros) -> Micros | None:
         """Return the first due time after *until*."""
-        return _micros(connection.execute(self._next_due, {"now": until}).scalar_one())
+        return _micros(connection.execute(self._next_due, {"now": until}).scalar())
 
     def upcoming(self, connection: Connection, behind: Micros) -> tuple[Micros, Micros | None]:
         """Return the database's clock, and the first due time after *behind*; one statement."""

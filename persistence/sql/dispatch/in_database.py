@@ -19,6 +19,8 @@ from timeoutmgr.database.row_moves import MessageRows
 from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.labels import is_labelled
+from timeoutmgr.persistence.sql.pauses import parked_at
 from timeoutmgr.persistence.sql.rows import OnKeys
 
 from .lock import is_free
@@ -40,7 +42,14 @@ class InDatabaseDispatch:
         self._allows = allows
         timeouts = context.tables.timeouts
         found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination, context.now_column)
-        can_go = (*is_free(context), into.takes(timeouts))
+        # A row with labels is closed with them, by the dispatcher, which also parks a row that a
+        # pause holds.
+        can_go = (
+            *is_free(context),
+            parked_at(context).element.is_(None),
+            into.takes(timeouts),
+            ~is_labelled(timeouts),
+        )
         locked = found.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
         )
@@ -49,13 +58,13 @@ class InDatabaseDispatch:
 
     def move_many(
         self, token: str, keys: Sequence[Key], at: Micros, transaction: Transaction
-    ) -> list[Key]:
-        """Move the movable rows of *keys*; return them.
+    ) -> dict[Key, str]:
+        """Move the movable rows of *keys*; return their destinations.
 
         *at* is the host's, and counts only where the database's clock does not.
         """
         if not keys:
-            return []
+            return {}
         asked = set(keys)
         others: dict[str, Any] = {}
         if not self._context.has_database_clock:
@@ -64,17 +73,17 @@ class InDatabaseDispatch:
         found = connection.execute(*self._lock.of(keys, **others)).all()
         # By the id alone another row may have been found, see ``OnKeys``.
         rows = [row for row in found if (row[0], row[1]) in asked and self._allows(row[2])]
-        moved = [Key(row[0], row[1]) for row in rows]
+        moved = {Key(row[0], row[1]): row[2] for row in rows}
         if not moved:
-            return []
+            return {}
         reach("moving.locked")
         if self._context.has_database_clock:
             at = max(row[3] for row in rows)
         ended = token if len(moved) == len(asked) else ""
-        statement, parameters = self._move.of(moved, token=ended, at=at, stamp=to_wire(at))
+        statement, parameters = self._move.of(list(moved), token=ended, at=at, stamp=to_wire(at))
         connection.execute(statement, parameters)
         reach("moving.moved")
-        self._into.announce({row[2] for row in rows}, transaction)
+        self._into.announce(set(moved.values()), transaction)
         return moved
 
     def _passed_on(self, removed: CTE) -> Insert:

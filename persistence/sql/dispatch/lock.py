@@ -32,6 +32,7 @@ from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.persistence.sql.claim.rows import NewClaim, add_claims, claims_of, flag_maybe_sent
 from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.pauses import Parking, parked_at
 from timeoutmgr.persistence.sql.rows import COLUMNS, PLACED, OnKeys, from_placed
 
 from .outcomes import OutcomeWriter
@@ -50,6 +51,10 @@ TOGETHER: Final = 8 * 1024 * 1024
 """Bytes of bodies in memory together, if a larger body is among them."""
 
 _BODY: Final = COLUMNS.index("body")
+_PARKED_AT: Final[int] = -3
+_CLAIMED: Final[int] = -2
+_NOW: Final[int] = -1
+"""The places of the last columns of a locked row, which are faster to read than by names."""
 
 Rows = Mapping[Key, Row[Any]]
 
@@ -128,7 +133,7 @@ class LockedRows:
         self._read_at = context.clock.now()
         if context.has_database_clock and found.rows:
             # The latest: each row is asked for at a moment of its own.
-            self._read_at = max(row[-1] for row in found.rows.values())
+            self._read_at = max(row[_NOW] for row in found.rows.values())
         # Read the monotonic clock after the database clock: the error makes us late, never early.
         self._seen = context.clock.monotonic()
         self.timeouts: Final[Sequence[Timeout]] = [
@@ -166,9 +171,11 @@ class DispatchLock:
         claims = context.tables.claims
         is_claimed = exists().where(claims.c.token == bindparam("token"))
         self._bodies = Bodies(context)
+        self._parking = Parking(context, notify_stored)
         rows = select(
             *columns_with_size(timeouts, PLACED),
-            *(timeouts.c.run_id, is_claimed.label("claimed"), context.now_column),
+            *(timeouts.c.run_id, parked_at(context)),
+            *(is_claimed.label("claimed"), context.now_column),
         )
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
@@ -270,7 +277,9 @@ class DispatchLock:
             others["now"] = self._context.clock.now() + ahead
         answer = connection.execute(*self._lock.of(keys, **others)).all()
         at = [Key(row[0], row[1]) for row in answer]
-        there = {key: row for key, row in zip(at, answer, strict=True) if key in asked}
+        there: Rows = {key: row for key, row in zip(at, answer, strict=True) if key in asked}
+        if any([row[_PARKED_AT] is not None for row in answer]):
+            there = self._parking.park(connection, there)
         rows, bodies = self._bodies.first_of(connection, there)
         left = [key for key in there if key not in rows] if len(rows) < len(there) else []
         if not self._context.database.dialect.row_locks:
@@ -323,7 +332,7 @@ class DispatchLock:
         the row lock decides.
         """
         context = self._context
-        if context.atomic or not rows or all(row.claimed for row in rows.values()):
+        if context.atomic or not rows or all(row[_CLAIMED] for row in rows.values()):
             return token
         new, keys = uuid4().hex, list(rows)
         me = context.liveness.name_of(context.me)

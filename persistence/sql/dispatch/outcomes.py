@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -30,7 +30,8 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, forget, lapse
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.rows import OnKeys, due_of, entry, is_wanted, record
+from timeoutmgr.persistence.sql.labels import Headers, LabelRows
+from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, due_of, entry, is_wanted, record
 
 # --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
 # A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim
@@ -62,9 +63,10 @@ def sent_whole(outcomes: Sequence[Outcome], passed_by: Collection[Key]) -> bool:
     return (
         bool(outcomes)
         and not passed_by
-        and all(one.kind is OutcomeKind.DISPATCHED for one in outcomes)
-        and not any(one.maybe_sent for one in outcomes)
-        and len({one.at for one in outcomes}) == 1
+        and all(
+            one.kind is OutcomeKind.DISPATCHED and not one.maybe_sent and one.at == outcomes[0].at
+            for one in outcomes
+        )
     )
 
 
@@ -136,6 +138,8 @@ def _text(value: str) -> Any:
     return bindparam(None, value, type_=Text)
 
 
+_HEADERS: Final = PLACED.index("headers")
+"""The place in a locked row, which is faster to read than by its name."""
 _STATES = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
     OutcomeKind.FAILED: TimeoutState.FAILED,
@@ -149,6 +153,7 @@ class OutcomeWriter:
         self._context = context
         self._at_once = BulkClose(context) if supports_bulk_close(context) else None
         timeouts = context.tables.timeouts
+        self._labels = LabelRows(context)
         self._remove = OnKeys(context, delete(timeouts).where)
         one_row = (
             timeouts.c.endpoint == bindparam("endpoint_"),
@@ -195,6 +200,7 @@ class OutcomeWriter:
         ours = [outcome for outcome in outcomes if outcome.key in rows]
         if self._at_once is not None and sent_whole(ours, passed_by):
             self._at_once.close(connection, token, [one.key for one in ours], ours[0].at)
+            self._labels.remove(connection, _headers(rows, [one.key for one in ours]))
             reach("closing.at_once")
             return
         for kind, state in _STATES.items():
@@ -203,12 +209,15 @@ class OutcomeWriter:
                 self._end(connection, rows, ended, state)
         flag_maybe_sent(connection, self._context, [one.key for one in ours if one.maybe_sent])
         reach("closing.retries_marked")
-        self._put_off(connection, [one for one in ours if one.kind is OutcomeKind.RETRY])
+        retries = [one for one in ours if one.kind is OutcomeKind.RETRY]
+        self._put_off(connection, rows, retries)
         reach("closing.retries_written")
         self.end_claim(connection, token, passed_by)
         reach("closing.claim_dropped")
 
-    def _put_off(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
+    def _put_off(
+        self, connection: Connection, rows: Mapping[Key, Any], outcomes: Sequence[Outcome]
+    ) -> None:
         """Count the attempts, and move the timeouts to where they are tried next.
 
         There they stand in nobody's way. A key that was changed since, after a fence had fallen,
@@ -226,6 +235,9 @@ class OutcomeWriter:
         execute_many(connection, self._retry, retries)
         reach("closing.attempts_counted")
         execute_many(connection, self._move_key, retries)
+        dues = {outcome.key: max(outcome.next_try, outcome.key.due) for outcome in outcomes}
+        moved = [(one, dues[one[0]]) for one in _headers(rows, dues)]
+        self._labels.move(connection, moved)
 
     def end_claim(self, connection: Connection, token: str, passed_by: Collection[Key]) -> None:
         """End the claim of *token* (empty: none), unless other transactions lock rows of it.
@@ -262,6 +274,7 @@ class OutcomeWriter:
             self._context.writing.close_keys(connection, ids, state, at)
             reach("closing.keys_closed")
             self._remove_rows(connection, keys)
+            self._labels.remove(connection, _headers(rows, keys))
             reach("closing.rows_removed")
         # Also of timeouts that were changed after a claim had lapsed: sent is sent.
         record(
@@ -286,6 +299,10 @@ class OutcomeWriter:
             return list(keys)  # they are locked
         found = connection.execute(*self._still_there.of(keys))
         return sorted({Key(*row) for row in found} & set(keys))
+
+
+def _headers(rows: Mapping[Key, Any], keys: Iterable[Key]) -> list[Headers]:
+    return [(key, rows[key][_HEADERS]) for key in keys]
 
 
 def _history_entry(outcome: Outcome, row: Any) -> dict[str, Any]:

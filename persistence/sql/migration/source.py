@@ -36,6 +36,7 @@ from timeoutmgr.migration.runs import in_ranges
 from timeoutmgr.persistence.sql.claim.rows import claims_of, go_by_key
 from timeoutmgr.persistence.sql.context import StoreContext, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
+from timeoutmgr.persistence.sql.labels import LabelRows, of_timeouts
 from timeoutmgr.persistence.sql.rows import PLACED, entry, from_placed, is_wanted, record, within
 
 from .target import OPEN
@@ -142,6 +143,7 @@ class SqlSource:
         self._context = context
         self._name = name
         self._timeouts = context.tables.timeouts
+        self._labels = LabelRows(context)
         self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
 
     def describe(self) -> str:
@@ -178,9 +180,20 @@ class SqlSource:
                 earliest=found[1],
                 latest=found[2],
                 destinations={name: many for name, many in destinations},
-                problems=tuple(map(self._arriving, self._arriving_runs(connection))),
+                problems=(
+                    *map(self._arriving, self._arriving_runs(connection)),
+                    *self._paused(connection),
+                ),
                 left=all_pending - found[0],
             )
+
+    def _paused(self, connection: Connection) -> Iterator[Problem]:
+        """Yield the pauses: parked timeouts would move to a target that knows of no pause."""
+        pauses = self._context.tables.pauses
+        mine = pauses.c.endpoint == self._context.endpoint
+        for name in connection.execute(select(pauses.c.destination).where(mine)).scalars():
+            what = name or "every destination"
+            yield Problem(self._name, f"dispatch to {what} is paused", "resume it first")
 
     def _arriving_runs(self, connection: Connection) -> Sequence[str]:
         tokens = self._context.tables.fencing_tokens
@@ -289,9 +302,13 @@ class SqlSource:
             # A row without its key: insert a tombstone, or a redelivery brings the timeout back.
             ids = sorted(item.timeout.id for item in items)
             self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
+        self._remove_labels(connection, items)
         reach("leaving.keys_closed")
         reach("leaving.history_written")
         return removed
+
+    def _remove_labels(self, connection: Connection, items: Sequence[Item]) -> None:
+        self._labels.remove(connection, of_timeouts(item.timeout for item in items))
 
     def restore(
         self,
@@ -336,6 +353,7 @@ class SqlSource:
     def _close(self, connection: Connection, items: Sequence[Item], run_id: str) -> None:
         if not items:
             return
+        self._remove_labels(connection, items)
         at = self._context.now(connection)
         ids = sorted(item.timeout.id for item in items)
         self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)

@@ -23,6 +23,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
 from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.labels import LabelRows
 from timeoutmgr.persistence.sql.rows import among, entry, record, to_row
 
 from .ledger import SqlMigrationLedger
@@ -43,6 +44,7 @@ class SqlTarget:
         self._context = context
         self._name = name
         self._tokens: Final = context.tables.fencing_tokens
+        self._labels: Final = LabelRows(context)
         keys = context.tables.keys
         found = _keys_of_ids(context)
         self._seen = select(found.c.id, found.c.state)
@@ -179,6 +181,7 @@ class SqlTarget:
             return
         self._context.writing.insert_rows(connection, self._context.tables.timeouts, rows)
         reach("arriving.rows_inserted")
+        self._labels.insert(connection, ((Key(r["due"], r["id"]), r["headers"]) for r in rows))
         if self._context.settings.history == "full":
             at = self._context.now(connection)
             entries = [

@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md on settings, options, headers and the wire: refusals at the door."""
+"""Behaviours of settings, options, headers and the wire: refusals at the door."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rows of docs/behaviours.md on a delayed message store and on dead letters."""
+"""Rows of the page of behaviours on a delayed message store and on dead letters."""
 
 from __future__ import annotations
 
-from tests.mutation.mutant import breaks
+from tests.mutation.mutant import Mutant, breaks
 
 _ROWS = "persistence/delayed/rows.py"
 _STORE_TESTS = "tests/persistence/delayed/test_store.py"
@@ -10,6 +10,8 @@ _DUE = "satellites/delayed_store/adapter.py"
 _LOOP = "satellites/delayed_store/adapter.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
 _SETTINGS_TESTS = "tests/features/test_delayed_delivery.py"
+_EXPIRY_TESTS = "tests/deadletter/test_expiry.py"
+_NATIVE_TESTS = "tests/deadletter/test_native.py"
 _SOURCES_TESTS = "tests/deadletter/test_sources.py"
 
 MUTANTS = (
@@ -24,8 +26,9 @@ MUTANTS = (
         86,
         _ROWS,
         (
-            "        return connection.execute(self._remove_claimed, held).rowcount\n",
-            "        connection.execute(self._remove_claimed, held)\n        return len(held)\n",
+            "        return execute_many(connection, self._remove_claimed, held)\n",
+            "        execute_many(connection, self._remove_claimed, held)\n"
+            "        return len(held)\n",
         ),
         f"{_STORE_TESTS}::test_remove_tells_whether_the_row_was_there[sqlite]",
         name="a removal answers for rows that were not there",
@@ -147,5 +150,67 @@ MUTANTS = (
         ("    NACK_PURGED = 0x8001\n", "    NACK_PURGED = 0x8101\n"),
         "tests/deadletter/test_classes.py::test_the_22_message_classes_have_msmqs_numbers",
         name="a class has a number of its own",
+    ),
+    breaks(
+        104,
+        "timeoutmgr/deadletter/service.py",
+        (
+            "        return replace(one, time_to_live=duration_micros(lifetime))\n",
+            "        return one\n",
+        ),
+        f"{_EXPIRY_TESTS}::test_an_expired_message_of_an_unread_queue_is_a_dead_letter[sqlite]",
+        name="a message in a queue that nobody reads never expires",
+    ),
+    breaks(
+        100,
+        "timeoutmgr/deadletter/expiry.py",
+        ("if not self.dead_letters.expires_with_trace(message):", "if False:"),
+        f"{_EXPIRY_TESTS}::"
+        "test_an_expired_message_that_asks_for_no_dead_letter_is_discarded[sqlite]",
+        name="an expired message that asks for no dead letter goes to the error queue",
+    ),
+    breaks(
+        103,
+        "timeoutmgr/deadletter/feature.py",
+        ("if self.discard_expired and isinstance(", "if isinstance("),
+        f"{_EXPIRY_TESTS}::"
+        "test_where_late_messages_are_not_discarded_none_expires_in_a_queue[sqlite]",
+        name="messages expire in queues although late messages are not to be discarded",
+    ),
+    breaks(
+        104,
+        "timeoutmgr/deadletter/native.py",
+        ("        if not wants_dead_letter:\n            return False\n", ""),
+        f"{_NATIVE_TESTS}::test_a_queue_is_asked_once_a_minute_whether_messages_may_expire_there",
+        name="a message that asks for no dead letter expires into the collector",
+    ),
+    breaks(
+        104,
+        "satellites/delivery/dispatch.py",
+        ("            self.forwarder.unsent(prepared, work)\n", ""),
+        "tests/satellites/test_dead_letters.py::test_an_outage_counts_as_time_to_reach_the_queue",
+        name="an outage is no time to reach the queue",
+    ),
+    breaks(
+        104,
+        "timeoutmgr/deadletter/name_parser.py",
+        (
+            "    if text[: len(_PREFIX)].upper() == _PREFIX:\n        return True\n",
+            "",
+        ),
+        "tests/deadletter/test_names.py::"
+        "test_a_text_with_the_prefix_is_never_the_name_of_a_plain_queue",
+        name="a format name with the prefix is the name of a plain queue",
+    ),
+    Mutant(
+        name="a business queue is refused for the end of its name",
+        promise="a queue is a satellite's only if such an endpoint is installed",
+        file="timeoutmgr/message/validation.py",
+        before="if is_satellite_queue(destination) and limits.is_satellite(destination):",
+        after="if is_satellite_queue(destination):",
+        tests=(
+            "tests/message/test_validation.py::"
+            "test_a_queue_that_is_only_named_like_a_satellites_is_a_destination",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md on native delays."""
+"""Rows of the page of behaviours on native delays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ _LEVELS = "timeoutmgr/native/levels.py"
 _LEVELS_TESTS = "tests/native/test_levels.py"
 _FEATURE_TESTS = "tests/native/test_feature.py"
 _DELIVERY_TESTS = "tests/native/test_delivery.py"
+_AMQP = "timeoutmgr/transport/amqp/"
+_CONVENTIONAL_TESTS = "tests/native/test_conventional.py"
+_EXCHANGE_TESTS = "tests/transport/test_exchanges.py"
 _INFRASTRUCTURE = "timeoutmgr/native/infrastructure.py"
 
 MUTANTS = (
@@ -124,5 +127,65 @@ MUTANTS = (
         "tests/native/test_living_together.py::"
         "test_endpoints_of_both_kinds_send_delays_to_each_other",
         name="the levels hold a message for half of its delay",
+    ),
+    breaks(
+        109,
+        _AMQP + "topology.py",
+        ('return queue if self._known.get(queue, _NEVER)[0] else ""', 'return ""'),
+        f"{_CONVENTIONAL_TESTS}::"
+        "test_an_endpoint_sends_to_the_exchange_of_a_peer_at_once_and_delayed",
+        name="a peer's exchange gets nothing that is not delayed",
+    ),
+    breaks(
+        109,
+        _AMQP + "session.py",
+        ("topologies.bind_exchanges(channel, there, exchange, key_of)", "pass"),
+        f"{_CONVENTIONAL_TESTS}::"
+        "test_an_endpoint_sends_to_the_exchange_of_a_peer_at_once_and_delayed",
+        name="a peer's exchange gets nothing that was delayed",
+    ),
+    breaks(
+        110,
+        _AMQP + "session.py",
+        ("if result is SendResult.UNROUTABLE and sent[place]", "if not result and sent[place]"),
+        f"{_EXCHANGE_TESTS}::test_a_message_whose_exchange_knows_no_queue_reaches_the_queue",
+        name="an exchange without its queue keeps a message from the queue",
+    ),
+    breaks(
+        111,
+        _AMQP + "topology.py",
+        ("AccessRefused):\n        return False", "AccessRefused):\n        return True"),
+        f"{_EXCHANGE_TESTS}::test_an_exchange_of_another_kind_is_not_published_to",
+        name="any exchange with the name of a queue counts as its exchange",
+    ),
+    breaks(
+        114,
+        "timeoutmgr/message/headers.py",
+        ("        DELAY_IN_SECONDS.lower(),\n", ""),
+        "tests/transport/test_amqp_messages.py::"
+        "test_what_nservicebus_notes_about_a_delay_stays_behind",
+        name="a past delay becomes text and travels on",
+    ),
+    breaks(
+        119,
+        _AMQP + "session.py",
+        ("topologies.declare_own_exchanges(channel, names)", "pass"),
+        f"{_CONVENTIONAL_TESTS}::test_each_own_queue_has_an_exchange_in_the_conventional_topology",
+        name="a queue has no exchange for its conventional peers",
+    ),
+    breaks(
+        119,
+        "timeoutmgr/native/names.py",
+        ("seconds = -((sent - due) // _SECOND)", "seconds = (due - sent) // _SECOND"),
+        "tests/native/test_routes.py::"
+        "test_a_delay_in_seconds_counts_from_time_sent_and_is_rounded_up",
+        name="a delay for other programs' tools is rounded down",
+    ),
+    breaks(
+        17,
+        "timeoutmgr/message/headers.py",
+        ("if name not in given and isinstance(", "if of != 'type' and isinstance("),
+        "tests/transport/test_amqp_messages.py::test_properties_fill_the_headers_of_a_plain_sender",
+        name="the type of a plain sender's message is not read",
     ),
 )

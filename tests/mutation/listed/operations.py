@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md on installations, migrations and commands of operators."""
+"""Rows of the page of behaviours on installations, migrations and commands of operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,27 @@ _ALL_ARRIVE = (
 
 MUTANTS = (
     breaks(
+        138,
+        "timeoutmgr/endpoint/timeouts.py",
+        ("                if not dry_run:\n", "                if dry_run or not dry_run:\n"),
+        "tests/endpoint/test_timeouts.py::"
+        "test_a_reroute_changes_the_destination_of_the_timeouts_that_match",
+        name="a dry run of a reroute reroutes",
+    ),
+    breaks(
+        138,
+        "timeoutmgr/endpoint/timeouts.py",
+        ("        self._require_destination(to)\n", ""),
+        "tests/endpoint/test_timeouts.py::"
+        "test_a_reroute_to_a_queue_that_no_message_may_go_to_changes_nothing",
+        name="a reroute asks not whether a message may go there",
+    ),
+    breaks(
         122,
         _INSTALLATION,
         (
-            "        session.create_queues(rest, error_queue=settings.error_queue)\n",
-            "        session.delete_queues(rest)\n"
-            "        session.create_queues(rest, error_queue=settings.error_queue)\n",
+            "        # A queue to which dead messages go is there before their own.\n",
+            "        session.delete_queues(rest)\n",
         ),
         "tests/acceptance/test_installers.py::"
         "test_installing_twice_changes_nothing[sql_sqlite+sqlite]",
@@ -35,10 +50,37 @@ MUTANTS = (
     breaks(
         129,
         "timeoutmgr/endpoint/assembly.py",
-        ("and policy.delayed:", "and policy.delayed < 0:"),
+        ("    if not can_delay:\n", "    if not can_delay and asked.delayed < 0:\n"),
         "tests/endpoint/test_assembly.py::"
         "test_delayed_retries_that_nothing_can_delay_are_refused_when_asked_for",
         name="delayed retries that nothing can delay are accepted",
+    ),
+    breaks(
+        129,
+        "timeoutmgr/endpoint/assembly.py",
+        (
+            "    if mode is TransactionMode.NONE:\n        raise",
+            "    if mode is None:\n        raise",
+        ),
+        "tests/endpoint/test_assembly.py::"
+        "test_delayed_retries_without_transactions_are_refused_when_asked_for",
+        name="delayed retries without transactions are accepted",
+    ),
+    breaks(
+        140,
+        "timeoutmgr/endpoint/canary.py",
+        ("return None if state is TimeoutState.DISPATCHED else", "return None if state else"),
+        "tests/endpoint/test_canary.py::"
+        "test_a_late_canary_raises_an_alarm_and_one_critical_error_for_an_outage",
+        name="a canary that waits in the store counts as delivered",
+    ),
+    breaks(
+        141,
+        "timeoutmgr/endpoint/purge.py",
+        ("    if satellites:\n", "    if satellites is not None:\n"),
+        "tests/acceptance/test_purge_and_canary.py::"
+        "test_a_purge_leaves_the_queues_of_satellites_unless_asked[sql_sqlite+sqlite-False]",
+        name="a purge removes the messages of the satellites unasked",
     ),
     breaks(
         130,

@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md on breakers, critical errors and outages."""
+"""Rows of the page of behaviours on breakers, critical errors and outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of docs/behaviours.md on polls, claims, dispatches and error copies."""
+"""Rows of the page of behaviours on polls, claims, dispatches and error copies."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ MUTANTS = (
         62,
         "satellites/delivery/forwarder.py",
         (
-            "return with_headers(timeout.message, {**timeout.message.headers, **added})",
+            "return with_headers(timeout.message, given)",
             "return Message(\n"
             '        id=f"{timeout.message.id}-{timeout.attempts}-{at}",\n'
-            "        headers={**timeout.message.headers, **added},\n"
+            "        headers=given,\n"
             "        body=timeout.message.body,\n"
             "    )",
         ),

@@ -131,8 +131,16 @@ MUTANTS = (
         name="one bad message sinks its batch",
         promise="A message that fails costs its neighbours nothing.",
         file=_PUMP,
-        before="self._handle(BatchProgress([received]), session, receiver)",
-        after="self._move_to_error(received, ValueError(), session, receiver)",
+        before="""\
+            if len(progress.begun) > 1:
+                return progress.begun
+""",
+        after="""\
+            if len(progress.begun) > 1:
+                for received in progress.begun:
+                    self._move_to_error(received, error, session, receiver)
+                return ()
+""",
         tests=(
             "tests/transport/test_pump_failures.py::"
             "test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it",

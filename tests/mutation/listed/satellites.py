@@ -114,10 +114,10 @@ MUTANTS = (
         behaviour=57,
         promise="A message is sent and confirmed before its row is removed.",
         file=_STEP,
-        before="        sending = start_each(prepared.outgoing, work)\n",
+        before="            sending = start_each(prepared.outgoing, work)\n",
         after="""\
-        work.after_commit(lambda: work.send_isolated(prepared.outgoing))
-        sending = lambda: [SendResult.CONFIRMED] * len(prepared.outgoing)
+            work.after_commit(lambda: work.send_isolated(prepared.outgoing))
+            sending = lambda: [SendResult.CONFIRMED] * len(prepared.outgoing)
 """,
         tests=(f"{_DISPATCHER_TESTS}::test_a_timeout_is_sent_before_it_is_removed",),
     ),
@@ -168,11 +168,11 @@ MUTANTS = (
         behaviour=22,
         promise="A repeat has the message id of the first.",
         file="satellites/delivery/forwarder.py",
-        before="return with_headers(timeout.message, {**timeout.message.headers, **added})",
+        before="return with_headers(timeout.message, given)",
         after="""\
 return Message(
         id=f"{timeout.message.id}@{at}",
-        headers={**timeout.message.headers, **added},
+        headers=given,
         body=timeout.message.body,
     )
 """,

@@ -318,7 +318,7 @@ MUTANTS = (
         promise="A cancel says too late while the message is being sent.",
         file=_CHANGING,
         before="claim.claimed_until > now and claim.owner not in dead for",
-        after="claim.claimed_until > now and claim.owner in gone for",
+        after="claim.claimed_until > now and claim.owner in dead for",
         tests=(f"{_CHANGING_TESTS}::test_a_change_of_a_locked_row_is_too_late[sqlite]",),
     ),
     Mutant(
@@ -350,11 +350,35 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a clear does not reach what its consumer stored",
+        promise="A clear goes by the order of the queue.",
+        file="timeoutmgr/contracts/sagas.py",
+        before="return place.receiver == self.place.receiver or place.at < self.place.since",
+        after="return place.at < self.place.since",
+        behaviour=31,
+        tests=(
+            "tests/satellites/test_timeouts.py::"
+            "test_a_clear_goes_by_the_order_of_the_queue_and_by_no_senders_clock",
+        ),
+    ),
+    Mutant(
+        name="a message that a consumer had is stored though its saga was cleared",
+        promise="A clear is remembered for messages that a consumer had.",
+        file="timeoutmgr/contracts/sagas.py",
+        before="        return timeout.created <= self.sent\n",
+        after="        return False\n",
+        behaviour=31,
+        tests=(
+            "tests/satellites/test_timeouts.py::"
+            "test_of_what_another_consumer_had_the_time_of_sending_decides",
+        ),
+    ),
+    Mutant(
         name="clearing a saga takes what was sent after the order",
         promise="A saga's later timeouts outlive a clear that comes late.",
-        file="persistence/sql/commands.py",
-        before='            timeouts.c.created <= bindparam("until"),\n',
-        after='            bindparam("until") >= 0,\n',
+        file="timeoutmgr/contracts/sagas.py",
+        before="if timeout_id in self.ahead or created <= self.sent:",
+        after="if timeout_id in self.ahead or self.sent >= 0:",
         tests=(
             f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_timeouts_that_were_sent_after_it[sqlite]",
         ),

@@ -299,12 +299,6 @@ def test_an_endpoint_with_too_long_a_name_must_name_its_table(sqlite_url: str) -
         store.setup_infrastructure("e" * 48)
 
 
-@pytest.mark.parametrize("url", ["mssql+pyodbc://host/db", "mssql://host/db"])
-def test_sql_server_is_refused_with_reason_and_remedy(url: str) -> None:
-    with pytest.raises(CombinationRefused, match=r"SQL Server .* Use PostgreSQL"):
-        SqlDelayedMessageStore(url)
-
-
 def test_a_schema_on_sqlite_is_refused(sqlite_url: str) -> None:
     with pytest.raises(CombinationRefused, match="Name another table"):
         SqlDelayedMessageStore(sqlite_url, schema="sales")

@@ -28,6 +28,8 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.labels import label_headers, labels_of
+from timeoutmgr.message.message import with_headers
 
 ALL: Final = TimeoutFilter()
 HOUR: Final = 3_600 * SECOND
@@ -39,8 +41,9 @@ SAGAS: Final = st.sampled_from([None, None, "s", "S"])
 PROCESS: Final = st.integers(0, PROCESSES - 1)
 NUMBER: Final = st.integers(0, 11)
 LIMIT: Final = st.sampled_from([100, 2, 1])
+LABELS: Final = st.sampled_from([(), (), ("t=1",), ("t=1", "u=2"), ("u=2",)])
 CONFLICTS: Final = st.sampled_from([OnConflict.KEEP, OnConflict.KEEP, OnConflict.REPLACE])
-ORDER: Final = st.tuples(IDS, OFFSETS, SAGAS, CONFLICTS, st.sampled_from([b"1", b"2"]))
+ORDER: Final = st.tuples(IDS, OFFSETS, SAGAS, CONFLICTS, st.sampled_from([b"1", b"2"]), LABELS)
 ENDS: Final = st.lists(
     st.sampled_from(["dispatched", "dispatched", "failed", "retry", "later", "unknown", "nothing"]),
     min_size=1,
@@ -98,17 +101,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, orders=st.lists(ORDER, min_size=1, max_size=5))
     def timeouts_are_stored(
-        self, process: int, orders: list[tuple[str, Micros, str | None, OnConflict, bytes]]
+        self,
+        process: int,
+        orders: list[tuple[str, Micros, str | None, OnConflict, bytes, Sequence[str]]],
     ) -> None:
         self.store_batch(
             process,
             [
                 replace(
-                    timeout(name, self.now + offset, saga=saga, body=body),
+                    labelled(timeout(name, self.now + offset, saga=saga, body=body), labels),
                     on_conflict=on_conflict,
                     due_given=offset in {0, HOUR},
                 )
-                for name, offset, saga, on_conflict, body in orders
+                for name, offset, saga, on_conflict, body, labels in orders
             ],
         )
 
@@ -140,10 +145,10 @@ class StoreMachine(RuleBasedStateMachine):
             if row.saga_id == saga and (sent_until is None or row.created <= sent_until)
         ]
         expected = {name: self.expected_cancel(name) for name in of_saga}
-        count = self.store(process).cancel_saga(saga, sent_until=sent_until)
+        cancelled = self.store(process).cancel_saga(saga, sent_until=sent_until)
 
         removed = [name for name in of_saga if self.store(0).key_of(name) is None]
-        assert count == len(removed)
+        assert sorted(cancelled) == sorted(removed)
         for name in of_saga:
             too_late = {CancelResult.TOO_LATE}
             assert expected[name] - too_late if name in removed else expected[name] & too_late
@@ -244,15 +249,29 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- looking ---
 
-    @rule(process=PROCESS, name=IDS, saga=SAGAS, from_=OFFSETS, to=st.none() | OFFSETS)
+    @rule(
+        process=PROCESS,
+        name=IDS,
+        saga=SAGAS,
+        from_=OFFSETS,
+        to=st.none() | OFFSETS,
+        labels=LABELS,
+    )
     def some_are_looked_at(
-        self, process: int, name: str, saga: str | None, from_: Micros, to: Micros | None
+        self,
+        process: int,
+        name: str,
+        saga: str | None,
+        from_: Micros,
+        to: Micros | None,
+        labels: tuple[str, ...],
     ) -> None:
         self.check_one(self.store(process), name)
         which = TimeoutFilter(
             saga_id=saga,
             due_from=self.now + from_,
             due_before=None if to is None else self.now + to,
+            labels=labels,
         )
         self.check_pages(self.store(process), which)
         self.check_numbers(self.store(process))
@@ -271,6 +290,16 @@ class StoreMachine(RuleBasedStateMachine):
         found = self.subject.history()
         if found is not None:
             assert sorted(found) == sorted(self.model.history)
+
+    @invariant()
+    def the_rows_of_labels_are_those_of_pending_timeouts(self) -> None:
+        found = self.subject.labels()
+        if found is not None:
+            assert sorted(found) == sorted(
+                (row.key.due, row.id, label)
+                for row in self.model.pending()
+                for label in labels_of(row.message)
+            )
 
     # --- checks ---
 
@@ -428,6 +457,12 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
 
+def labelled(one: Timeout, labels: Sequence[str]) -> Timeout:
+    """Return *one* with *labels*."""
+    given = label_headers(dict(each.split("=") for each in labels))
+    return replace(one, message=with_headers(one.message, {**one.message.headers, **given}))
+
+
 def _by_bytes(key: Key) -> tuple[Micros, bytes]:
     return key.due, key.id.encode()
 
@@ -437,4 +472,5 @@ def _matches(which: TimeoutFilter, row: Timeout) -> bool:
         which.saga_id in {None, row.saga_id}
         and (which.due_from is None or row.due >= which.due_from)
         and (which.due_before is None or row.due < which.due_before)
+        and set(which.labels) <= set(labels_of(row.message))
     )

@@ -19,6 +19,7 @@ from timeoutmgr.contracts import (
     TimeoutState,
 )
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.labels import labels_of
 
 CLAIM_TIME: Final = 60 * SECOND
 RETENTION: Final = 30 * 24 * 3_600 * SECOND
@@ -39,11 +40,12 @@ class Content(NamedTuple):
 
     destination: str
     body: bytes
+    labels: tuple[str, ...]
     due: Micros | None
 
     def is_same(self, other: Content) -> bool:
         is_due_alike = None in (self.due, other.due) or self.due == other.due
-        return is_due_alike and self[:2] == other[:2]
+        return is_due_alike and self[:-1] == other[:-1]
 
 
 @dataclass(slots=True)
@@ -321,4 +323,5 @@ class Model:
 
 
 def content_of(one: Timeout) -> Content:
-    return Content(one.destination, one.message.body, one.due if one.due_given else None)
+    labels = labels_of(one.message)
+    return Content(one.destination, one.message.body, labels, one.due if one.due_given else None)

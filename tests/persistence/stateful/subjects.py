@@ -25,9 +25,13 @@ _SETTINGS: Final = SqlSettings(
     history_retention=RETENTION * _MICROSECOND,
 )
 
-_history: Final = tables(None, PREFIX).history
+_tables: Final = tables(None, PREFIX)
+_history: Final = _tables.history
 _HISTORY_OF: Final = select(_history.c.id, _history.c.event, _history.c.at).where(
     _history.c.endpoint == bindparam("endpoint")
+)
+_LABELS_OF: Final = select(*(_tables.labels.c[name] for name in ("due", "id", "label"))).where(
+    _tables.labels.c.endpoint == bindparam("endpoint")
 )
 
 Wrap = Callable[[TimeoutStore], TimeoutStore]
@@ -55,6 +59,10 @@ class Subject:
 
     def history(self) -> list[tuple[str, str, Micros]] | None:
         """Return (id, event, at) of all history there is; None where it keeps no ids."""
+        return None
+
+    def labels(self) -> list[tuple[Micros, str, str]] | None:
+        """Return (due, id, label) of all rows of labels; None where labels have no rows."""
         return None
 
     def _made(self, process: int) -> TimeoutStore:
@@ -111,6 +119,11 @@ class SqlSubject(Subject):
         with self._processes.installed.database.read() as connection:
             rows = connection.execute(_HISTORY_OF, {"endpoint": self.endpoint})
             return [(row.id, row.event, row.at) for row in rows]
+
+    def labels(self) -> list[tuple[Micros, str, str]]:
+        with self._processes.installed.database.read() as connection:
+            rows = connection.execute(_LABELS_OF, {"endpoint": self.endpoint})
+            return [(row.due, row.id, row.label) for row in rows]
 
     def _plain(self, process: int) -> TimeoutStore:
         return self._processes.persistences[process].timeouts(self.endpoint, self.clock)

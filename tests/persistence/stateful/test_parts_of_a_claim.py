@@ -32,8 +32,7 @@ def machine(request: pytest.FixtureRequest, unique: str) -> Iterator[StoreMachin
 def test_the_rest_of_a_claim_is_left_while_its_first_key_is_locked(
     machine: StoreMachine, names: str
 ) -> None:
-    orders = [(name, 0, None, OnConflict.KEEP, b"1") for name in names]
-    machine.timeouts_are_stored(0, list(orders))
+    machine.timeouts_are_stored(0, [(name, 0, None, OnConflict.KEEP, b"1", ()) for name in names])
     machine.due_ones_are_claimed(0, 100)
     machine.a_chunk_is_locked(0, 0, "rest")
     machine.a_chunk_is_locked(1, 0, "first")

@@ -25,10 +25,12 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.persistence.memory_store import MemoryContents, MemoryTimeoutStore
+from timeoutmgr.persistence.memory_insight import MemoryContents
+from timeoutmgr.persistence.memory_store import MemoryTimeoutStore
 from timeoutmgr.persistence.sql.batch_writes import BatchWrites
 from timeoutmgr.persistence.sql.claim import claimer as claiming
 from timeoutmgr.persistence.sql.insert import TimeoutInsert
+from timeoutmgr.persistence.sql.labels import LabelRows
 
 
 class Wrong(MemoryTimeoutStore):
@@ -233,10 +235,20 @@ def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimeoutInsert, "_one_by_one", lambda *_: ())
 
 
+def labels_outlive_their_timeouts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LabelRows, "remove", lambda *_: None)
+
+
+def labels_stay_where_they_were_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LabelRows, "move", lambda *_: None)
+
+
 IN_SQL: Final[tuple[Patch, ...]] = (
     no_tombstone_is_set,
     dead_owners_keep_their_claims,
     all_owners_seem_dead,
     claims_are_not_looked_at,
     a_batch_with_an_old_id_is_dropped,
+    labels_outlive_their_timeouts,
+    labels_stay_where_they_were_stored,
 )

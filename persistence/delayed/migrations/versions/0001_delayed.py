@@ -6,10 +6,10 @@ Every step can be run again: MySQL commits each DDL statement by itself.
 from typing import Any, Final
 
 from alembic import op
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table
 from sqlalchemy.dialects import mysql
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0001"
@@ -18,7 +18,7 @@ branch_labels = None
 depends_on = None
 
 _WORD: Final[KeyText] = KeyText(255)
-_LONG = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+_LONG = LONG_TEXT.with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 _BLOB = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _CLUSTERED: Final[dict[str, Any]] = {
     "mysql_engine": "InnoDB",

@@ -1,8 +1,8 @@
 """The marker of the endpoint, which the broker of its queues bears too."""
 
-from sqlalchemy import Column, MetaData, SmallInteger, Table, Text
+from sqlalchemy import Column, MetaData, SmallInteger, Table
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0002"
@@ -20,7 +20,7 @@ def upgrade() -> None:
             MetaData(schema=attributes["schema"]),
             Column("endpoint", KeyText(255), primary_key=True),
             Column("marker", KeyText(64)),
-            Column("broker", Text()),
+            Column("broker", LONG_TEXT),
             Column("marker_confirmed", SmallInteger(), nullable=False, server_default="0"),
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",

@@ -15,13 +15,12 @@ from sqlalchemy import (
     MetaData,
     SmallInteger,
     Table,
-    Text,
     text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import UserDefinedType
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import create_missing
 
 revision = "0001"
@@ -30,7 +29,7 @@ branch_labels = None
 depends_on = None
 
 _WORD: Final[KeyText] = KeyText(255)
-_LONG = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+_LONG = LONG_TEXT.with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 _BLOB = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _SEQUENCE = BigInteger().with_variant(Integer(), "sqlite")
 _INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}

@@ -3,10 +3,10 @@
 Every step can be run again: MySQL commits each DDL statement by itself.
 """
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table
 from sqlalchemy.dialects import mysql
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0003"
@@ -14,7 +14,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-_LONG = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+_LONG = LONG_TEXT.with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 
 def upgrade() -> None:

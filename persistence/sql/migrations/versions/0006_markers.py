@@ -1,8 +1,8 @@
 """The marker beside each endpoint, which the broker of its queues bears too."""
 
-from sqlalchemy import Column, MetaData, SmallInteger, Table, Text
+from sqlalchemy import Column, MetaData, SmallInteger, Table
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0006"
@@ -17,6 +17,6 @@ def upgrade() -> None:
     add_missing_columns(
         Table(f"{attributes['prefix']}endpoints", MetaData(schema=attributes["schema"])),
         Column("marker", KeyText(64)),
-        Column("broker", Text()),
+        Column("broker", LONG_TEXT),
         Column("marker_confirmed", SmallInteger(), nullable=False, server_default="0"),
     )

@@ -1,7 +1,8 @@
 """The channel of each event in the history: by which way the order came that caused it."""
 
-from sqlalchemy import Column, MetaData, Table, Text
+from sqlalchemy import Column, MetaData, Table
 
+from timeoutmgr.database.texts import LONG_TEXT
 from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0008"
@@ -15,5 +16,5 @@ def upgrade() -> None:
     attributes = revision_attributes()
     add_missing_columns(
         Table(f"{attributes['prefix']}timeout_history", MetaData(schema=attributes["schema"])),
-        Column("channel", Text()),
+        Column("channel", LONG_TEXT),
     )

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, MetaData, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Column, MetaData, SmallInteger, Table
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import LONG_TEXT, KeyText
 from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0010"
@@ -25,7 +25,7 @@ def upgrade() -> None:
             MetaData(schema=attributes["schema"]),
             Column("endpoint", _WORD, primary_key=True),
             Column("name", _WORD, primary_key=True),
-            Column("every", Text(), nullable=False),
+            Column("every", LONG_TEXT, nullable=False),
             Column("configured_at", BigInteger(), nullable=False),
             Column("done_until", BigInteger()),
             Column("run_due", BigInteger()),

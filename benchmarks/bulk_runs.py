@@ -1,0 +1,162 @@
+"""A bulk shift beside a running drain, and the answers of a store with millions of rows.
+
+The shift: its rate, its undo, and how late the drain beside it gets. The answers: 95th percentiles
+of counts, pages and statistics, of a filter that matches nothing too.
+"""
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from statistics import median
+
+from harness import pending
+from harness.destination import Destination
+from harness.figures import say
+from harness.messages import DAY, SECOND, delayed, fill, micros
+from harness.report import Report, options, parsed
+from harness.servers import connect, servers
+from harness.workers import Spec, Worker, installed
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange, BulkRun
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.persistence import SqlPersistence
+
+RATE = 1_000
+_LEAD = 3 * SECOND
+_BY = ChangedBy(channel="api", actor="benchmark", reason="benchmark")
+_HISTORY = f"""
+INSERT INTO {pending.PREFIX}timeout_history
+    (id, event, at, due, endpoint, destination, attempt, node)
+SELECT gen_random_uuid()::text, 'dispatched', %(at)s - n * 1000, %(at)s - n * 1000 - 5000,
+    %(endpoint)s, 'destination', 0, 'node'
+FROM generate_series(1, %(count)s) n
+"""
+_ANSWERS = 40
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--pending", type=int, help="pending timeouts (10,000,000; quick 200,000)")
+    parser.add_argument("--shifted", type=int, help="timeouts to shift (1,000,000; quick 50,000)")
+    parser.add_argument("--only", choices=["answers", "shift"])
+    given = parsed(parser, count=20, quick=4)
+    given.pending = given.pending or (200_000 if given.quick else 10_000_000)
+    given.shifted = given.shifted or (50_000 if given.quick else 1_000_000)
+    with servers("postgres", "rabbitmq") as running:
+        report = Report("Bulk runs and answers", {"seconds": given.count, **running.settings})
+        with installed(running["rabbitmq"], running["postgres"], profile=given.profile) as spec:
+            if given.only in (None, "shift"):
+                shift(spec, given, report)
+            if given.only in (None, "answers"):
+                answers(spec, given, report)
+    report.give(given)
+
+
+def shift(spec: Spec, given: argparse.Namespace, report: Report) -> None:
+    """Shift and undo beside a drain, and compare its lateness with the same drain alone."""
+    alone, beside, rates, undone = [], [], [], []
+    for number in range(given.rounds):
+        pending.clear(spec.persistence)
+        alone.append(drain(spec, given.count, lambda: None))
+        pending.clear(spec.persistence)
+        pending.load(spec.persistence, pending.far_future(spec.name, given.shifted))
+        found: list[float] = []
+        beside.append(drain(spec, given.count, lambda found=found: found.extend(shifted(spec))))
+        rates.append(found[0])
+        undone.append(found[1])
+        say(
+            f"round {number + 1}: {found[0]:,.0f} shifted a second, {found[1]:,.0f} undone; p99 "
+            f"{alone[-1]:.1f} ms alone, {beside[-1]:.1f} ms beside"
+        )
+    report.bar(f"timeouts shifted a second, of {given.shifted:,}", median(rates), 5_000)
+    report.bar("timeouts undone a second", median(undone), 5_000)
+    ratio = median(beside) / median(alone)
+    report.bar("p99 lateness, beside the shift and alone", ratio, 1.5, at_most=True)
+    report.notes.append(f"p99 alone: {median(alone):.1f} ms.")
+
+
+def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
+    """Return the p99 lateness of a drain at RATE, while *work* runs."""
+    count = RATE * seconds
+    thread = threading.Thread(target=work)
+    with Worker(spec) as worker, Destination(spec.transport, spec.destination, count + 1) as there:
+        due = micros() + _LEAD
+        waiting = pending.Pending(
+            endpoint=spec.name,
+            destination=spec.destination,
+            count=count,
+            due=due,
+            over=seconds * SECOND,
+        )
+        pending.load(spec.persistence, waiting)
+        # Stored past the queue, so that the poller has to be told of it.
+        fill(spec.transport, [delayed(spec.name, spec.destination, due)])
+        thread.start()
+        worker.measure("timeouts_dispatched", RATE)
+        late = sorted(there.arrivals().lateness())
+        thread.join()
+    return late[int(0.99 * (len(late) - 1))]
+
+
+def shifted(spec: Spec) -> tuple[float, float]:
+    """Shift all timeouts that are due from tomorrow on, and undo it; return the two rates."""
+    with closing(SqlPersistence(spec.persistence)) as persistence:
+        store = persistence.timeouts(spec.name, SystemClock())
+        bulk = Timeouts(store, lambda due: None).bulk
+        change = BulkChange(action=BulkAction.SHIFT, by=2 * 3_600 * SECOND)
+        run = store.plan(TimeoutFilter(due_from=micros() + DAY // 2), change, _BY).run
+        return _rate(bulk.apply, run), _rate(bulk.undo, run)
+
+
+def _rate(work: Callable[..., BulkRun], run: BulkRun) -> float:
+    began = time.monotonic()
+    done = work(run.id, by=_BY)
+    assert done.changed == run.selected, f"{done.left} were left"
+    return done.selected / (time.monotonic() - began)
+
+
+def answers(spec: Spec, given: argparse.Namespace, report: Report) -> None:
+    """Measure answers beside many pending rows and twice as many rows of history."""
+    pending.clear(spec.persistence)
+    pending.load(spec.persistence, pending.far_future(spec.name, given.pending))
+    with connect(spec.persistence) as connection:
+        values = {"endpoint": spec.name, "at": micros(), "count": 2 * given.pending}
+        connection.execute(_HISTORY, values)
+        connection.execute(f"ANALYZE {pending.PREFIX}timeout_history")
+    with closing(SqlPersistence(spec.persistence)) as persistence:
+        store = persistence.timeouts(spec.name, SystemClock())
+        nothing = TimeoutFilter(destination="nobody")
+        asked: dict[str, Callable[[], object]] = {
+            "statistics": store.statistics,
+            "count of all": lambda: store.count_in_bounds(TimeoutFilter()),
+            "count of a destination": lambda: store.count_in_bounds(
+                TimeoutFilter(destination=f"{spec.name}.destination")
+            ),
+            "count of nothing": lambda: store.count_in_bounds(nothing),
+            "page of nothing": lambda: store.list_in_bounds(nothing),
+            "page of all": lambda: store.list_in_bounds(TimeoutFilter()),
+            "pauses": store.pauses,
+        }
+        for name, ask in asked.items():
+            value = _p95(ask)
+            say(f"{name}: {value:.1f} ms")
+            report.bar(f"{name}, ms p95 of {given.pending:,} pending", value, 100, at_most=True)
+
+
+def _p95(ask: Callable[[], object]) -> float:
+    ask()
+    took = []
+    for _ in range(_ANSWERS):
+        began = time.monotonic()
+        ask()
+        took.append((time.monotonic() - began) * 1_000)
+    return sorted(took)[int(0.95 * (_ANSWERS - 1))]
+
+
+if __name__ == "__main__":
+    main()

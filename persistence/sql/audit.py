@@ -1,0 +1,166 @@
+"""The audit in a SQL database: rows that are only inserted, in chains of hashes.
+
+A chain has one writer at a time, so that no transaction waits for another. A process takes a chain
+of its own for each open transaction, and goes on with it once that has committed. A chain whose
+transaction was undone, or whose commit was not answered, is not used again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as fields_of_class
+from typing import Final
+from uuid import uuid4
+
+from sqlalchemy import Connection, insert, select
+
+from timeoutmgr.contracts.audit import (
+    AuditCheck,
+    AuditEntry,
+    AuditRecord,
+    AuditVerdict,
+    to_text,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.commits import after_commit
+
+from .context import StoreContext
+
+_PAGE: Final = 5_000
+_NAMES: Final = [field.name for field in fields_of_class(AuditRecord)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A chain at its head; *number* is the number of its next row."""
+
+    name: str
+    number: int
+    head: str
+
+
+class Audit:
+    """Writes and reads the audit of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._free: list[_Chain] = []
+        audit = context.tables.audit
+        self._mine = audit.c.endpoint == context.endpoint
+        self._insert = insert(audit)
+        self._newest = (
+            select(audit.c.hash)
+            .where(self._mine)
+            .order_by(audit.c.at.desc(), audit.c.chain, audit.c.number.desc())
+            .limit(1)
+        )
+
+    def write(self, connection: Connection, entry: AuditEntry) -> None:
+        """Insert *entry* in the transaction of the change that it tells of."""
+        chain = self._next_chain(connection)
+        row = self._record(connection, chain, entry)
+        row = replace(row, hash=row.digest())
+        connection.execute(self._insert, asdict(row))
+        reach("audit.written")
+        next_row = _Chain(chain.name, chain.number + 1, row.hash)
+        after_commit(connection, self._giving_back(next_row))
+
+    def write_alone(self, entry: AuditEntry) -> None:
+        """Insert *entry* in a transaction of its own."""
+        self._context.database.run(lambda connection: self.write(connection, entry))
+
+    def newest(self, limit: int, run_id: str | None) -> list[AuditRecord]:
+        """Return the newest rows, the oldest first."""
+        audit = self._context.tables.audit
+        conditions = [self._mine, *([] if run_id is None else [audit.c.run_id == run_id])]
+        statement = (
+            select(*(audit.c[name] for name in _NAMES))
+            .where(*conditions)
+            .order_by(audit.c.at.desc(), audit.c.chain.desc(), audit.c.number.desc())
+            .limit(limit)
+        )
+        with self._context.database.read() as connection:
+            rows = connection.execute(statement).all()
+        return [AuditRecord(**row._mapping) for row in reversed(rows)]
+
+    def verify(self, heads: Mapping[str, tuple[int, str]]) -> AuditVerdict:
+        """Check all rows, page by page."""
+        audit, check = self._context.tables.audit, AuditCheck(heads)
+        chain, number = "", -1
+        with self._context.database.read() as connection:
+            while True:
+                behind = (audit.c.chain > chain) | (
+                    (audit.c.chain == chain) & (audit.c.number > number)
+                )
+                statement = (
+                    select(*(audit.c[name] for name in _NAMES))
+                    .where(self._mine, behind)
+                    .order_by(audit.c.chain, audit.c.number)
+                    .limit(_PAGE)
+                )
+                page = [AuditRecord(**row._mapping) for row in connection.execute(statement)]
+                for record in page:
+                    check.add(record)
+                if len(page) < _PAGE:
+                    break
+                chain, number = page[-1].chain, page[-1].number
+            check.found(self._existing(connection, list(check.wanted())))
+        return check.verdict()
+
+    def _existing(self, connection: Connection, hashes: Sequence[str]) -> list[str]:
+        hash_ = self._context.tables.audit.c.hash
+        found: list[str] = []
+        for start in range(0, len(hashes), 500):
+            some = select(hash_).where(self._mine, hash_.in_(hashes[start : start + 500]))
+            found += set(connection.execute(some).scalars())
+        return found
+
+    def _record(self, connection: Connection, chain: _Chain, entry: AuditEntry) -> AuditRecord:
+        return AuditRecord(
+            chain=chain.name,
+            number=chain.number,
+            at=self._context.now(connection),
+            endpoint=self._context.endpoint,
+            actor=actor_of(self._context, entry.by.actor),
+            role=entry.by.role,
+            channel=entry.by.channel,
+            action=entry.action,
+            selection=to_text(entry.selection),
+            dry_run=int(entry.dry_run),
+            expected=entry.expected,
+            changed=entry.changed,
+            outcome=entry.outcome.value,
+            run_id=entry.run_id,
+            reason=entry.by.reason,
+            previous_hash=chain.head,
+        )
+
+    def _next_chain(self, connection: Connection) -> _Chain:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        # Its first row has the hash of the newest row: a chain that is removed whole is missed.
+        return _Chain(uuid4().hex, 0, connection.execute(self._newest).scalar() or "")
+
+    def _giving_back(self, chain: _Chain) -> Callable[[], None]:
+        def give_back() -> None:
+            with self._lock:
+                self._free.append(chain)
+
+        return give_back
+
+
+def actor_of(context: StoreContext, given: str | None) -> str:
+    """Return the *given* actor, or the user of this process at its host."""
+    if given is not None:
+        return given
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{context.node}"

@@ -1,0 +1,464 @@
+"""Answers about stored timeouts whose cost is bounded, however many timeouts there are."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, select
+
+from timeoutmgr.contracts import (
+    ClaimReport,
+    Count,
+    GroupBy,
+    Groups,
+    HistoryCursor,
+    HistoryEntry,
+    HistoryFilter,
+    HistoryPage,
+    InFlightReport,
+    Key,
+    Load,
+    LoadWindow,
+    Overdue,
+    Page,
+    StoreStatistics,
+    TimeoutDetails,
+    TimeoutFilter,
+    TimeoutState,
+)
+from timeoutmgr.contracts.insight import MOST_CLAIMS
+from timeoutmgr.contracts.reports import COUNTED, DAY, LOOKED_AT, RECENT, percentile
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, enclosed_types
+
+from .context import StoreContext
+from .estimates import LoadEstimate
+from .queries import OF_AN_EVENT, TimeoutQueries
+from .rows import from_placed_row, up_to
+from .walks import Conditions, IndexChoice, Walk, begins
+
+_PREFIXED: Final = 100
+"""Maximum number of ids with one prefix that are looked up one by one."""
+
+
+class StoreInsight(TimeoutQueries):
+    """Implements :class:`timeoutmgr.contracts.Insight`."""
+
+    def __init__(self, context: StoreContext) -> None:
+        super().__init__(context)
+        self._estimates = LoadEstimate(context)
+
+    # --- counts and pages -------------------------------------------------------------------
+
+    def count_in_bounds(self, which: TimeoutFilter) -> Count:
+        """Return how many match; no more rows are read than the bounds allow."""
+        with self._context.database.read() as connection:
+            return self._count_in_bounds(connection, which)
+
+    def _count_in_bounds(
+        self, connection: Connection, which: TimeoutFilter, parked: Sequence[Micros] = ()
+    ) -> Count:
+        """Count the matches of *which* but for those at the places *parked*."""
+        walks = self._walks.of(which, self._index_choice(connection, which))
+        if parked:
+            walks = [walk.tested(walk.at.c.due.not_in(parked)) for walk in walks]
+        counts = [self._count(connection, walk) for walk in walks]
+        number = sum(count.number for count in counts)
+        exact = number <= COUNTED and all(count.exact for count in counts)
+        return Count(min(number, COUNTED), exact)
+
+    def _count(self, connection: Connection, walk: Walk) -> Count:
+        """Count the matches of *walk* among its first LOOKED_AT rows, up to COUNTED."""
+        if walk.tests:
+            return self._count_tested(connection, walk)
+        some = select(*walk.order).where(*walk.along).limit(COUNTED + 1).subquery()
+        found = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        return Count(min(found, COUNTED), exact=found <= COUNTED)
+
+    def _count_tested(self, connection: Connection, walk: Walk) -> Count:
+        """Count the rows of *walk* that pass its tests, in one pass that ends behind COUNTED."""
+        due, id_ = walk.order
+        first = (
+            select(_flag(walk.tests), due.label("due"), id_.label("id"))
+            .where(*walk.along)
+            .order_by(due, id_)
+            .limit(LOOKED_AT + 1)
+            .subquery()
+        )
+        number = func.row_number().over(order_by=(first.c.due, first.c.id)).label("number")
+        rows = select(first.c.hit, number).subquery()
+        # The row behind the last that is looked at says that there are more.
+        is_behind = rows.c.number > LOOKED_AT
+        some = select(rows.c.number).where((rows.c.hit == 1) | is_behind).limit(COUNTED + 1)
+        found = some.subquery()
+        hits = func.coalesce(func.sum(case((found.c.number <= LOOKED_AT, 1), else_=0)), 0)
+        counted = select(hits, func.coalesce(func.max(found.c.number), 0)).select_from(found)
+        number_of_hits, last = map(int, connection.execute(counted).one())
+        exact = number_of_hits <= COUNTED and last <= LOOKED_AT
+        return Count(min(number_of_hits, COUNTED), exact)
+
+    def list_in_bounds(
+        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
+    ) -> Page:
+        """Return a page in the order of keys; no more rows are read than LOOKED_AT."""
+        timeouts = self._context.tables.timeouts
+        with self._context.database.read() as connection:
+            rows, end = self._rows(connection, timeouts.c, which, limit, after)
+        return Page([from_placed_row(row) for row in rows], searched_to=end)
+
+    def _rows(
+        self,
+        connection: Connection,
+        columns: Any,
+        which: TimeoutFilter,
+        limit: int,
+        after: Key | None,
+    ) -> tuple[list[Any], Key | None]:
+        """Return *columns* of the first *limit* matches, and where the search ended before."""
+        found: list[Any] = []
+        for walk in self._walks.of(which, self._index_choice(connection, which), after):
+            # Before the rows: rows that are dispatched meanwhile must not move the end on.
+            end = self._end(connection, walk) if walk.tests else None
+            behind = [] if end is None else [up_to(*walk.order, end.due, end.id)]
+            page = select(*columns).where(*walk.matching, *behind).order_by(*walk.order)
+            found += connection.execute(page.limit(limit - len(found))).all()
+            if len(found) == limit:
+                return found, None
+            if end is not None:
+                return found, end
+        return found, None
+
+    def _end(self, connection: Connection, walk: Walk) -> Key | None:
+        """Return the key of the last row to look at; None if there are no rows behind it."""
+        in_order = select(*walk.order).where(*walk.along).order_by(*walk.order)
+        last = connection.execute(in_order.offset(LOOKED_AT - 1).limit(2)).all()
+        return Key(*last[0]) if len(last) > 1 else None
+
+    def _index_choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
+        """Return how to walk to *which*: by an index, unless it finds more than can be read."""
+        return IndexChoice(
+            by_saga=which.saga_id is None
+            or self._are_few(connection, self._walks.of_saga(which.saga_id)),
+            waiting_apart=which.due_before is None
+            or self._are_few(connection, self._walks.waiting_before(which.due_before)),
+            keys=None
+            if which.id_prefix is None
+            else self._keys_of_prefix(connection, which.id_prefix),
+        )
+
+    def _are_few(self, connection: Connection, conditions: Conditions) -> bool:
+        timeouts = self._context.tables.timeouts
+        some = select(timeouts.c.due).where(*conditions).limit(LOOKED_AT + 1).subquery()
+        counted = select(func.count()).select_from(some)
+        return bool(connection.execute(counted).scalar_one() <= LOOKED_AT)
+
+    def _keys_of_prefix(self, connection: Connection, prefix: str) -> Sequence[Key] | None:
+        """Return the pending keys whose ids begin with *prefix*; None if there are many ids."""
+        keys = self._context.tables.keys
+        some = select(keys.c.due, keys.c.id, keys.c.state).where(
+            keys.c.endpoint == self._context.endpoint, *begins(keys.c.id, prefix)
+        )
+        found = connection.execute(some.limit(_PREFIXED + 1)).all()
+        if len(found) > _PREFIXED:
+            return None
+        return [Key(row.due, row.id) for row in found if row.state == TimeoutState.PENDING.value]
+
+    # --- groups and load --------------------------------------------------------------------
+
+    def groups(
+        self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
+    ) -> Groups:
+        """Return the numbers of the earliest *limit* matches behind *after*."""
+        timeouts = self._context.tables.timeouts
+        value = timeouts.c.destination if by is GroupBy.DESTINATION else timeouts.c.headers
+        with self._context.database.read() as connection:
+            columns = [value.label("value"), timeouts.c.due, timeouts.c.id]
+            rows, end = self._rows(connection, columns, which, limit, after)
+        values = (row.value for row in rows)
+        named = values if by is GroupBy.DESTINATION else map(_type_of, values)
+        return Groups(Counter(named), searched_to=end)
+
+    def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
+        """Return how many timeouts are tried in each bucket of *window*."""
+        walk = self._of_window(window.start, window.end, destination)
+        bucket = (walk.at.c.due - window.start) // window.width
+        first = (
+            select(bucket.label("bucket"), _flag(walk.tests))
+            .where(*walk.along)
+            .order_by(*walk.order)
+            .limit(LOOKED_AT + 1)
+            .subquery()
+        )
+        numbers = select(first.c.bucket, func.count(), func.sum(first.c.hit))
+        with self._context.database.read() as connection:
+            now = self._context.now(connection)
+            found = connection.execute(numbers.group_by(first.c.bucket)).all()
+            hits = {int(bucket): int(hit) for bucket, _, hit in found}
+            counts = [Count(hits.get(no, 0)) for no in range(window.buckets)]
+            if sum(read for _, read, _ in found) > LOOKED_AT:
+                # In order: the buckets before the last are read to their ends.
+                begun = max(hits)
+                rest = window.behind(begun)
+                counts[begun:] = self._estimates.counts(
+                    connection, rest, destination
+                ) or self._by_bucket(connection, rest, destination)
+            return Load(window, counts, now)
+
+    def _by_bucket(
+        self, connection: Connection, window: LoadWindow, destination: str | None
+    ) -> list[Count]:
+        """Count each bucket by itself, up to its share of LOOKED_AT."""
+        share = max(1, LOOKED_AT // window.buckets)
+        starts = (window.start + no * window.width for no in range(window.buckets))
+        return [
+            self._share(connection, self._of_window(at, at + window.width, destination), share)
+            for at in starts
+        ]
+
+    def _share(self, connection: Connection, walk: Walk, share: int) -> Count:
+        first = select(_flag(walk.tests)).where(*walk.along).order_by(*walk.order)
+        some = first.limit(share + 1).subquery()
+        numbers = select(func.count(), func.coalesce(func.sum(some.c.hit), 0)).select_from(some)
+        read, found = connection.execute(numbers).one()
+        return Count(min(int(found), share), exact=read <= share)
+
+    def _of_window(self, start: Micros, end: Micros, destination: str | None) -> Walk:
+        timeouts = self._context.tables.timeouts
+        span = [timeouts.c.due >= start, timeouts.c.due < end]
+        tests = [] if destination is None else [timeouts.c.destination == destination]
+        return Walk(timeouts, [timeouts.c.endpoint == self._context.endpoint, *span], tests)
+
+    # --- one timeout, overdue, in flight, history -------------------------------------------
+
+    def details(self, timeout_id: str, *, events: int = 100) -> TimeoutDetails | None:
+        """Return what is known of an id; its state and its claim are of one moment."""
+        found = self.find(timeout_id)
+        if found is None:
+            return None
+        state, timeout = found
+        claims = () if timeout is None else self._claims_over(timeout.key)
+        return TimeoutDetails(
+            id=timeout_id,
+            state=state,
+            timeout=timeout,
+            claim=next(iter(claims), None),
+            events=self.history(timeout_id, limit=events),
+        )
+
+    def overdue(self, before: Micros) -> Overdue:
+        """Return the timeouts that were due before an instant."""
+        with self._context.database.read() as connection:
+            parked = self._places_of_parked(connection)
+            oldest = self._oldest_due(connection, parked)
+            if oldest is None or oldest >= before:
+                return Overdue(Count(0), None)
+            which = TimeoutFilter(due_before=before)
+            return Overdue(self._count_in_bounds(connection, which, parked), oldest)
+
+    def in_flight(self) -> InFlightReport:
+        """Return the claims that hold now."""
+        with self._context.database.read() as connection:
+            now = self._context.now(connection)
+            return InFlightReport(self._claimed(connection, now), self._claims(connection, now))
+
+    def _claimed(self, connection: Connection, now: Micros) -> int:
+        claims = self._context.tables.claims
+        size = select(func.coalesce(func.sum(claims.c.size), 0)).where(*self._holding(now))
+        return int(connection.execute(size).scalar_one())
+
+    def _claims_over(self, key: Key) -> Sequence[ClaimReport]:
+        claims = self._context.tables.claims.c
+        covers = [
+            claims.from_due <= key.due,
+            (claims.from_due < key.due) | (claims.from_id <= key.id),
+            claims.to_due >= key.due,
+            (claims.to_due > key.due) | (claims.to_id >= key.id),
+        ]
+        with self._context.database.read() as connection:
+            return self._claims(connection, self._context.now(connection), covers)
+
+    def _claims(
+        self, connection: Connection, now: Micros, also: Conditions | None = None
+    ) -> list[ClaimReport]:
+        claims = self._context.tables.claims.c
+        held = select(*(each for each in claims if each.name in _OF_A_CLAIM))
+        held = held.where(*self._holding(now), *(also or []))
+        held = held.order_by(claims.from_due, claims.from_id, claims.token).limit(MOST_CLAIMS)
+        return [
+            ClaimReport(
+                token=row.token,
+                # Without the mark of its session lock: as a process names itself.
+                owner=row.owner.rpartition("#")[0] or row.owner,
+                size=row.size,
+                first=Key(row.from_due, row.from_id),
+                last=Key(row.to_due, row.to_id),
+                until=row.claimed_until,
+            )
+            for row in connection.execute(held)
+        ]
+
+    def _holding(self, now: Micros) -> Conditions:
+        claims = self._context.tables.claims.c
+        return [claims.endpoint == self._context.endpoint, claims.claimed_until > now]
+
+    def events(
+        self, which: HistoryFilter, *, limit: int = 100, after: HistoryCursor | None = None
+    ) -> HistoryPage:
+        """Return a page of the history, newest first; no more events are read than LOOKED_AT."""
+        history = self._context.tables.history.c
+        tests = [
+            column == value
+            for column, value in (
+                (history.event, which.event),
+                (history.destination, which.destination),
+            )
+            if value is not None
+        ]
+        along, order = (
+            self._events_along(which, after),
+            (history.at.desc(), history.sequence.desc()),
+        )
+        newest = select(history.at, history.sequence).where(*along).order_by(*order)
+        columns = [history[name] for name in OF_AN_EVENT]
+        with self._context.database.read() as connection:
+            last = connection.execute(newest.offset(LOOKED_AT - 1).limit(2)).all() if tests else []
+            end = HistoryCursor(*last[0]) if len(last) > 1 else None
+            within = [] if end is None else [_not_older(history, end)]
+            page = select(*columns, history.sequence).where(*along, *tests, *within)
+            rows = connection.execute(page.order_by(*order).limit(limit)).all()
+        if len(rows) == limit:
+            end = HistoryCursor(rows[-1].at, rows[-1].sequence)
+        return HistoryPage([_event(row) for row in rows], next=end)
+
+    def _events_along(self, which: HistoryFilter, after: HistoryCursor | None) -> Conditions:
+        history = self._context.tables.history.c
+        along = [history.endpoint == self._context.endpoint]
+        if which.since is not None:
+            along.append(history.at >= which.since)
+        if which.before is not None:
+            along.append(history.at < which.before)
+        if after is not None:
+            is_older = (history.at < after.at) | (history.sequence < after.sequence)
+            along += [history.at <= after.at, is_older]
+        return along
+
+    # --- the numbers of ``timeoutmgr status`` -----------------------------------------------
+
+    def statistics(self) -> StoreStatistics:
+        """Return the numbers of ``timeoutmgr status``; outcomes are of the last 24 hours."""
+        with self._context.database.read() as connection:
+            now = self._context.now(connection)
+            pending = self._count_in_bounds(connection, TimeoutFilter())
+            parked = self._places_of_parked(connection)
+            due = self._count_in_bounds(connection, TimeoutFilter(due_before=now + 1), parked)
+            outcomes = self._outcomes(connection, now - DAY)
+            exact = {
+                "pending": pending.exact,
+                "due": due.exact,
+                "outcomes": sum(outcomes.values()) <= LOOKED_AT,
+            }
+            late = self._lateness(connection)
+            return StoreStatistics(
+                pending=pending.number,
+                due=due.number,
+                oldest_due=self._oldest_due(connection, parked),
+                claimed=self._claimed(connection, now),
+                outcomes=outcomes,
+                lateness_p50=percentile(late, 50),
+                lateness_p99=percentile(late, 99),
+                lateness_max=late[-1] if late else None,
+                at_least=frozenset(name for name, is_exact in exact.items() if not is_exact),
+            )
+
+    def _outcomes(self, connection: Connection, since: Micros) -> dict[str, int]:
+        history = self._context.tables.history
+        latest = (
+            select(history.c.event)
+            .where(history.c.endpoint == self._context.endpoint, history.c.at > since)
+            .order_by(history.c.at.desc())
+            .limit(LOOKED_AT + 1)
+            .subquery()
+        )
+        events = select(latest.c.event, func.count()).group_by(latest.c.event)
+        return {event: count for event, count in connection.execute(events)}
+
+    def _lateness(self, connection: Connection) -> list[int]:
+        """Return the lateness of the latest dispatches, ascending; few may be among many events."""
+        history = self._context.tables.history
+        events = select(history.c.at, history.c.due, history.c.event)
+        newest = (
+            events.where(history.c.endpoint == self._context.endpoint)
+            .order_by(history.c.at.desc())
+            .limit(LOOKED_AT)
+            .subquery()
+        )
+        dispatched = newest.c.event == TimeoutState.DISPATCHED.value
+        latest = select(newest.c.at, newest.c.due).where(dispatched).order_by(newest.c.at.desc())
+        return sorted(row.at - row.due for row in connection.execute(latest.limit(RECENT)))
+
+    def _places_of_parked(self, connection: Connection) -> Sequence[Micros]:
+        """Return the places of timeouts that pauses hold, ascending: none of these is late."""
+        pauses = self._context.tables.pauses
+        mine = pauses.c.endpoint == self._context.endpoint
+        return sorted(set(connection.execute(select(pauses.c.parked).where(mine)).scalars()))
+
+    def _oldest_due(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
+        """Return when the oldest timeout was due that no pause holds."""
+        found = (
+            self._first_place(connection, parked),
+            self._oldest_retried(connection, parked),
+        )
+        return min((due for due in found if due is not None), default=None)
+
+    def _first_place(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
+        """Return the first place of a timeout, of the gaps between the places *parked*."""
+        due = self._context.tables.timeouts.c.due
+        mine = self._context.tables.timeouts.c.endpoint == self._context.endpoint
+        for begin, end in zip([None, *parked], [*parked, None], strict=True):
+            gap = [*([] if begin is None else [due > begin]), *([] if end is None else [due < end])]
+            first = connection.execute(select(func.min(due)).where(mine, *gap)).scalar()
+            if first is not None:
+                return int(first)
+        return None
+
+    def _oldest_retried(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
+        """Return when the oldest timeout was due that waits for a try, and not for a resume."""
+        timeouts = self._context.tables.timeouts
+        # Of a million parked timeouts not all are read to find another one among them.
+        retried = (
+            select(timeouts.c.original_due, timeouts.c.due)
+            .where(
+                timeouts.c.endpoint == self._context.endpoint, timeouts.c.original_due.is_not(None)
+            )
+            .order_by(timeouts.c.original_due)
+            .limit(LOOKED_AT if parked else 1)
+            .subquery()
+        )
+        oldest = select(func.min(retried.c.original_due)).where(retried.c.due.not_in(parked))
+        found: Micros | None = connection.execute(oldest).scalar()
+        return found
+
+
+_OF_A_CLAIM: Final = frozenset(
+    {"token", "owner", "size", "from_due", "from_id", "to_due", "to_id", "claimed_until"}
+)
+
+
+def _flag(tests: Conditions) -> ColumnElement[int]:
+    """Return 1 for a row that passes *tests*, otherwise 0."""
+    return case((and_(*tests), 1), else_=0).label("hit") if tests else literal(1).label("hit")
+
+
+def _not_older(history: Any, end: HistoryCursor) -> ColumnElement[bool]:
+    newer: ColumnElement[bool] = (history.at > end.at) | (history.sequence >= end.sequence)
+    return and_(history.at >= end.at, newer)
+
+
+def _event(row: Any) -> HistoryEntry:
+    return HistoryEntry(**{name: row._mapping[name] for name in OF_AN_EVENT})
+
+
+def _type_of(stored: str) -> str | None:
+    types = enclosed_types(Message(id="stored", headers=json.loads(stored)))
+    return types[0] if types else None

@@ -1,0 +1,231 @@
+"""Cancels of all timeouts of a label or a saga, stored or still waiting in the manager's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, select, update
+from sqlalchemy.sql import FromClause
+
+from timeoutmgr.contracts import (
+    Cancelled,
+    CancelResult,
+    Key,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+)
+from timeoutmgr.contracts.audit import AuditEntry, ChangedBy
+from timeoutmgr.contracts.sagas import memory_of
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.routes import API
+
+from .audit import Audit
+from .commands import AT_ONCE, among_ids, free_rows
+from .context import StoreContext, lock_endpoint
+from .labels import LabelRows, of_label
+from .rows import PLACED, after, due_of, entry, from_placed, record
+from .sagas import ClearedSagas
+
+_BODY: Final = PLACED.index("body")
+_LOCKED: Final = (
+    *("due", "original_due", "id", "destination", "attempts", "run_id", "maybe_sent"),
+    *("hidden_by", "headers"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A cancel: the *conditions* of its rows of ``timeouts``, which stand in the order of *at*."""
+
+    which: TimeoutFilter
+    memory: str
+    conditions: Sequence[ColumnElement[bool]]
+    at: FromClause
+    sent_until: Micros
+    channel: str | None
+
+
+@dataclass(slots=True)
+class _Part:
+    """The timeouts of one transaction; *moved* says that one of them has another due time now."""
+
+    found: Sequence[Timeout]
+    met: dict[str, Cancelled] = field(default_factory=dict)
+    has_moved: bool = False
+
+
+class MassCancel:
+    """Cancels timeouts of one endpoint; ``SagaCommands`` explains the order of locks."""
+
+    def __init__(self, context: StoreContext, cleared: ClearedSagas, audit: Audit) -> None:
+        self._context = context
+        self._cleared = cleared
+        self._audit = audit
+        self._labels = LabelRows(context)
+        timeouts, keys = context.tables.timeouts, context.tables.keys
+        one_key = keys.c.endpoint == context.endpoint
+        self._keys = select(keys.c.id, keys.c.due, keys.c.state).where(
+            one_key, among_ids(context, keys.c.id)
+        )
+        self._close = (
+            update(keys)
+            .where(one_key, keys.c.id == bindparam("id_"))
+            .values(
+                state=TimeoutState.CANCELLED.value,
+                closed_at=bindparam("at_"),
+                maybe_sent=bindparam("sent_"),
+            )
+        )
+        self._one_row = (
+            timeouts.c.endpoint == context.endpoint,
+            timeouts.c.due == bindparam("due_"),
+            timeouts.c.id == bindparam("id_"),
+        )
+        self._rows = select(*(timeouts.c[name] for name in _LOCKED)).with_for_update(
+            skip_locked=True, of=timeouts
+        )
+
+    def cancel(
+        self, which: TimeoutFilter, sent_until: Micros, channel: str | None
+    ) -> list[Cancelled]:
+        """Cancel what *which* names; see FindsByLabels."""
+        order = self._order(which, sent_until, channel)
+        met: dict[str, Cancelled] = {}
+        while True:
+            behind, has_moved = None, False
+            while True:
+                part = self._run(order, behind)
+                met |= part.met
+                has_moved = has_moved or part.has_moved
+                if len(part.found) < AT_ONCE:
+                    break
+                behind = part.found[-1].key
+            if not has_moved:
+                return list(met.values())
+
+    def _order(self, which: TimeoutFilter, sent_until: Micros, channel: str | None) -> _Order:
+        memory, timeouts = memory_of(which), self._context.tables.timeouts
+        conditions: list[ColumnElement[bool]] = [timeouts.c.endpoint == self._context.endpoint]
+        at: FromClause = timeouts
+        if which.labels:
+            at = self._context.tables.labels
+            conditions += of_label(self._context, which.labels[0])
+        else:
+            conditions.append(timeouts.c.saga_id == which.saga_id)
+        return _Order(which, memory, conditions, at, sent_until, channel)
+
+    def _run(self, order: _Order, behind: Key | None) -> _Part:
+        return self._context.database.run(lambda connection: self._part(connection, order, behind))
+
+    def _part(self, connection: Connection, order: _Order, behind: Key | None) -> _Part:
+        """Cancel the first timeouts behind the key *behind*, and remember the cancel."""
+        self._cleared.lock(connection, alone=True)
+        part = _Part(self._found(connection, order, behind))
+        if part.found:
+            self._cancel(connection, order, part)
+        if part.found or behind is None:
+            self._audit.write(connection, _audited(order, part))
+        self._cleared.remember_cancel(connection, order.memory, order.sent_until, order.channel)
+        reach("changing.cancel_remembered")
+        return part
+
+    def _found(self, connection: Connection, order: _Order, behind: Key | None) -> list[Timeout]:
+        timeouts, at = self._context.tables.timeouts, order.at
+        columns = (timeouts.c[name] for name in PLACED if name != "body")
+        statement = select(*columns).where(*order.conditions).order_by(at.c.due, at.c.id)
+        if behind is not None:
+            statement = statement.where(after(at.c.due, at.c.id, behind.due, behind.id))
+        rows = connection.execute(statement.limit(AT_ONCE)).all()
+        return [from_placed((*row[:_BODY], b"", *row[_BODY:])) for row in rows]
+
+    def _cancel(self, connection: Connection, order: _Order, part: _Part) -> None:
+        by_key = {timeout.key: timeout for timeout in part.found}
+        rows, known = self._lock(connection, order, list(by_key))
+        free = free_rows(connection, self._context, [r for r in rows if Key(r.due, r.id) in by_key])
+        self._end(connection, free, order.channel)
+        for key, timeout in by_key.items():
+            state, due = known.get(key.id, (TimeoutState.CANCELLED.value, key.due))
+            if key in free:
+                result = CancelResult.MAYBE_SENT if free[key][1] else CancelResult.CANCELLED
+            elif state == TimeoutState.CANCELLED.value:
+                continue
+            elif due != key.due and state == TimeoutState.PENDING.value:
+                part.has_moved = True
+                continue
+            else:
+                result = CancelResult.TOO_LATE
+            part.met[key.id] = Cancelled(timeout, result)
+
+    def _lock(
+        self, connection: Connection, order: _Order, keys: list[Key]
+    ) -> tuple[Sequence[Row[Any]], dict[str, tuple[str, Micros]]]:
+        """Lock keys and rows; return the rows that are to be had, and the keys as they are now."""
+        given = {"ids": sorted(key.id for key in keys)}
+        if self._context.locks_what_it_reads:
+            lock_endpoint(connection, self._context)
+            one = self._rows.where(*self._one_row)
+            each = (connection.execute(one, {"due_": due, "id_": id_}).first() for due, id_ in keys)
+            rows = [row for row in each if row is not None]
+            return rows, self._known(connection, given, lock=False)
+        known = self._known(connection, given, lock=True)
+        rows = list(self._locked(connection, order, keys, given))
+        missing = len(rows) < len(keys)
+        if missing and self._context.database.dialect.row_locks:
+            # A claim locks rows too, for a moment, to mark them: see ``TimeoutCommands``.
+            lock_endpoint(connection, self._context)
+            rows = list(self._locked(connection, order, keys, given))
+        return rows, known
+
+    def _known(
+        self, connection: Connection, given: dict[str, Any], *, lock: bool
+    ) -> dict[str, tuple[str, Micros]]:
+        keys = self._context.tables.keys
+        statement = self._keys.order_by(keys.c.id).with_for_update() if lock else self._keys
+        return {row.id: (row.state, row.due) for row in connection.execute(statement, given)}
+
+    def _locked(
+        self, connection: Connection, order: _Order, keys: list[Key], given: dict[str, Any]
+    ) -> Sequence[Row[Any]]:
+        among = among_ids(self._context, self._context.tables.timeouts.c.id)
+        within = order.at.c.due.between(keys[0].due, keys[-1].due)
+        return connection.execute(self._rows.where(*order.conditions, within, among), given).all()
+
+    def _end(
+        self, connection: Connection, free: dict[Key, tuple[Row[Any], bool]], channel: str | None
+    ) -> None:
+        if not free:
+            return
+        at = self._context.now(connection)
+        closed = [
+            {"id_": key.id, "at_": at, "sent_": int(maybe_sent)}
+            for key, (_, maybe_sent) in sorted(free.items(), key=lambda one: one[0].id)
+        ]
+        execute_many(connection, self._close, closed)
+        reach("changing.key_cancelled")
+        remove = delete(self._context.tables.timeouts).where(*self._one_row)
+        execute_many(connection, remove, [{"due_": key.due, "id_": key.id} for key in free])
+        self._labels.remove(connection, [(key, row.headers) for key, (row, _) in free.items()])
+        reach("changing.row_cancelled")
+        entries = [
+            entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)
+            for row, _ in free.values()
+        ]
+        record(connection, self._context, "cancelled", entries, channel)
+        reach("changing.cancelled")
+
+
+def _audited(order: _Order, part: _Part) -> AuditEntry:
+    which = order.which
+    selection = {"labels": list(which.labels)} if which.labels else {"saga_id": which.saga_id}
+    cancelled = [one for one in part.met.values() if one.result is not CancelResult.TOO_LATE]
+    return AuditEntry(
+        action="cancel-where" if which.labels else "cancel-saga",
+        by=ChangedBy(channel=order.channel or API),
+        selection=selection,
+        changed=len(cancelled),
+    )

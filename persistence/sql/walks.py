@@ -1,0 +1,160 @@
+"""Walks through the timeouts of a filter: rows along an index, and conditions tested on each."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import ColumnElement, Table, and_, func, literal, or_, select
+from sqlalchemy.dialects.mysql import BINARY
+
+from timeoutmgr.contracts import Key, TimeoutFilter
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+
+from .context import StoreContext
+from .labels import has_labels, of_label
+from .rows import Col, after, at_each
+
+Conditions = list[ColumnElement[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A part of the matches: rows that an index finds *along* it, tested by *tests*.
+
+    The keys of the rows are columns of *at*, whose primary key has them in order.
+    """
+
+    at: Table
+    along: Conditions
+    tests: Conditions = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[Col, Col]:
+        """The columns that order the rows by key."""
+        return self.at.c.due, self.at.c.id
+
+    def tested(self, test: ColumnElement[bool]) -> "Walk":
+        """Return the walk with one more test of its rows."""
+        return replace(self, tests=[*self.tests, test])
+
+    @property
+    def matching(self) -> Conditions:
+        """All conditions."""
+        return [*self.along, *self.tests]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexChoice:
+    """Which indexes lead to the matches of a filter.
+
+    *by_saga*: along the index on sagas. *waiting_apart*: timeouts that wait for another try, and
+    were due before the end of the filter, in a walk of their own; otherwise the walk has no end.
+    *keys*: the pending keys of the ids that begin with the filter's prefix, if they are few.
+    """
+
+    by_saga: bool = True
+    waiting_apart: bool = True
+    keys: Sequence[Key] | None = None
+
+
+class Walks:
+    """Makes the walks of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._timeouts = context.tables.timeouts
+
+    def of(
+        self, which: TimeoutFilter, choice: IndexChoice, behind: Key | None = None
+    ) -> list[Walk]:
+        """Return walks that have each match of *which* behind the key *behind* once.
+
+        Each key of the second walk, if there are two, stands behind the keys of the first. A
+        timeout that waits for another try matches by when it was due, and stands elsewhere.
+        """
+        walk = self._whole(which, choice)
+        if behind is not None:
+            walk.along.append(after(*walk.order, behind.due, behind.id))
+        first = func.coalesce(self._timeouts.c.original_due, self._timeouts.c.due)
+        if which.due_from is not None:
+            walk.along.append(walk.at.c.due >= which.due_from)
+            walk.tests.append(first >= which.due_from)
+        if which.due_before is None:
+            return [walk]
+        if not choice.waiting_apart:
+            walk.tests.append(first < which.due_before)
+            return [walk]
+        in_place = replace(walk, along=[*walk.along, walk.at.c.due < which.due_before])
+        waiting = [*self._waiting(which.due_before), walk.at.c.due >= which.due_before]
+        return [in_place, replace(walk, along=[*walk.along, *waiting])]
+
+    def waiting_before(self, due: Micros) -> Conditions:
+        """Return the conditions of the timeouts that wait for a try, and were due before *due*."""
+        return [self._timeouts.c.endpoint == self._context.endpoint, *self._waiting(due)]
+
+    def of_saga(self, saga_id: str) -> Conditions:
+        """Return the conditions of the timeouts of a saga."""
+        timeouts = self._timeouts
+        return [timeouts.c.endpoint == self._context.endpoint, timeouts.c.saga_id == saga_id]
+
+    def _waiting(self, due: Micros) -> Conditions:
+        original = self._timeouts.c.original_due
+        return [original.is_not(None), original < due]
+
+    def _whole(self, which: TimeoutFilter, choice: IndexChoice) -> Walk:
+        """Return the walk of *which*, but for its due times."""
+        timeouts, context = self._timeouts, self._context
+        along = [timeouts.c.endpoint == context.endpoint]
+        tests: Conditions = []
+        if which.id is not None:
+            along += self._at(which.id)
+        if which.saga_id is not None:
+            (along if choice.by_saga else tests).append(timeouts.c.saga_id == which.saga_id)
+        if which.labels:
+            along += of_label(context, which.labels[0])
+            tests += has_labels(context, which.labels[1:])
+        if choice.keys is not None:
+            along.append(at_each(context, choice.keys))
+        elif which.id_prefix is not None:
+            tests += begins(timeouts.c.id, which.id_prefix)
+        if which.destination is not None:
+            tests.append(timeouts.c.destination == which.destination)
+        if which.message_type is not None:
+            tests.append(self._is_of_type(which.message_type))
+        return Walk(context.tables.labels if which.labels else timeouts, along, tests)
+
+    def _at(self, timeout_id: str) -> Conditions:
+        """Return the conditions of one id: the key says when it is due, and no index has ids."""
+        keys, endpoint = self._context.tables.keys, self._context.endpoint
+        due = select(keys.c.due).where(keys.c.endpoint == endpoint, keys.c.id == timeout_id)
+        timeouts = self._timeouts
+        return [timeouts.c.due == due.scalar_subquery(), timeouts.c.id == timeout_id]
+
+    def _is_of_type(self, full_name: str) -> ColumnElement[bool]:
+        """Return the condition that the header of types begins with *full_name*.
+
+        The headers are a text of JSON: behind the name stand the end of the text, the assembly, or
+        another type.
+        """
+        begun = f'"{headers.ENCLOSED_MESSAGE_TYPES}":{json.dumps(full_name)}'.removesuffix('"')
+        # The name alone first: most rows fail there.
+        ends = or_(*(self._has(begun + end) for end in ('"', ",", ";")))
+        return and_(self._has(begun), ends)
+
+    def _has(self, part: str) -> ColumnElement[bool]:
+        """Return the condition that the headers have *part*, in the same case everywhere."""
+        text, dialect = self._timeouts.c.headers, self._context.database.dialect.name
+        if dialect == "postgresql":
+            return func.strpos(text, part) > 0
+        if dialect == "mssql":
+            return func.charindex(part, text.collate("Latin1_General_BIN2")) > 0
+        if dialect in {"mysql", "mariadb"}:
+            return func.instr(text, literal(part).cast(BINARY)) > 0
+        return func.instr(text, part) > 0
+
+
+def begins(column: ColumnElement[str], prefix: str) -> Conditions:
+    """Return the conditions that a key text begins with *prefix*, as an index serves them."""
+    # Keys compare by their bytes everywhere, and no sign has greater bytes than the last.
+    return [column >= prefix, column < prefix + "\U0010ffff"]

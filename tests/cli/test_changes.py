@@ -1,0 +1,149 @@
+"""pause, resume, change, runs and audit from the shell."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.cli.programs import Folder, Program, wait_until
+
+
+@pytest.fixture
+def three(folder: Folder) -> list[str]:
+    """The ids of three stored timeouts of a saga, due in days."""
+    program: Program = folder.start("run", "--app", "app:config")
+    program.wait_for("runs")
+    ids = [
+        folder.run(
+            *("--json", "send", folder.endpoint, "Hello", "{}"),
+            *("--delay", f"{number}d", "--saga", "s"),
+        ).json()["id"]
+        for number in (1, 2, 3)
+    ]
+    wait_until(lambda: folder.run("--json", "list").json()["total"] == 3, "the timeouts are stored")
+    return ids
+
+
+def test_a_dry_run_is_applied_and_undone_and_the_audit_tells_of_each(
+    folder: Folder, three: list[str]
+) -> None:
+    before = folder.run("--json", "list").json()["timeouts"]
+    why = ("--reason", "billing is down")
+    plan = folder.run("--json", "change", "shift", "--by", "2h", "--saga", "s", "--dry-run", *why)
+    assert (plan.returncode, plan.json()["selected"]) == (0, 3), plan.stdout + plan.stderr
+    assert [each["id"] for each in plan.json()["samples"]] == three
+    run_id = plan.json()["id"]
+    assert folder.run("--json", "list").json()["timeouts"] == before
+
+    applied = folder.run("--json", "runs", "apply", run_id, *why)
+    moved = folder.run("--json", "list").json()["timeouts"]
+    undone = folder.run("--json", "runs", "undo", run_id, *why)
+    again = folder.run("--json", "runs", "undo", run_id, *why)
+
+    assert (applied.returncode, applied.json()["changed"]) == (0, 3)
+    assert [each["due"] for each in moved] != [each["due"] for each in before]
+    assert (undone.returncode, undone.json()["undone"]) == (0, 3)
+    assert folder.run("--json", "list").json()["timeouts"] == before
+    assert again.returncode == 2
+    assert "cannot be undone" in again.stdout
+    rows = folder.run("--json", "audit", "list").json()["audit"]
+    assert [(row["action"], row["outcome"]) for row in rows] == [
+        *(("shift", "done"), ("shift", "started"), ("shift", "done")),
+        *(("undo-shift", "started"), ("undo-shift", "done"), ("undo", "failed")),
+    ]
+    assert {(row["channel"], row["reason"]) for row in rows} == {("cli", "billing is down")}
+    assert folder.run("--json", "runs", "list").json()["runs"][0]["state"] == "undone"
+
+
+def test_a_cancel_exports_first_and_refuses_another_number(
+    folder: Folder, three: list[str]
+) -> None:
+    why = ("--reason", "withdrawn")
+    refused = folder.run("--json", "change", "cancel", "--all", "--expect", "2", *why)
+    assert refused.returncode == 2
+    assert folder.run("--json", "list").json()["total"] == 3
+
+    done = folder.run(
+        "--json", "change", "cancel", *three[:2], "--export", "out.jsonl", "--expect", "2", *why
+    )
+    nothing = folder.run("--json", "change", "cancel", "--saga", "other", *why)
+
+    assert (done.returncode, done.json()["changed"]) == (0, 2), done.stdout
+    lines = (folder.path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == three[:2]
+    assert nothing.returncode == 3
+    assert folder.run("--json", "list").json()["total"] == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("shift", "--all"),
+        ("cancel", "--all", "--by", "2h"),
+        ("cancel",),
+        ("cancel", "--all", "--saga", "s"),
+    ],
+)
+def test_a_change_without_its_values_or_selection_is_refused(
+    folder: Folder, given: tuple[str, ...]
+) -> None:
+    assert folder.run("change", *given, "--reason", "x").returncode == 2
+
+
+def test_a_pause_is_seen_in_every_view_until_the_resume(folder: Folder, three: list[str]) -> None:
+    paused = folder.run("--json", "pause", folder.endpoint, "--reason", "billing is down")
+    assert (paused.returncode, paused.json()["result"]) == (0, "paused")
+    again = folder.run("--json", "pause", folder.endpoint, "--reason", "still down")
+    assert again.json()["result"] == "changed"
+
+    folder.run("send-now", three[0])
+    wait_until(
+        lambda: folder.run("--json", "status").json()["timeouts"]["pauses"][0]["parked"] == 1,
+        "the due timeout is parked",
+    )
+    status = folder.run("status")
+    listed = folder.run("list")
+    findings = folder.run("--json", "doctor").json()["findings"]
+    assert "paused: " in status.stdout
+    assert "still down" in listed.stdout
+    assert [each["level"] for each in findings if each["check"] == "paused"] == ["warn"]
+    assert [each["level"] for each in findings if each["check"] == "overdue"] == ["ok"]
+
+    resumed = folder.run("--json", "resume", folder.endpoint)
+    twice = folder.run("--json", "resume", folder.endpoint)
+
+    assert (resumed.returncode, resumed.json()["returned"]) == (0, 1)
+    assert twice.returncode == 3
+    wait_until(
+        lambda: folder.run("--json", "list").json()["total"] == 2, "the parked timeout is sent"
+    )
+
+
+def test_an_endpoint_is_paused_for_a_duration(folder: Folder, three: list[str]) -> None:
+    why = ("--reason", "change freeze")
+    refused = folder.run("pause", "--endpoint", "--until", "yesterday", *why)
+    assert (refused.returncode, "is not a time" in refused.stderr) == (2, True)
+
+    paused = folder.run("--json", "pause", "--endpoint", "--until", "2h", *why)
+
+    [pause] = folder.run("--json", "list").json()["pauses"]
+    since, until = (datetime.fromisoformat(pause[name]) for name in ("since", "until"))
+    assert (paused.json()["result"], paused.json()["until"]) == ("paused", pause["until"])
+    assert timedelta(hours=1) < until - since <= timedelta(hours=2)
+    assert pause["destination"] is None
+
+
+def test_verify_finds_what_the_given_heads_miss(folder: Folder, three: list[str]) -> None:
+    folder.run("cancel", three[0])
+    heads = folder.run("--json", "audit", "verify")
+    assert (heads.returncode, heads.json()["faults"]) == (0, [])
+    document = heads.json()
+    document["heads"]["another chain"] = [4, "a hash"]
+    (folder.path / "heads.json").write_text(json.dumps(document))
+
+    checked = folder.run("audit", "verify", "--heads", "heads.json")
+
+    assert checked.returncode == 6
+    assert "row 4, a given head, is gone" in checked.stderr

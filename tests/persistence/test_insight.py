@@ -1,0 +1,190 @@
+"""Every store answers about its timeouts; a SQL store reads a bounded number of rows for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from tests.persistence.conftest import HOST, Stores
+from tests.persistence.explaining import rows_read
+from tests.persistence.making import NOW, SECOND, timeout
+from timeoutmgr.contracts import (
+    Count,
+    Exactness,
+    GroupBy,
+    HistoryCursor,
+    HistoryEntry,
+    HistoryFilter,
+    Insight,
+    LoadWindow,
+    TimeoutFilter,
+    TimeoutStore,
+)
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql import insight as bounds
+
+ALL = TimeoutFilter()
+ROWS = 10
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that a test can pass."""
+    monkeypatch.setattr(bounds, "COUNTED", 5)
+    monkeypatch.setattr(bounds, "LOOKED_AT", ROWS)
+    monkeypatch.setattr(bounds, "_PREFIXED", 3)
+
+
+def insight(store: TimeoutStore) -> Insight:
+    assert isinstance(store, Insight)
+    return store
+
+
+def names(store: TimeoutStore, which: TimeoutFilter) -> list[str]:
+    page = insight(store).list_in_bounds(which)
+    assert page.searched_to is None
+    found = [one.id for one in page.timeouts]
+    assert insight(store).count_in_bounds(which) == Count(len(found))
+    assert (store.count(which), [one.id for one in store.list(which)]) == (len(found), found)
+    return found
+
+
+def test_a_prefix_of_many_ids_selects_the_same(small: None, store: TimeoutStore) -> None:
+    store.store_many([timeout(f"a{n}", NOW + n) for n in range(5)])
+    store.store_many([timeout("b")])
+    store.cancel("a0")
+
+    assert names(store, TimeoutFilter(id_prefix="a")) == ["a1", "a2", "a3", "a4"]
+
+
+def test_buckets_that_are_not_read_to_their_end_are_lower_bounds(
+    small: None, sql_of: Callable[[str], SqlPersistence], unique: str
+) -> None:
+    store = Stores(sql_of("sqlite"), unique)()
+    window = LoadWindow(start=NOW, width=10, buckets=4)
+    store.store_many([timeout(f"first {n}", NOW + 10 + n) for n in range(9)])
+    store.store_many([timeout(f"next {n}", NOW + 20) for n in range(6)])
+    store.store_many([timeout(f"last {n}", NOW + 30) for n in range(3)])
+
+    load = insight(store).load(window)
+
+    assert load.counts == [Count(0), Count(9), Count(5, exact=False), Count(3)]
+    assert (str(load.total), load.total.exactness) == ("17+", Exactness.AT_LEAST)
+
+
+def test_buckets_that_are_not_read_are_estimated_from_statistics(
+    crowded: SqlPersistence, unique: str
+) -> None:
+    store = insight(crowded.timeouts(unique, Stores(crowded, unique).clock))
+    window = LoadWindow(start=NOW, width=MANY // 6, buckets=8)
+
+    load = store.load(window)
+    to_billing = store.load(window, destination="billing")
+
+    numbers = [count.number for count in load.counts]
+    assert all(count.is_estimate for count in load.counts)
+    assert load.total.exactness is Exactness.ESTIMATE
+    assert numbers == pytest.approx([MANY / 6] * 6 + [0, 0], abs=MANY * 0.02)
+    assert to_billing.counts == load.counts
+    assert not any(count.is_estimate for count in store.load(window, destination="nowhere").counts)
+
+
+@pytest.mark.parametrize(("width", "buckets"), [(0, 1), (1, 0), (1, 501)])
+def test_a_window_has_time_and_buckets(width: int, buckets: int) -> None:
+    with pytest.raises(ValueError, match="a window has 1 to 500 buckets"):
+        LoadWindow(start=NOW, width=width, buckets=buckets)
+
+
+def test_an_estimate_says_so() -> None:
+    estimate = Count(12, exact=False, is_estimate=True)
+
+    assert (str(estimate), estimate.exactness) == ("≈12", Exactness.ESTIMATE)
+    assert Count(12).exactness is Exactness.EXACT
+
+
+def test_a_search_of_the_history_ends_behind_so_many_events(small: None, sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout("0", destination="other")])
+    store.cancel("0")
+    store.store_many([timeout(f"{n}") for n in range(1, ROWS + 1)])
+    for n in range(1, ROWS + 1):
+        store.cancel(f"{n}")
+    wanted = HistoryFilter(event="cancelled", destination="other")
+
+    seen: list[HistoryEntry] = []
+    page = insight(store).events(wanted)
+    while page.next is not None:
+        seen += page.events
+        assert isinstance(page.next, HistoryCursor)
+        page = insight(store).events(wanted, after=page.next)
+
+    assert not seen
+    assert [event.id for event in page.events] == ["0"]
+
+
+MANY = 600
+NOTHING = [
+    TimeoutFilter(destination="nowhere"),
+    TimeoutFilter(message_type="Nothing"),
+    TimeoutFilter(id_prefix="0", destination="nowhere"),
+    TimeoutFilter(saga_id="s", destination="nowhere"),
+    TimeoutFilter(saga_id="none"),
+    TimeoutFilter(id_prefix="none"),
+    TimeoutFilter(due_from=NOW + SECOND, destination="nowhere"),
+    TimeoutFilter(due_before=NOW, destination="nowhere"),
+    TimeoutFilter(due_from=NOW, due_before=NOW + SECOND, message_type="Nothing"),
+    TimeoutFilter(due_before=NOW + MANY // 2, destination="nowhere"),
+]
+
+
+@pytest.fixture
+def crowded(
+    small: None,
+    postgres_url: str,
+    unique: str,
+    persistence_of: Callable[..., SqlPersistence],
+) -> SqlPersistence:
+    """Tables of their own on PostgreSQL with MANY timeouts, of which half wait for a retry."""
+    made = persistence_of(postgres_url, prefix=f"{unique}_", settings=HOST)
+    made.install()
+    store = made.timeouts(unique, Stores(made, unique).clock)
+    store.store_many([timeout(f"0{n:05}", NOW + n, saga="s") for n in range(MANY)])
+    with made.database.engine.begin() as connection:
+        name = f"{unique}_timeouts"
+        connection.execute(text(f"UPDATE {name} SET original_due = due - 1 WHERE due % 2 = 0"))
+    with made.database.engine.connect().execution_options(
+        isolation_level="AUTOCOMMIT"
+    ) as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+    return made
+
+
+@pytest.mark.parametrize("which", NOTHING, ids=range(len(NOTHING)))
+def test_a_filter_that_matches_nothing_reads_few_rows(
+    crowded: SqlPersistence, unique: str, which: TimeoutFilter
+) -> None:
+    store = crowded.timeouts(unique, Stores(crowded, unique).clock)
+
+    with rows_read(crowded.database.engine, unique) as read:
+        count = insight(store).count_in_bounds(which)
+        page = insight(store).list_in_bounds(which)
+
+    assert (count.number, page.timeouts) == (0, [])
+    assert read
+    assert {sql: rows for sql, rows in read.items() if rows > ROWS + 2} == {}
+
+
+def test_numbers_of_many_read_few_rows(crowded: SqlPersistence, unique: str) -> None:
+    store = crowded.timeouts(unique, Stores(crowded, unique).clock)
+
+    with rows_read(crowded.database.engine, unique) as read:
+        insight(store).load(LoadWindow(start=NOW, width=100, buckets=6))
+        insight(store).load(LoadWindow(start=NOW, width=100, buckets=6), destination="nowhere")
+        insight(store).overdue(NOW + MANY)
+        insight(store).groups(ALL, GroupBy.TYPE, limit=5, after=None)
+        store.statistics()
+
+    assert read
+    assert {sql: rows for sql, rows in read.items() if rows > ROWS + 2} == {}

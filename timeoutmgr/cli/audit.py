@@ -1,0 +1,136 @@
+"""``timeoutmgr audit``: who changed timeouts, and whether the record of it is whole."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Command, common, limit, option, with_examples
+from timeoutmgr.cli.shared import Shared, opened
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict
+
+WITHIN: Final = "audit"
+_COLUMNS: Final = (
+    *("at", "action", "outcome", "changed", "expected", "actor", "channel"),
+    *("run_id", "reason", "selection"),
+)
+_DROPPED: Final = ("channel", "run_id", "selection", "expected", "reason")
+
+_HELP = """
+    Read the audit: each change of stored timeouts, also failed and denied attempts.
+
+    Examples:
+      timeoutmgr audit list --limit 20
+      timeoutmgr audit verify
+    """
+
+
+@click.group("audit", help=with_examples(_HELP))
+def audit() -> None:
+    """Hold the commands."""
+
+
+@click.command("list", cls=Command, within=WITHIN)
+@limit("Maximum number of rows, the newest.", default=100, show_default=True)
+@option("--run", "run_id", help="Bulk run of the rows.")
+@common(environment=False)
+@click.pass_obj
+def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
+    """List the newest changes, the oldest first.
+
+    Examples:
+      timeoutmgr audit list
+      timeoutmgr --json audit list --run 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90
+    """
+    with opened(shared, with_queues=False) as endpoint:
+        documents = [_document(row) for row in endpoint.timeouts.audit(limit=limit, run_id=run_id)]
+    rows = [
+        [json.dumps(value) if isinstance(value, dict) else value for value in _values(each)]
+        for each in documents
+    ]
+    shared.show({"audit": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROPPED))
+    return Exit.OK
+
+
+@click.command(cls=Command, within=WITHIN)
+@option(
+    "--heads",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Output of an earlier --json audit verify: the rows that it names must be there.",
+)
+@common(environment=False)
+@click.pass_obj
+def verify(shared: Shared, heads: Path | None) -> Exit:
+    """Check that no row of the audit was edited or removed.
+
+    Each row has the hash of the row before it. A row that is missing at the end of a chain is seen
+    only with --heads: keep the output of --json audit verify elsewhere, now and then. The exit code
+    is 6 if a row is missing or edited.
+
+    Examples:
+      timeoutmgr --json audit verify > heads.json
+      timeoutmgr audit verify --heads heads.json
+    """
+    known = {} if heads is None else _heads(heads)
+    with opened(shared, with_queues=False) as endpoint:
+        verdict = endpoint.timeouts.verify_audit(known)
+    document = {
+        "rows": verdict.rows,
+        "faults": list(verdict.faults),
+        "heads": {chain: list(head) for chain, head in verdict.heads.items()},
+    }
+    shared.show(document, lambda: _print(verdict))
+    return Exit.FINDINGS if verdict.faults else Exit.OK
+
+
+for command in (list_audit, verify):
+    audit.add_command(command)
+
+
+def _print(verdict: "AuditVerdict") -> None:
+    click.echo(f"{verdict.rows} rows in {len(verdict.heads)} chains")
+    for fault in verdict.faults:
+        output.print_error(output.plain(fault))
+
+
+def _heads(path: Path) -> Mapping[str, tuple[int, str]]:
+    try:
+        found = json.loads(path.read_text())["heads"]
+        return {str(chain): (int(number), str(hash_)) for chain, (number, hash_) in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise click.UsageError(
+            f"{path} has no heads; expected the output of timeoutmgr --json audit verify"
+        ) from error
+
+
+def _document(row: "AuditRecord") -> dict[str, Any]:
+    return {
+        "at": output.shown_time(row.at),
+        "action": row.action,
+        "outcome": row.outcome,
+        "dry_run": bool(row.dry_run),
+        "expected": row.expected,
+        "changed": row.changed,
+        "actor": row.actor,
+        "role": row.role,
+        "channel": row.channel,
+        "run_id": row.run_id,
+        "reason": row.reason,
+        "selection": json.loads(row.selection),
+        "chain": row.chain,
+        "number": row.number,
+        "hash": row.hash,
+    }
+
+
+def _values(document: Mapping[str, Any]) -> list[Any]:
+    shown = dict(document)
+    if document["dry_run"]:
+        shown["outcome"] = "dry run"
+    return [shown[column] for column in _COLUMNS]

@@ -1,0 +1,363 @@
+"""``timeoutmgr change`` and ``timeoutmgr runs``: change many timeouts, and look after such runs."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.list import TimeoutSelection, selects_timeouts
+from timeoutmgr.cli.options import (
+    Command,
+    Duration,
+    Instant,
+    bundled,
+    common,
+    limit,
+    option,
+    with_examples,
+)
+from timeoutmgr.cli.pauses import by, reason
+from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.message.instants import duration_micros, to_micros
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan, BulkRun
+    from timeoutmgr.endpoint.bulk_runs import BulkRuns
+
+WITHIN: Final = "runs"
+UNASKED: Final = 100
+"""Timeouts that a command changes without being told the number that it is to change."""
+_ACTIONS: Final = ("shift", "move", "spread", "cancel", "send-now", "retry", "reroute")
+_COLUMNS: Final = ("id", "state", "created", "action", "selected", "changed", "left", "undone")
+_DROPPED: Final = ("undone", "created", "left")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeValues:
+    """The options that say what an action does."""
+
+    delta: timedelta | None
+    at: datetime | None
+    over: timedelta | None
+    queue: str | None
+
+    def change(self, action: str) -> "BulkChange":
+        """Return the change; raise UsageError for options that *action* does not have."""
+        from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
+
+        at = None if self.at is None else to_micros(self.at)
+        values: dict[str, Any] = {}
+        if action == "shift" and self.delta is not None:
+            values["by"] = duration_micros(self.delta)
+        if action == "move":
+            values["to"] = at
+        if action == "spread" and at is not None and self.over is not None:
+            values |= {"start": at, "end": at + duration_micros(self.over)}
+        if action == "reroute":
+            values["destination"] = self.queue
+        self._require(action)
+        return BulkChange(action=BulkAction(action), **values)
+
+    def _require(self, action: str) -> None:
+        needs = {
+            "shift": ("--by",),
+            "move": ("--at",),
+            "spread": ("--at", "--over"),
+            "reroute": ("--queue",),
+        }.get(action, ())
+        options = {"--by": self.delta, "--at": self.at, "--over": self.over, "--queue": self.queue}
+        given = tuple(name for name, value in options.items() if value is not None)
+        if given != needs:
+            wanted = " and ".join(needs) or "none of --by, --at, --over and --queue"
+            raise click.UsageError(f"{action} needs {wanted}")
+
+
+class Delta(Duration):
+    """A duration that may be negative."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return the duration that *value* spells."""
+        if isinstance(value, str) and value.startswith("-"):
+            return -super().convert(value[1:], param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFlags:
+    """The options that select, and that hold a change back."""
+
+    everything: bool
+    limit: int | None
+    dry_run: bool
+    expect: int | None
+    export: Path | None
+    reason: str
+
+
+@click.command(cls=Command)
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@selects_timeouts
+@bundled(
+    "values",
+    ChangeValues,
+    option("--by", "delta", type=Delta(), help="For shift: what is added, such as 2h or -30m."),
+    option("--at", type=Instant(), help="For move: the due time; for spread: its first."),
+    option("--over", type=Duration(), help="For spread: length of the window behind --at."),
+    option("--queue", help="For reroute: the new destination queue."),
+)
+@bundled(
+    "flags",
+    ChangeFlags,
+    option("--all", "everything", is_flag=True, help="All pending timeouts."),
+    limit("Maximum number of timeouts, the earliest."),
+    option("--dry-run", is_flag=True, help="Select and show; change nothing yet."),
+    option(
+        "--expect",
+        type=click.IntRange(min=0),
+        help=f"Number of timeouts that are to be selected; needed above {UNASKED}.",
+    ),
+    option(
+        "--export",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File to which the selected timeouts are written first, a JSON document a line.",
+    ),
+    reason,
+)
+@common(environment=False)
+@click.pass_obj
+def change(
+    shared: Shared,
+    action: str,
+    ids: tuple[str, ...],
+    selection: TimeoutSelection,
+    values: ChangeValues,
+    flags: ChangeFlags,
+) -> Exit:
+    r"""Do ACTION with the timeouts that the options select, or with the timeouts ID.
+
+    \b
+    shift     add --by to the due time
+    move      make all due at --at
+    spread    make them due in even steps from --at on, within --over
+    cancel    deliver none of them; --export keeps copies
+    send-now  make them due now
+    retry     try timeouts now that wait for another try
+    reroute   send them to --queue when they are due
+
+    The selection is frozen when it is shown: a timeout that is stored or changed later stays out,
+    and so does a timeout that is being dispatched now. --dry-run prints a run, which `timeoutmgr
+    runs apply` applies within a day. Above 100 timeouts the number has to be typed, or given by
+    --expect. An interrupted change goes on with `timeoutmgr runs apply`. The exit code is 3 if
+    nothing was selected, 1 if timeouts were left.
+
+    Examples:
+      timeoutmgr change shift --by 2h --destination billing --dry-run --reason "billing is down"
+      timeoutmgr change cancel --saga order-7 --export order-7.jsonl --reason "order withdrawn"
+    """
+    which = asdict(selection)
+    picked = flags.everything + bool(ids) + any(which.values())
+    if picked != 1:
+        raise click.UsageError(
+            "say which: --all, IDs, or --saga, --destination, --label, --from and --to"
+        )
+    asked = values.change(action)
+    with opened(shared, with_queues=action == "reroute") as endpoint:
+        runs = endpoint.timeouts.bulk
+        plan = runs.plan(asked, ids=ids or None, **which, limit=flags.limit, by=by(flags.reason))
+        if flags.export is not None:
+            _export(endpoint.timeouts, runs, plan.run.id, flags.export)
+        if flags.dry_run or not plan.run.selected:
+            _show_plan(shared, plan)
+            return Exit.OK if plan.run.selected else Exit.NOT_FOUND
+        _confirm(shared, plan, flags.expect)
+        return _apply(shared, runs, plan.run, flags.reason, undo=False)
+
+
+_HELP = """
+    Look after bulk changes: plans that were not applied yet, and runs.
+
+    Examples:
+      timeoutmgr runs list
+      timeoutmgr runs undo 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing came back"
+    """
+
+
+@click.group("runs", help=with_examples(_HELP))
+def runs() -> None:
+    """Hold the commands."""
+
+
+@click.command("list", cls=Command, within=WITHIN)
+@limit("Maximum number of runs, the newest.", default=20, show_default=True)
+@common(environment=False)
+@click.pass_obj
+def list_runs(shared: Shared, limit: int) -> Exit:
+    """List plans and runs, the newest first.
+
+    Examples:
+      timeoutmgr runs list
+    """
+    with opened(shared, with_queues=False) as endpoint:
+        documents = [_document(run) for run in endpoint.timeouts.bulk.list(limit=limit)]
+    rows = [[each[column] for column in _COLUMNS] for each in documents]
+    shared.show({"runs": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROPPED))
+    return Exit.OK
+
+
+@click.command(cls=Command, within=WITHIN)
+@click.argument("run_id", metavar="RUN")
+@reason
+@common(environment=False)
+@click.pass_obj
+def apply(shared: Shared, run_id: str, reason: str) -> Exit:
+    """Apply the plan RUN, or go on with a run that was interrupted.
+
+    The exit code is 1 if timeouts were left.
+
+    Examples:
+      timeoutmgr runs apply 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing is down"
+    """
+    return _carry_out(shared, run_id, reason, undo=False)
+
+
+@click.command(cls=Command, within=WITHIN)
+@click.argument("run_id", metavar="RUN")
+@reason
+@common(environment=False)
+@click.pass_obj
+def undo(shared: Shared, run_id: str, reason: str) -> Exit:
+    """Undo a shift, move or spread; timeouts that changed since stay as they are.
+
+    The exit code is 1 if timeouts were left.
+
+    Examples:
+      timeoutmgr runs undo 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing came back"
+    """
+    return _carry_out(shared, run_id, reason, undo=True)
+
+
+for command in (list_runs, apply, undo):
+    runs.add_command(command)
+
+
+def _carry_out(shared: Shared, run_id: str, reason: str, *, undo: bool) -> Exit:
+    with opened(shared, with_queues=False) as endpoint:
+        bulk = endpoint.timeouts.bulk
+        run = bulk.get(run_id)
+        if run is None:
+            raise click.UsageError(
+                f"there is no run {run_id!r:.80}; `timeoutmgr runs list` shows the runs"
+            )
+        return _apply(shared, bulk, run, reason, undo=undo)
+
+
+def _apply(shared: Shared, bulk: "BulkRuns", run: "BulkRun", reason: str, *, undo: bool) -> Exit:
+    work = bulk.undo if undo else bulk.apply
+    with _progress(shared, run.changed if undo else run.selected) as advance:
+        done = work(run.id, by=by(reason), progress=advance)
+    document = _document(done)
+    shared.show(document, lambda: output.print_pairs(list(document.items())))
+    left = done.changed - done.undone if undo else done.left
+    return Exit.FAILED if left else Exit.OK
+
+
+@contextmanager
+def _progress(shared: Shared, total: int) -> Iterator[Callable[[int], None]]:
+    """Lend the function to call after each batch: a progress bar at a terminal."""
+    if shared.json or not sys.stderr.isatty():
+        yield lambda _number: None
+        return
+    with click.progressbar(length=total, file=sys.stderr, label="timeouts") as bar:
+        yield bar.update
+
+
+def _confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
+    """Raise UsageError unless the number of selected timeouts is small, or known."""
+    selected = plan.run.selected
+    how = f"apply the plan with `timeoutmgr runs apply {plan.run.id}`"
+    if expect is None and selected > UNASKED:
+        if shared.json or not sys.stdin.isatty():
+            raise click.UsageError(f"{selected} timeouts are selected: give --expect, or {how}")
+        _show_plan(shared, plan)
+        expect = click.prompt("Type the number of timeouts to change", type=int)
+    if expect is not None and expect != selected:
+        raise click.UsageError(
+            f"{selected} timeouts are selected, {expect} were expected; nothing is changed; {how}"
+        )
+
+
+def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, path: Path) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        for key in bulk.keys(run_id):
+            found = timeouts.show(key.id)
+            if found is None or found[1] is None:
+                continue
+            one = found[1]
+            document = {
+                "id": one.id,
+                "due": output.shown_time(one.due),
+                "destination": one.destination,
+                "saga": one.saga_id,
+                "message_id": one.message.id,
+                "headers": dict(one.message.headers),
+                "content_type": one.message.content_type,
+                "content_encoding": one.message.content_encoding,
+                **output.body_document(one.message.body),
+            }
+            file.write(json.dumps(document) + "\n")
+
+
+def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
+    document = {
+        **_document(plan.run),
+        "samples": [
+            {
+                "id": one.id,
+                "due": output.shown_time(one.due),
+                "destination": one.destination,
+                "saga": one.saga_id,
+            }
+            for one in plan.samples
+        ],
+    }
+
+    def for_people() -> None:
+        samples: list[dict[str, Any]] = document["samples"]
+        if samples:
+            columns = list(samples[0])
+            output.print_table(columns, [list(each.values()) for each in samples], drop=("saga",))
+        run = plan.run
+        click.echo(
+            f"{run.selected} timeouts selected, due from {output.shown_time(run.first_due)} "
+            f"to {output.shown_time(run.last_due)}; nothing is changed"
+        )
+        click.echo(f"apply within a day: timeoutmgr runs apply {run.id} --reason ...")
+
+    shared.show(document, for_people)
+
+
+def _document(run: "BulkRun") -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "state": run.state.value,
+        "created": output.shown_time(run.created),
+        "action": run.change.action.value,
+        "selected": run.selected,
+        "first_due": output.shown_time(run.first_due),
+        "last_due": output.shown_time(run.last_due),
+        "changed": run.changed,
+        "left": run.left,
+        "maybe_sent": run.maybe_sent,
+        "undone": run.undone,
+    }

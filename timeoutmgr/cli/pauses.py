@@ -1,0 +1,153 @@
+"""``timeoutmgr pause`` and ``timeoutmgr resume``: hold due timeouts back, and let them go."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Command, Instant, common, option
+from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.message.instants import parse_duration
+from timeoutmgr.message.routes import CLI
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts.audit import ChangedBy
+    from timeoutmgr.contracts.pauses import Pause
+
+reason: Final = option("--reason", required=True, help="Reason, which the audit keeps.")
+everything: Final = option(
+    "--endpoint", "everything", is_flag=True, help="The endpoint: every destination."
+)
+
+
+class End(Instant):
+    """A time in ISO 8601 with its zone, or a duration from now."""
+
+    name = "time or duration"
+
+    def convert(  # type: ignore[override]  # one type more
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | timedelta:
+        """Return the time or the duration that *value* spells."""
+        try:
+            return parse_duration(value)
+        except ValueError:
+            return super().convert(value, param, ctx)
+
+
+@click.command(cls=Command)
+@click.argument("destination", required=False)
+@everything
+@option(
+    "--until",
+    type=End(),
+    help="End of the pause: a time in ISO 8601, or a duration from now, such as 2h. Without it: a "
+    "resume.",
+)
+@reason
+@common(environment=False)
+@click.pass_obj
+def pause(
+    shared: Shared,
+    destination: str | None,
+    everything: bool,
+    until: datetime | timedelta | None,
+    reason: str,
+) -> Exit:
+    """Dispatch no timeout to DESTINATION, in any process, until a time or a resume.
+
+    Timeouts that come due meanwhile are parked: nothing counts as an attempt, and other timeouts do
+    not wait for them. Messages that were sent already are not held. A pause of a paused destination
+    gets the new end.
+
+    Examples:
+      timeoutmgr pause billing --until 2h --reason "billing is being upgraded"
+      timeoutmgr pause --endpoint --until 2030-01-31T09:00Z --reason "change freeze"
+    """
+    _require_one(destination, everything)
+    with opened(shared, with_queues=False) as endpoint:
+        is_new = endpoint.timeouts.pause(destination, until=until, by=by(reason))
+        ends = [each.until for each in endpoint.timeouts.pauses() if _is_of(each, destination)]
+    until_then = output.shown_time(next(iter(ends), None))
+    return _say(shared, destination, "paused" if is_new else "changed", until=until_then)
+
+
+@click.command(cls=Command)
+@click.argument("destination", required=False)
+@everything
+@option("--reason", help="Reason, which the audit keeps.")
+@common(environment=False)
+@click.pass_obj
+def resume(shared: Shared, destination: str | None, everything: bool, reason: str | None) -> Exit:
+    """Dispatch timeouts to DESTINATION again; parked timeouts are sent now.
+
+    After a pause --endpoint give --endpoint: a pause of one destination and a pause of all are
+    two. The exit code is 3 if there was no such pause.
+
+    Examples:
+      timeoutmgr resume billing
+      timeoutmgr resume --endpoint --reason "the freeze is over"
+    """
+    _require_one(destination, everything)
+    with opened(shared, with_queues=False) as endpoint:
+        returned = endpoint.timeouts.resume(destination, by=by(reason))
+    _say(shared, destination, "not paused" if returned is None else "resumed", returned=returned)
+    return Exit.NOT_FOUND if returned is None else Exit.OK
+
+
+def by(reason: str | None) -> "ChangedBy":
+    """Return the author of a command: the user and host of this process."""
+    from timeoutmgr.contracts.audit import ChangedBy
+
+    return ChangedBy(channel=CLI, reason=reason)
+
+
+def pause_documents(pauses: "Iterable[Pause]") -> list[dict[str, Any]]:
+    """Return pauses for JSON."""
+    return [
+        {
+            "destination": each.destination,
+            "since": output.shown_time(each.since),
+            "until": output.shown_time(each.until),
+            "parked": each.parked.number,
+            **({} if each.parked.exact else {"parked_is_exact": False}),
+            "actor": each.actor,
+            "reason": each.reason,
+        }
+        for each in pauses
+        if not each.is_ending
+    ]
+
+
+def pause_lines(documents: Iterable[dict[str, Any]]) -> list[str]:
+    """Return pauses for people, a line each."""
+    return [
+        output.plain(
+            f"paused: {each['destination'] or 'every destination'} since {each['since']}, "
+            f"until {each['until'] or 'a resume'}, {each['parked']}"
+            f"{'' if each.get('parked_is_exact', True) else '+'} timeouts are parked; "
+            f"by {each['actor']}: {each['reason']}"
+        )
+        for each in documents
+    ]
+
+
+def _is_of(pause: "Pause", destination: str | None) -> bool:
+    return pause.destination == destination and not pause.is_ending
+
+
+def _require_one(destination: str | None, everything: bool) -> None:
+    if (destination is None) != everything:
+        raise click.UsageError("give either a DESTINATION or --endpoint")
+
+
+def _say(shared: Shared, destination: str | None, result: str, **more: Any) -> Exit:
+    document = {"destination": destination, "result": result}
+    for name, value in more.items():
+        if value is not None:
+            document[name] = value
+    shared.show(document, lambda: output.print_pairs(list(document.items())))
+    return Exit.OK

@@ -1,0 +1,188 @@
+"""The audit: who asked for which change of stored timeouts, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Protocol, runtime_checkable
+
+from timeoutmgr.contracts.stores import ChangeResult, TimeoutStore
+from timeoutmgr.message.instants import Micros
+
+
+class AuditOutcome(StrEnum):
+    """How an attempt at a change ended."""
+
+    STARTED = "started"
+    """A bulk run has begun; another row tells how it ends."""
+    DONE = "done"
+    FAILED = "failed"
+    DENIED = "denied"
+    """A rule forbids it; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedBy:
+    """Who asks for a change, by which *channel* (``api``, ``cli``, or a message), and why.
+
+    Without an *actor* the store names the user and the host of its process. *role* is the role in
+    which a program has let the actor act.
+    """
+
+    channel: str
+    actor: str | None = None
+    role: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An attempt at a change: *action* on *selection*, and its numbers.
+
+    *expected* is the number of timeouts that a plan had found, *changed* the number that changed.
+    """
+
+    action: str
+    by: ChangedBy
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    outcome: AuditOutcome = AuditOutcome.DONE
+    dry_run: bool = False
+    expected: int | None = None
+    changed: int | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """A row of the audit: number *number* of a *chain*, each with the hash of the row before it.
+
+    The first row of a chain has the hash of another chain's row that was the newest then, or none.
+    """
+
+    chain: str
+    number: int
+    at: Micros
+    endpoint: str
+    actor: str
+    role: str | None
+    channel: str
+    action: str
+    selection: str
+    dry_run: int
+    expected: int | None
+    changed: int | None
+    outcome: str
+    run_id: str | None
+    reason: str | None
+    previous_hash: str
+    hash: str = ""
+
+    def digest(self) -> str:
+        """Return the hash of all its values but ``hash``."""
+        return sha256(json.dumps(astuple(self)[:-1]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """What a check of all rows found: *faults*, and the *heads* of the chains.
+
+    A head is the number and the hash of a chain's last row. Kept elsewhere, heads show later that
+    the end of a chain was cut off.
+    """
+
+    rows: int
+    faults: Sequence[str]
+    heads: Mapping[str, tuple[int, str]]
+
+
+class AuditCheck:
+    """Checks rows that come chain by chain, each chain in its order."""
+
+    def __init__(self, heads: Mapping[str, tuple[int, str]]) -> None:
+        self._known = dict(heads)
+        self._faults: list[str] = []
+        self._heads: dict[str, tuple[int, str]] = {}
+        self._begins: dict[str, str] = {}
+        self._rows = 0
+
+    def add(self, row: AuditRecord) -> None:
+        """Check *row* by itself and against the row before it."""
+        self._rows += 1
+        number, before = self._heads.get(row.chain, (-1, None))
+        if before is None and row.number == 0 and row.previous_hash:
+            self._begins[row.previous_hash] = row.chain
+        elif row.number != number + 1:
+            self._faults.append(f"{_name(row)}: {row.number - number - 1} rows before it are gone")
+        elif before is not None and row.previous_hash != before:
+            self._faults.append(f"{_name(row)}: it does not follow the row before it")
+        if row.digest() != row.hash:
+            self._faults.append(f"{_name(row)}: it was edited")
+        known = self._known.get(row.chain)
+        if known is not None and known[0] == row.number:
+            del self._known[row.chain]
+            if known[1] != row.hash:
+                self._faults.append(f"{_name(row)}: it is another row than the given head")
+        self._heads[row.chain] = row.number, row.hash
+
+    def wanted(self) -> Iterator[str]:
+        """Yield the hashes that rows must have with which chains begin."""
+        yield from self._begins
+
+    def found(self, hashes: Sequence[str]) -> None:
+        """Hear that rows have *hashes*, which were wanted."""
+        for one in hashes:
+            del self._begins[one]
+
+    def verdict(self) -> AuditVerdict:
+        """Return the verdict, once all rows were added."""
+        lost = [
+            f"chain {chain}: the row before its first is gone" for chain in self._begins.values()
+        ]
+        cut = [
+            f"chain {chain}: row {no}, a given head, is gone"
+            for chain, (no, _) in self._known.items()
+        ]
+        return AuditVerdict(self._rows, [*self._faults, *lost, *cut], self._heads)
+
+
+def _name(row: AuditRecord) -> str:
+    return f"chain {row.chain}, row {row.number}"
+
+
+@runtime_checkable
+class KeepsAudit(TimeoutStore, Protocol):
+    """A store that keeps an audit; no store needs to.
+
+    Each of its changes commits with a row of the audit.
+    """
+
+    def reschedule(
+        self,
+        timeout_id: str,
+        due: Micros,
+        *,
+        channel: str | None = None,
+        action: str = "reschedule",
+    ) -> ChangeResult:
+        """Move a timeout, as any store does; the audit names *channel* and *action*."""
+        ...
+
+    def write_audit(self, entry: AuditEntry) -> None:
+        """Keep *entry* in a transaction of its own: an attempt that changed nothing."""
+        ...
+
+    def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
+        """Return the newest *limit* rows of the endpoint, the oldest first."""
+        ...
+
+    def verify_audit(self, heads: Mapping[str, tuple[int, str]]) -> AuditVerdict:
+        """Check all rows of the endpoint, and that the rows which *heads* name are there."""
+        ...
+
+
+def to_text(document: Mapping[str, Any]) -> str:
+    """Return *document* as JSON text."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))

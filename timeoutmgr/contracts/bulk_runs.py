@@ -1,0 +1,205 @@
+"""Bulk runs: one change of all timeouts that a plan has found, in batches that a crash spares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol, runtime_checkable
+
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.timeouts import Key, Timeout, TimeoutFilter
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
+
+SAMPLES: Final = 20
+"""Timeouts that a plan shows."""
+PLAN_KEPT: Final[Micros] = 86_400_000_000
+"""Microseconds for which a plan can be applied."""
+
+
+class BulkAction(StrEnum):
+    """What a bulk run does with each of its timeouts."""
+
+    SHIFT = "shift"
+    """Add *by* to its due time."""
+    MOVE = "move"
+    """Make it due at the instant *to*."""
+    SPREAD = "spread"
+    """Make all of them due from *start* on and before *end*, in even steps, in their order."""
+    CANCEL = "cancel"
+    SEND_NOW = "send-now"
+    RETRY = "retry"
+    """Try it now if it waits for another try; its attempts stay counted."""
+    REROUTE = "reroute"
+    """Send it to *destination* when it is due."""
+
+    @property
+    def is_undoable(self) -> bool:
+        """Whether a run of it can be undone."""
+        return self in (BulkAction.SHIFT, BulkAction.MOVE, BulkAction.SPREAD)
+
+
+_NEEDS: Final[Mapping[BulkAction, tuple[str, ...]]] = {
+    BulkAction.SHIFT: ("by",),
+    BulkAction.MOVE: ("to",),
+    BulkAction.SPREAD: ("start", "end"),
+    BulkAction.REROUTE: ("destination",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """An action and its values; times in microseconds."""
+
+    action: BulkAction
+    by: Micros | None = None
+    to: Micros | None = None
+    start: Micros | None = None
+    end: Micros | None = None
+    destination: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that the action does not have, and missing values."""
+        needs = _NEEDS.get(self.action, ())
+        values = {name: value for name, value in asdict(self).items() if name != "action"}
+        given = tuple(name for name, value in values.items() if value is not None)
+        if given != needs:
+            expected = " and ".join(needs) or "no values"
+            got = ", ".join(given) or "none"
+            raise InvalidMessage(f"{self.action} needs {expected}; got {got}")
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise InvalidMessage("spread needs a start before its end")
+
+    def new_due(self, first: Micros, rank: int, count: int, now: Micros) -> Micros:
+        """Return the due time of the timeout that was due *first*, *rank* of *count*."""
+        match self.action:
+            case BulkAction.SHIFT:
+                due = first + (self.by or 0)
+            case BulkAction.MOVE:
+                due = self.to or 0
+            case BulkAction.SPREAD:
+                start, end = self.start or 0, self.end or 0
+                due = start + (end - start) * rank // max(count, 1)
+            case _:
+                due = now
+        return min(max(due, EARLIEST), LATEST)
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON: the action and its values."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> BulkChange:
+        """Return the change of *document*."""
+        return cls(**{**document, "action": BulkAction(document["action"])})
+
+
+class BulkState(StrEnum):
+    """State of a bulk run."""
+
+    PLANNING = "planning"
+    """Its timeouts are being selected; after a crash it stays so, and is never applied."""
+    PLANNED = "planned"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkRun:
+    """A bulk run: its *selected* timeouts, and how many of them are *changed* or *left*.
+
+    A timeout is left if it was closed or changed after the plan, or if a dispatcher has it.
+    *maybe_sent* of the changed timeouts may have been sent before.
+    """
+
+    id: str
+    state: BulkState
+    created: Micros
+    change: BulkChange
+    selection: Mapping[str, Any]
+    selected: int = 0
+    first_due: Micros | None = None
+    last_due: Micros | None = None
+    changed: int = 0
+    left: int = 0
+    maybe_sent: int = 0
+    undone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPlan:
+    """What a plan has selected: the planned *run*, and its first SAMPLES timeouts."""
+
+    run: BulkRun
+    samples: Sequence[Timeout]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkStep:
+    """A batch of a run: how many *changed* and were *left*; *earliest* of the new due times."""
+
+    changed: int
+    left: int
+    earliest: Micros | None = None
+
+
+@runtime_checkable
+class KeepsBulkRuns(Protocol):
+    """A store that changes many timeouts by bulk runs; no store needs to."""
+
+    def plan(
+        self,
+        which: TimeoutFilter | Sequence[str],
+        change: BulkChange,
+        by: ChangedBy,
+        *,
+        limit: int | None = None,
+    ) -> BulkPlan:
+        """Select the timeouts of a filter, or of ids, for a run, and change nothing.
+
+        The selection is frozen: a timeout that is stored, or changed, after the plan is not changed
+        by the run. *limit* bounds it to the first matches.
+        """
+        ...
+
+    def bulk_run(self, run_id: str) -> BulkRun | None:
+        """Return the run, or None."""
+        ...
+
+    def bulk_runs(self, *, limit: int = 100) -> Sequence[BulkRun]:
+        """Return the newest *limit* runs, the newest first."""
+        ...
+
+    def bulk_keys(self, run_id: str, *, after: int = -1) -> Sequence[Key]:
+        """Return the keys of the first batch behind number *after*; empty behind the last."""
+        ...
+
+    def begin_bulk(self, run_id: str, by: ChangedBy, *, undo: bool = False) -> BulkRun:
+        """Begin to apply the run, or to *undo* it; go on if it has begun.
+
+        Raises InvalidMessage for a run that cannot.
+        """
+        ...
+
+    def bulk_step(self, run_id: str) -> BulkStep | None:
+        """Change the timeouts of one batch that is left, in one transaction; None without one.
+
+        Several processes may take steps of one run.
+        """
+        ...
+
+    def end_bulk(self, run_id: str, by: ChangedBy) -> BulkRun:
+        """End the run if no batch is left, and return it."""
+        ...
+
+
+def selection_document(which: TimeoutFilter | Sequence[str], limit: int | None) -> dict[str, Any]:
+    """Return the selection for JSON; of ids the first hundred."""
+    if isinstance(which, TimeoutFilter):
+        found = {name: value for name, value in asdict(which).items() if value not in (None, ())}
+    else:
+        found = {"ids": list(which[:100]), "number_of_ids": len(which)}
+    return found if limit is None else {**found, "limit": limit}

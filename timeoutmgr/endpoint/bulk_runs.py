@@ -1,0 +1,186 @@
+"""Bulk runs of an endpoint's timeouts: plan, apply, undo; and attempts that the audit keeps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from timeoutmgr.contracts import Key, TimeoutFilter, TimeoutStore
+from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, ChangedBy, KeepsAudit
+from timeoutmgr.contracts.bulk_runs import (
+    BulkAction,
+    BulkChange,
+    BulkPlan,
+    BulkRun,
+    KeepsBulkRuns,
+    selection_document,
+)
+from timeoutmgr.errors import DestinationNotAllowed, TimeoutManagerError, Unsupported
+from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
+from timeoutmgr.message.redaction import on_one_line
+
+logger = logging.getLogger(__name__)
+
+BY_API: Final = ChangedBy(channel="api")
+
+
+class BulkRuns:
+    """Changes many pending timeouts: a plan selects and freezes them, an apply changes them.
+
+    Each method raises Unsupported for a store that has no bulk runs.
+    """
+
+    def __init__(
+        self,
+        store: TimeoutStore,
+        wake: Callable[[Micros], None],
+        schema_expected: Callable[[], AbstractContextManager[None]],
+        require_destination: Callable[[str], None],
+    ) -> None:
+        self._given = store
+        self._wake = wake
+        self._schema_expected = schema_expected
+        self._require_destination = require_destination
+
+    def plan(
+        self,
+        change: BulkChange,
+        *,
+        ids: Sequence[str] | None = None,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
+        limit: int | None = None,
+        by: ChangedBy = BY_API,
+    ) -> BulkPlan:
+        """Select the timeouts of *ids*, or all that match, for a run; change nothing.
+
+        The run changes no timeout that is stored or changed after the plan. A plan can be applied
+        for a day. Raises DestinationNotAllowed or Unroutable for a reroute that may not be.
+        """
+        which: TimeoutFilter | Sequence[str] = TimeoutFilter(
+            saga_id=saga_id,
+            destination=destination,
+            due_from=None if due_from is None else to_micros(due_from),
+            due_before=None if due_before is None else to_micros(due_before),
+            labels=label_texts(labels) if labels else (),
+        )
+        which = which if ids is None else ids
+        selection = {**selection_document(which, limit), **change.document()}
+        with self._attempt(change.action.value, by, selection):
+            if change.action is BulkAction.REROUTE:
+                self._require_destination(change.destination or "")
+            return self._store.plan(which, change, by, limit=limit)
+
+    def apply(
+        self,
+        run_id: str,
+        *,
+        by: ChangedBy = BY_API,
+        progress: Callable[[int], None] = lambda _number: None,
+    ) -> BulkRun:
+        """Apply a plan, or go on with a run that was interrupted; return the run.
+
+        Timeouts that were closed or changed meanwhile, or that a dispatcher has, are left. The
+        function *progress* gets the number of timeouts of each batch that is done.
+        """
+        return self._carry_out(run_id, by, progress, undo=False)
+
+    def undo(
+        self,
+        run_id: str,
+        *,
+        by: ChangedBy = BY_API,
+        progress: Callable[[int], None] = lambda _number: None,
+    ) -> BulkRun:
+        """Undo a completed shift, move or spread, or go on with it; return the run.
+
+        Timeouts that were closed or changed since are left as they are.
+        """
+        return self._carry_out(run_id, by, progress, undo=True)
+
+    def get(self, run_id: str) -> BulkRun | None:
+        """Return a run, or None."""
+        with self._schema_expected():
+            return self._store.bulk_run(run_id)
+
+    def list(self, *, limit: int = 100) -> Sequence[BulkRun]:
+        """Return the newest runs, the newest first."""
+        with self._schema_expected():
+            return self._store.bulk_runs(limit=limit)
+
+    def keys(self, run_id: str) -> Iterator[Key]:
+        """Yield the keys that the plan of a run has selected."""
+        number = 0
+        with self._schema_expected():
+            while page := self._store.bulk_keys(run_id, after=number - 1):
+                yield from page
+                number += 1
+
+    @property
+    def _store(self) -> KeepsBulkRuns:
+        if isinstance(self._given, KeepsBulkRuns):
+            return self._given
+        raise Unsupported(
+            "changing timeouts in bulk",
+            f"the store {type(self._given).__name__} has no bulk runs",
+            "Change the timeouts one by one, or use a SQL persistence",
+        )
+
+    def _carry_out(
+        self, run_id: str, by: ChangedBy, progress: Callable[[int], None], *, undo: bool
+    ) -> BulkRun:
+        action = "undo" if undo else "apply"
+        with self._attempt(action, by, {"run_id": run_id}):
+            self._store.begin_bulk(run_id, by, undo=undo)
+            while (step := self._store.bulk_step(run_id)) is not None:
+                if step.earliest is not None:
+                    self._wake(step.earliest)
+                progress(step.changed + step.left)
+            return self._store.end_bulk(run_id, by)
+
+    @contextmanager
+    def _attempt(self, action: str, by: ChangedBy, selection: Mapping[str, Any]) -> Iterator[None]:
+        with self._schema_expected(), attempt(self._given, action, by, selection):
+            yield
+
+
+@contextmanager
+def attempt(
+    store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
+) -> Iterator[None]:
+    """Have the audit keep the attempt if the body fails: what succeeds is in it already."""
+    try:
+        yield
+    except TimeoutManagerError as error:
+        is_denied = isinstance(error, DestinationNotAllowed)
+        entry = AuditEntry(
+            action=action,
+            by=by,
+            selection={**selection, "error": f"{type(error).__name__}: {error}"[:400]},
+            outcome=AuditOutcome.DENIED if is_denied else AuditOutcome.FAILED,
+            changed=0,
+        )
+        _keep(store, entry)
+        raise
+
+
+def _keep(store: TimeoutStore, entry: AuditEntry) -> None:
+    if not isinstance(store, KeepsAudit):
+        return
+    try:
+        store.write_audit(entry)
+    except TimeoutManagerError as error:
+        logger.warning(
+            "audit of %s could not keep a failed %s: %s",
+            store.endpoint,
+            entry.action,
+            on_one_line(error),
+            extra={"event": "audit_not_written", "endpoint": store.endpoint},
+        )
