@@ -1,5 +1,6 @@
 """Conditions of the figures: load, versions, settings of the servers; and a process' memory."""
 
+import contextlib
 import os
 import platform
 from importlib import metadata
@@ -47,6 +48,17 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time that *pid* has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def session_cpu_seconds(leader: int) -> float:
+    """Return the processor time of the processes in the session of *leader* that still run."""
+    used = 0.0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(int(folder.name)) == leader:
+                    used += cpu_seconds(int(folder.name))
+    return used
 
 
 def described() -> dict[str, str]:

@@ -16,6 +16,8 @@ from typing import Any, Self
 
 from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
 from timeoutmgr.endpoint.configuration import persistence_from_url
+from timeoutmgr.metrics.observer import Observer
+from timeoutmgr.metrics.server import serving
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.persistence.sql import SqlSettings
 from timeoutmgr.satellites import TimeoutManager
@@ -40,6 +42,8 @@ class Spec:
     """Whether the store does without features that only PostgreSQL has."""
     delayed: bool = False
     """Whether a delayed message store in *persistence* takes the place of the timeout manager."""
+    observed: bool = False
+    """Whether metrics are counted, sampled and served, as by ``run --metrics-address``."""
     profile: str | None = None
     """Where py-spy, if it is installed, writes the stacks that it saw."""
 
@@ -200,10 +204,22 @@ class Worker:
         return answer
 
 
+@contextmanager
+def _observed(config: EndpointConfiguration) -> Iterator[None]:
+    observer = Observer.alone(None)
+    observer.prepare(config)
+    with serving("127.0.0.1", 0, observer.memory, config.name):
+        endpoint = Endpoint(config)
+        endpoint.on_watch(lambda: observer.tick(endpoint))
+        with endpoint, observer.running(endpoint):
+            yield
+
+
 def _serve(spec: Spec, pipe: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     meter = Meter()
-    with Endpoint(configuration(spec, meter)):
+    config = configuration(spec, meter)
+    with _observed(config) if spec.observed else Endpoint(config):
         pipe.send("started")
         while (asked := pipe.recv())[0] != "stop":
             try:

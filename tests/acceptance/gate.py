@@ -27,6 +27,7 @@ _CALLS = frozenset(
         "count",
         "cancel",
         "cancel_saga",
+        "clear_saga",
         "reschedule",
         "statistics",
         "purge",

@@ -57,6 +57,35 @@ def test_a_cancel_before_its_message_is_stored_takes_effect(party: Party) -> Non
 
 @matrix(pairs=EACH_ONCE)
 @pytest.mark.behaviour(138)
+def test_a_cancel_by_label_holds_for_stored_messages_and_messages_on_their_way(
+    place: Place, party: Party
+) -> None:
+    stored = party.endpoint.send_local("Ping", 1, delay=LATER, labels={"tenant": ["a", "b"]})
+    party.wait_until_stored(stored.id)
+    # Behind the message in its queue, so that the manager has it after the cancel.
+    party.endpoint.timeouts.cancel_where(labels={"tenant": "c"})
+    doomed = Message(
+        id=party.config.new_id(),
+        headers={
+            headers.EXPIRE: to_wire(SystemClock().now() + 1_000_000),
+            headers.DESTINATION: party.config.name,
+            headers.TIME_SENT: to_wire(SystemClock().now() - 60_000_000),
+            headers.LABELS: '["tenant=c"]',
+        },
+    )
+    with party.telemetry.expect("cancelled_on_arrival", 1):
+        place.put(f"{party.config.name}.Timeouts", doomed)
+
+    [met] = party.endpoint.timeouts.cancel_where(labels={"tenant": "b"})
+    later = party.endpoint.send_local("Ping", 2, delay=SOON, labels={"tenant": ["b", "c"]})
+
+    assert (met.timeout.id, met.result) == (stored.id, CancelResult.CANCELLED)
+    assert headers.LABELS not in party.inbox.wait_for_id(later.message_id).headers
+    assert party.inbox.of(doomed.id) == party.inbox.of(stored.message_id) == []
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
 def test_a_cancel_after_dispatch_is_too_late(party: Party) -> None:
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
     party.inbox.wait_for_id(sent.message_id)
@@ -84,8 +113,8 @@ def test_clearing_a_saga_keeps_the_timeouts_of_other_sagas(party: Party) -> None
     party.inbox.wait_for_id(barrier.message_id)
     party.wait_until_dispatched(barrier.id)
     assert {view.id for view in party.endpoint.timeouts.list()} == {kept.id, none.id}
-    assert party.endpoint.timeouts.cancel_saga("kept") == 1
-    assert party.endpoint.timeouts.cancel_saga("kept") == 0
+    assert party.endpoint.timeouts.cancel_saga("kept") == [kept.id]
+    assert party.endpoint.timeouts.cancel_saga("kept") == []
     assert [view.id for view in party.endpoint.timeouts.list()] == [none.id]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -94,7 +95,8 @@ def test_what_follows_the_commit_is_left_to_the_caller_that_sees_it(place: Place
 
     with contextlib.closing(connect(place.store_url)) as connection:
         session = DriverTransaction(connection=connection, after_commit=waiting.append)
-        party.endpoint.send_local("Ping", 1, delay=LATER, session=session)
+        before_the_next_poll = timedelta(minutes=1)
+        party.endpoint.send_local("Ping", 1, delay=before_the_next_poll, session=session)
         connection.commit()
 
     address = f"{place.name}.Timeouts"

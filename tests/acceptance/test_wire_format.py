@@ -13,10 +13,12 @@ import pytest
 from tests.acceptance.gate import Gate
 from tests.acceptance.matrix import EACH_ONCE, REFERENCE, REPRESENTATIVE, SERVED, Pair, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
+from timeoutmgr import TimeoutState
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_micros, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import id_of_timeout
+from timeoutmgr.message.routes import timeout_id as id_at
 from timeoutmgr.testing.signals import eventually
 
 NO_SAGA = "00000000-0000-0000-0000-000000000000"
@@ -156,6 +158,33 @@ def test_a_clear_message_clears_only_its_saga(party: Party) -> None:
 
 
 @matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(31)
+@pytest.mark.parametrize("wrong", [-timedelta(seconds=60), timedelta(seconds=60)])
+def test_a_clear_goes_by_the_queue_whatever_clocks_its_senders_have(
+    party: Party, wrong: timedelta
+) -> None:
+    saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
+
+    def sent(name: str, offset: timedelta, **more: str) -> None:
+        given = {"NServiceBus.TimeSent": wire(offset), "NServiceBus.SagaId": saga}
+        given |= {"NServiceBus.MessageId": name, **more}
+        party.place.put(f"{party.name}.Timeouts", Message(id=name, headers=given))
+
+    late = {
+        "NServiceBus.Timeout.Expire": wire(LATER),
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": party.name,
+    }
+    sent("ahead", wrong, **late)
+    sent("clear", -wrong, **{"NServiceBus.ClearTimeouts": "True"})
+    sent("behind", wrong, **late)
+
+    party.wait_until_stored(id_at(party.name, "behind"))
+    assert [view.message_id for view in party.endpoint.timeouts.list()] == ["behind"]
+    found = party.endpoint.timeouts.show(id_at(party.name, "ahead"))
+    assert found == (TimeoutState.CANCELLED, None)
+
+
+@matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(30)
 def test_clearing_a_saga_leaves_a_delayed_retry_which_keeps_its_saga(party: Party) -> None:
     saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
@@ -191,7 +220,9 @@ HOSTILE: dict[str, dict[str, str | None]] = {
         "NServiceBus.ReplyToAddress": None,
     },
     "endless-destination": {"NServiceBus.Timeout.RouteExpiredTimeoutTo": "d" * 300},
-    "satellite-as-destination": {"NServiceBus.Timeout.RouteExpiredTimeoutTo": "x.Timeouts"},
+    "satellite-as-destination": {
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "x.TimeoutsDispatcher"
+    },
     "brokers-own-destination": {"NServiceBus.Timeout.RouteExpiredTimeoutTo": "amq.direct"},
     "malformed-wake": {"TimeoutManager.Wake": "soon"},
 }

@@ -23,8 +23,13 @@ def pytest_configure() -> None:
                 name: {"ENGINE": "django.db.backends.sqlite3", "NAME": "unused"}
                 for name in ("default", "other")
             },
-            INSTALLED_APPS=["timeoutmgr.contrib.django"],
+            INSTALLED_APPS=[
+                "timeoutmgr.contrib.django",
+                "django_tasks",
+                "timeoutmgr.contrib.django_tasks",
+            ],
             TIMEOUTMGR={},
+            TASKS={"default": {"BACKEND": "timeoutmgr.contrib.django_tasks.backend.TasksBackend"}},
             USE_TZ=True,
         )
         django.setup()

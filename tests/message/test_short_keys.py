@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from timeoutmgr.message.headers import MOST_CHARACTERS, MOST_NAMES, remembers_short
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [
+    path
+    for room in ("timeoutmgr", "persistence", "satellites")
+    for path in (ROOT / room).rglob("*.py")
+]
+
+OURS = {
+    "timeoutmgr/plugins.py::_on_path",
+    "timeoutmgr/database/sqlserver.py::insert_missing_statement",
+}
+"""Caches by folders of imports and by columns, which no sender chooses."""
 
 
 def calls_of(names: tuple[str, ...]) -> int:
@@ -31,3 +47,29 @@ def test_long_or_many_names_are_not_remembered() -> None:
 
 def test_names_that_are_no_text_are_not_remembered() -> None:
     assert calls_of((1, 2)) == 2  # type: ignore[arg-type]  # keys of another type
+
+
+def test_every_cache_by_the_names_of_headers_keeps_short_names_only() -> None:
+    """A sender chooses the names: a plain cache of 1,024 sets of names keeps 64 MiB of them."""
+    caches = {
+        f"{path.relative_to(ROOT)}::{function.name}": _decorators(function)
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef) and _takes_names(function)
+        if _decorators(function) & {"cache", "lru_cache", "remembers_short"}
+    }
+
+    assert len(caches) >= 3
+    assert {name for name, found in caches.items() if "remembers_short" not in found} == OURS
+
+
+def _takes_names(function: ast.FunctionDef) -> bool:
+    annotations = [one.annotation for one in function.args.args if one.annotation is not None]
+    return "tuple[str, ...]" in map(ast.unparse, annotations)
+
+
+def _decorators(function: ast.FunctionDef) -> set[str]:
+    return {
+        ast.unparse(one.func if isinstance(one, ast.Call) else one).rpartition(".")[2]
+        for one in function.decorator_list
+    }

@@ -61,6 +61,22 @@ def test_a_satellites_queue_is_no_destination(name: str) -> None:
         check_destination(name, ANY)
 
 
+def test_a_queue_that_is_only_named_like_a_satellites_is_a_destination() -> None:
+    asked: list[str] = []
+
+    def is_satellite(name: str) -> bool:
+        asked.append(name)
+        return name.startswith("a.")
+
+    limits = Limits().of_endpoint("sales", "error", is_satellite)
+
+    assert is_allowed("b.timeouts", limits)
+    with pytest.raises(DestinationNotAllowed, match="timeout manager"):
+        check_destination("a.timeouts", limits)
+    check_destination("a.timeout", limits)
+    assert asked == ["b.timeouts", "a.timeouts"]
+
+
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [

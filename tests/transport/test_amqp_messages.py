@@ -13,6 +13,7 @@ from tests.transport.traffic import ids, receive
 from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.testing.conformance.transports.suite import with_properties
 from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.amqp.frames import message_frames, publish_method
 from timeoutmgr.transport.settings import KombuSettings
@@ -32,7 +33,7 @@ def test_a_message_arrives_as_it_was_sent(
     session.send([Outgoing(queue, message)])
 
     (received,) = receiver.receive(1, 5)
-    assert received == Received(message=message, queue=queue, tag=None)
+    assert received == Received(message=with_properties(message), queue=queue, tag=None)
 
 
 def test_amqp_properties_repeat_our_headers_for_strangers(
@@ -59,6 +60,96 @@ def test_amqp_properties_repeat_our_headers_for_strangers(
     }
 
 
+PLAIN = {
+    "type": "Sales.OrderPlaced",
+    "reply_to": "answers",
+    "correlation_id": "c-1",
+    "message_id": "m-1",
+    "content_type": "application/json",
+}
+"""What a sender gives that knows AMQP alone."""
+FILLED = {
+    names.ENCLOSED_MESSAGE_TYPES: "Sales.OrderPlaced",
+    names.REPLY_TO: "answers",
+    names.CORRELATION_ID: "c-1",
+    names.MESSAGE_ID: "m-1",
+    names.CONTENT_TYPE: "application/json",
+}
+
+
+@pytest.mark.behaviour(17)
+def test_properties_fill_the_headers_of_a_plain_sender(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    raw_channel.basic_publish(amqp.Message("{}", **PLAIN), routing_key=queue)
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message == Message(id="m-1", headers=FILLED, body=b"{}")
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_header_outranks_its_property(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver, name: str
+) -> None:
+    raw_channel.basic_publish(
+        amqp.Message("{}", application_headers={name: "of the header"}, **PLAIN), routing_key=queue
+    )
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {**FILLED, name: "of the header"}
+
+
+def test_a_message_without_properties_has_no_header_more(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    raw_channel.basic_publish(amqp.Message("{}", type="", reply_to=""), routing_key=queue)
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {}
+
+
+@pytest.mark.parametrize(
+    ("enclosed", "of_property"),
+    [
+        ("Sales.OrderPlaced", "Sales.OrderPlaced"),
+        ("Sales.OrderPlaced, Sales, Version=1.0.0.0;Sales.Event, Sales", "Sales.OrderPlaced"),
+        (" Sales.OrderPlaced ; Sales.Event", "Sales.OrderPlaced"),
+        (f"Sales.OrderPlaced;{'x' * 300}", "Sales.OrderPlaced"),
+        ("x" * 256, None),
+        ("", None),
+    ],
+)
+def test_the_type_of_a_message_is_the_first_that_it_encloses(
+    session: TransportSession,
+    queue: str,
+    raw_channel: amqp.Channel,
+    enclosed: str,
+    of_property: str | None,
+) -> None:
+    given = {names.ENCLOSED_MESSAGE_TYPES: enclosed}
+
+    session.send([Outgoing(queue, Message(id="1", headers=given))])
+
+    found = raw_channel.basic_get(queue, no_ack=True)
+    assert found.properties.get("type") == of_property
+    assert found.headers == given
+
+
+@pytest.mark.behaviour(114)
+def test_what_nservicebus_notes_about_a_delay_stays_behind(
+    raw_channel: amqp.Channel, session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    noted: dict[str, Any] = {names.DELAY_IN_SECONDS: 5, names.CONFIRMATION_ID: "17", "kept": "yes"}
+    raw_channel.basic_publish(amqp.Message("", application_headers=noted), routing_key=queue)
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {"kept": "yes"}
+    session.send([Outgoing(queue, Message(id="1", headers={**noted, names.DELAY_IN_SECONDS: "5"}))])
+    receiver.close()
+    sent = [raw_channel.basic_get(queue, no_ack=True).headers for _ in range(2)]
+    assert {"kept": "yes"} in sent
+
+
 def test_headers_that_steer_a_broker_are_dropped_on_the_way_out(
     session: TransportSession, queue: str, receiver: Receiver, unique: str
 ) -> None:
@@ -69,7 +160,7 @@ def test_headers_that_steer_a_broker_are_dropped_on_the_way_out(
     session.send([Outgoing(queue, Message(id="1", headers={**steering, "kept": "yes"}))])
 
     (received,) = receiver.receive(1, 5)
-    assert received.message.headers == {"kept": "yes"}
+    assert received.message == with_properties(Message(id="1", headers={"kept": "yes"}))
     assert session.count(elsewhere) == 0
     session.delete_queues([elsewhere])
 
@@ -184,7 +275,7 @@ def test_a_compressed_or_encoded_body_is_not_touched(
     (received,) = receiver.receive(1, 5)
     assert received.message.body == body
     assert received.message.content_type == "application/x-python-serialize"
-    assert received.message.headers == {}
+    assert received.message.headers == {names.CONTENT_TYPE: "application/x-python-serialize"}
 
 
 def test_the_id_in_the_header_comes_before_the_property(

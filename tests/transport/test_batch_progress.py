@@ -159,17 +159,43 @@ def test_a_message_that_was_delivered_often_stays_with_the_batch() -> None:
     assert progress.waiting[0].delivery_count == MOST_DELIVERIES
 
 
-def test_messages_that_could_not_be_given_back_stay_in_their_order() -> None:
-    hands = Hands()
-    progress = BatchProgress(a_batch(3), hands)
-    next(iter(progress))
+def test_messages_that_could_not_be_given_back_are_not_begun() -> None:
+    hands, away = Hands(), StorageUnavailable("the database is away")
+    progress = BatchProgress(a_batch(4, MOST_DELIVERIES)[:1] + a_batch(3), hands)
+    each = iter(progress)
+    next(each)
     hands.now = LONG_HANDLING
 
     def fail(_batch: Sequence[Received]) -> int:
-        raise StorageUnavailable("the database is away")
+        raise away
 
     assert progress.give_back(fail) == 0
-    assert ids(progress.waiting) == ["1", "2"]
+    hands.now = 0.0
+    assert next(each, None) is None
+    assert ids(progress.waiting) == ["0", "1", "2"]
+    assert progress.failure is away
+
+
+def test_after_a_failed_return_no_message_is_begun_again() -> None:
+    progress = BatchProgress(a_batch(1), Hands())
+    progress.failure = StorageUnavailable("the database is away")
+
+    assert list(progress.repeat(progress.batch[0])) == []
+
+
+def test_messages_behind_a_repeated_attempt_are_given_back() -> None:
+    hands, given_back = Hands(), list[Received]()
+    first, second, third = a_batch(3)
+    progress = BatchProgress([first, second], hands, [third])
+    next(iter(progress))
+
+    again = progress.repeat(first)
+    assert progress.waiting == []
+    next(iter(again))
+    hands.now = LONG_HANDLING
+
+    assert again.give_back(keeping(given_back)) == 2
+    assert ids(given_back) == ["1", "2"]
 
 
 def test_messages_are_given_back_later_if_the_database_has_another_writer() -> None:

@@ -290,6 +290,27 @@ def test_an_argument_of_the_queue_decides_the_overflow_and_not_the_policy() -> N
 
 
 @pytest.mark.parametrize(
+    ("arguments", "policy", "queue"),
+    [
+        ({}, {}, None),
+        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, {}, "dead"),
+        ({}, {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}, "dead"),
+        (
+            {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "error"},
+            {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"},
+            "error",
+        ),
+        ({"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "dead"}, {}, None),
+        ({"x-dead-letter-exchange": ""}, {}, None),
+    ],
+)
+def test_the_queue_of_dead_messages_is_that_of_argument_or_policy(
+    arguments: dict[str, object], policy: dict[str, object], queue: str | None
+) -> None:
+    assert QueueProperties(arguments=arguments, policy=policy).dead_message_queue == queue
+
+
+@pytest.mark.parametrize(
     ("arguments", "policy", "limits"),
     [
         pytest.param({}, {}, (None, None), id="classic"),

@@ -26,6 +26,7 @@ from timeoutmgr.errors import (
     UnknownSetting,
 )
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.testing.conformance.transports.suite import with_properties
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
@@ -85,7 +86,7 @@ def test_messages_of_all_sizes_arrive_whole(tls_url: str, certificate: Path, uni
         session.delete_queues([unique])
 
     assert results == [SendResult.CONFIRMED] * 300
-    assert found == sent
+    assert found == [with_properties(one) for one in sent]
     assert left == 0
 
 

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from threading import Lock
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from timeoutmgr.endpoint.async_context import AnyHandler
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import ANY
+from timeoutmgr.endpoint.list_handlers import ListHandler
 
 Registered = TypeVar("Registered", bound=AnyHandler)
+RegisteredList = TypeVar("RegisteredList", bound=ListHandler)
 
 Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns what is entered before a call of a handler, and left after the call."""
@@ -22,17 +24,25 @@ class HandlerRegistry:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._handlers: list[tuple[str, AnyHandler, Literal[1] | None]] = []
+        self._handlers: list[tuple[str, Any, Any]] = []
 
+    @overload
     def handler(
         self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[Registered], Registered]:
+    ) -> Callable[[Registered], Registered]: ...
+
+    @overload
+    def handler(
+        self, message_type: str = ANY, *, batch: Literal["list"]
+    ) -> Callable[[RegisteredList], RegisteredList]: ...
+
+    def handler(self, message_type: str = ANY, *, batch: Any = None) -> Any:
         """Return a decorator that registers a function as a handler of *message_type*.
 
         Registration and arguments are as with ``EndpointConfiguration.handler``.
         """
 
-        def register(function: Registered) -> Registered:
+        def register(function: Any) -> Any:
             with self._lock:
                 self._handlers.append((message_type, function, batch))
             return function

@@ -6,9 +6,10 @@ imported before a program names such a class.
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
@@ -70,6 +71,8 @@ class TypedMessageClass:
     """The message type: the ``message_type`` of the class itself, otherwise the class name."""
     decode: Callable[[bytes], object]
     encode: Callable[[Any], bytes]
+    plain: Callable[[Any], object]
+    """Returns the fields as mappings, lists and plain values."""
     reasons: Callable[[Exception], str]
     """Returns why a body does not fit, with no value of the body."""
     errors: tuple[type[Exception], ...]
@@ -87,17 +90,34 @@ class TypedMessageClass:
         """Return *message* as JSON from which it can be read; raise InvalidMessage otherwise.
 
         A dataclass does not check its own values: without the reading, the receiver would be the
-        first to find an error.
+        first to find an error. A float that JSON has not, NaN say, is refused if the converter
+        writes it as null.
         """
         try:
             body = self.encode(message)
-            self.decode(body)
+            read = self.decode(body)
+            if b"null" in body and self._odd_floats(message) != self._odd_floats(read):
+                raise ValueError("a float that is NaN or infinite would arrive as null")
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidMessage(
                 f"a {self.name} does not survive its conversion: {error}; give its fields values "
                 "of their types"
             ) from error
         return body
+
+    def _odd_floats(self, message: object) -> int:
+        return _odd_floats_in(self.plain(message))
+
+
+def _odd_floats_in(value: object) -> int:
+    """Return how many floats in *value* are NaN or infinite."""
+    if isinstance(value, float):
+        return not isfinite(value)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return 0
+    return sum(map(_odd_floats_in, value))
 
 
 def message_class(given: type) -> TypedMessageClass:
@@ -166,9 +186,8 @@ def _of_msgspec(given: type) -> TypedMessageClass:
     except (TypeError, NameError, ValueError, RecursionError) as error:
         raise _refused(given, error) from error
     errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-    return TypedMessageClass(
-        given, _name(given), decode, msgspec.json.encode, _msgspec_reasons, errors
-    )
+    encode, plain = msgspec.json.encode, msgspec.to_builtins
+    return TypedMessageClass(given, _name(given), decode, encode, plain, _msgspec_reasons, errors)
 
 
 def _of_pydantic(given: Any) -> TypedMessageClass:
@@ -188,7 +207,15 @@ def _of_pydantic(given: Any) -> TypedMessageClass:
         return _pydantic_reasons(error, adapter)
 
     errors = (ValidationError, RecursionError)
-    return TypedMessageClass(given, _name(given), adapter.validate_json, encode, reasons, errors)
+    return TypedMessageClass(
+        given,
+        _name(given),
+        adapter.validate_json,
+        encode,
+        adapter.dump_python,
+        reasons,
+        errors,
+    )
 
 
 def _refused(given: type, error: Exception) -> ConfigurationError:

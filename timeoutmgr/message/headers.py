@@ -4,7 +4,7 @@ A header's value is always a string. Names that start with ``NServiceBus.`` or `
 fixed by the wire format; ours start with ``TimeoutManager.``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Final, TypeVar
 
@@ -48,6 +48,9 @@ DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
 RECURRING: Final = "TimeoutManager.Recurring"
 """The name of the recurring timeout that the message is a run of."""
 
+LABELS: Final = "TimeoutManager.Labels"
+"""Texts ``name=value`` by which the timeout is found, as a JSON list (``message.labels``)."""
+
 # A control message to <endpoint>.TimeoutsDispatcher: a single id in NServiceBus' form, or a
 # chunk of ours, whose body is then of this version.
 TIMEOUT_ID: Final = "Timeout.Id"
@@ -56,6 +59,14 @@ WAKE: Final = "TimeoutManager.Wake"
 KEEPS_TIMEOUTS: Final = "TimeoutManager.KeepsTimeouts"
 """Says that the body of an order to clear names timeouts to keep; orders of other programs may have
 a body of their own."""
+
+# A message of another program, carried by a message of ours (``message.foreign``).
+FOREIGN: Final = "TimeoutManager.Foreign"
+FOREIGN_CONTENT: Final = "TimeoutManager.ForeignContent"
+FOREIGN_DUE: Final = "TimeoutManager.ForeignDue"
+"""Names the foreign header that holds the due time, as ISO 8601."""
+ROUTE: Final = "TimeoutManager.Route"
+"""Exchange and routing key of the destination."""
 
 # An empty message that only finds out whether a broker knows a way; the receiver drops it.
 PROBE: Final = "TimeoutManager.Probe"
@@ -96,6 +107,11 @@ FAILURE_HEADERS: Final = frozenset(
 )
 """The headers that a failure adds; removed again when a message is retried from the error queue."""
 
+# How an NServiceBus sender says the whole delay of a message in RabbitMQ's delay levels, counted
+# from TimeSent, and the number under which it waits for the confirm.
+DELAY_IN_SECONDS: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+CONFIRMATION_ID: Final = "NServiceBus.Transport.RabbitMQ.ConfirmationId"
+
 BROKER_HEADERS: Final = frozenset(
     {
         "cc",
@@ -111,13 +127,36 @@ BROKER_HEADERS: Final = frozenset(
         "x-delivery-count",
         "x-acquired-count",
         "compression",
+        DELAY_IN_SECONDS.lower(),
+        CONFIRMATION_ID.lower(),
     }
 )
-"""Headers (lower case) that steer a broker or kombu, and never travel on.
+"""Headers (lower case) that steer a broker, kombu or another transport, and never travel on.
 
 CC and BCC would deliver copies elsewhere, x-death makes RabbitMQ drop a message that comes back,
-and kombu decompresses a body by its 'compression' header.
+kombu decompresses a body by its 'compression' header, and NServiceBus' tools take a message that
+is sent on with the delay of its first way for a message of that delay.
 """
+
+OF_PROPERTIES: Final = (
+    (MESSAGE_ID, "message_id"),
+    (CORRELATION_ID, "correlation_id"),
+    (REPLY_TO, "reply_to"),
+    (ENCLOSED_MESSAGE_TYPES, "type"),
+    (CONTENT_TYPE, "content_type"),
+)
+"""Headers, and the property of AMQP that stands for each on a message without the header."""
+
+
+def filled(given: dict[str, str], properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the headers *given*, missing ones filled from the *properties* of the message.
+
+    A sender that knows AMQP alone need then set no header of ours.
+    """
+    for name, of in OF_PROPERTIES:
+        if name not in given and isinstance(value := properties.get(of), str) and value:
+            given[name] = value
+    return given
 
 
 MOST_NAMES: Final = 64

@@ -3,10 +3,12 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
 
 # --- messages with a time to be received, after which an endpoint does not handle them --------
 
@@ -53,6 +55,9 @@ def with_headers(message: Message, headers: Mapping[str, str]) -> Message:
     )
 
 
+NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 class Via(Protocol):
     """A way to a queue that leads through exchanges of a broker."""
 
@@ -60,14 +65,23 @@ class Via(Protocol):
         """Return the exchange and the routing key, as of now: asked when the message is written."""
         ...
 
+    def numbers(self, message: Message) -> Mapping[str, int]:
+        """Return headers that other programs on the way expect to be numbers."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message and the queue it is to be put into; at once, or *via* what delays it."""
+    """A message and the queue it is to be put into; at once, or *via* what delays it.
+
+    *time_to_live*, in microseconds, ends the message in its queue if nobody receives it before. A
+    transport that cannot do so leaves the message to its receiver.
+    """
 
     destination: str
     message: Message
     via: Via | None = None
+    time_to_live: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,14 @@ class Received:
     defect: str | None = None
     death: Death | None = None
     routing_key: str | None = field(default=None, compare=False)
+
+
+def first_type(enclosed: str | None) -> str | None:
+    """Return the full name of the first type that a header *enclosed* names; None without one.
+
+    NServiceBus writes the assembly behind a comma, and further types behind a semicolon.
+    """
+    return enclosed and enclosed.partition(";")[0].partition(",")[0].strip()
 
 
 def enclosed_types(message: Message) -> list[str]:

@@ -5,6 +5,7 @@ Pure functions.
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,9 @@ NAMESPACE: Final = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
 """Of the ids of timeouts: each is a UUID of version 5."""
 _NAMESPACE: Final = NAMESPACE.bytes
 _VERSION: Final = 5
+_TIMEOUT_ID: Final = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
 DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
 """Puts a message that is due at an instant on its way to the place that delays it."""
 
@@ -72,6 +76,11 @@ def timeout_id(endpoint: str, message_id: str) -> str:
     name = f"{len(endpoint)}:{endpoint}{message_id}"
     digest = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()
     return uuid_text(int.from_bytes(digest[:16], "big"), _VERSION)
+
+
+def is_timeout_id(text: str) -> bool:
+    """Return whether *text* has the form of a timeout's id, a UUID of version 5."""
+    return _TIMEOUT_ID.fullmatch(text) is not None
 
 
 def id_of_timeout(endpoint: str, message: Message) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import translate
@@ -19,12 +19,18 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import PLAIN, class_of, is_message
+from timeoutmgr.message.field_types import check_field_types
+from timeoutmgr.message.foreign import Foreign, route_of
 from timeoutmgr.message.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
+from timeoutmgr.message.message import Message
 
 DESTINATION_BYTES: Final = 199
 """Bytes of RabbitMQ's 255-byte routing key that remain beside 28 delay levels."""
 SATELLITES: Final = (".Timeouts", ".TimeoutsDispatcher", ".timeouts", ".Acknowledgements")
-"""How queues end that only a timeout manager's own parts send to."""
+"""How queues end that only a timeout manager's own parts send to.
+
+Other queues may end so too: a transport knows which endpoints are installed.
+"""
 UNFIT: Final = (
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     r"\ud800-\udfff]"
@@ -34,7 +40,7 @@ are not seen or turn a line round, line separators, and lone surrogates."""
 
 
 def is_satellite_queue(name: str) -> bool:
-    """Return whether *name* is a queue that only a timeout manager's own parts send to."""
+    """Return whether *name* ends as a queue that only a timeout manager's own parts send to."""
     return name.endswith(SATELLITES)
 
 
@@ -93,7 +99,8 @@ class Limits:
 
     *allowed_destinations* are shell patterns; none given means every queue that is not a
     broker's own or a satellite's. *refused_destinations*, patterns too, win over them; an endpoint
-    adds its error queue. *max_delay* bounds how far ahead a due time may be.
+    adds its error queue. *max_delay* bounds how far ahead a due time may be. *is_satellite* says of
+    a name that ends as a satellite's queue whether it is one: by default every such name is.
     """
 
     max_body: int = 16 * 1024 * 1024
@@ -101,10 +108,14 @@ class Limits:
     max_delay: timedelta | None = None
     allowed_destinations: tuple[str, ...] = ()
     refused_destinations: tuple[str, ...] = ()
+    is_satellite: Callable[[str], bool] = field(
+        default=is_satellite_queue, repr=False, compare=False
+    )
     destinations: DestinationPatterns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         if self.max_body <= 0 or self.max_headers <= 0:
             raise ConfigurationError(
                 f"max_body and max_headers must be positive, got {self.max_body} and "
@@ -115,28 +126,57 @@ class Limits:
         if self.max_delay is not None and self.max_delay <= timedelta(0):
             raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
 
-    def of_endpoint(self, queue: str, error_queue: str) -> "Limits":
-        """Return these limits as an endpoint has them.
+    def of_endpoint(
+        self,
+        queue: str,
+        error_queue: str,
+        is_satellite: Callable[[str], bool] = is_satellite_queue,
+    ) -> "Limits":
+        """Return these limits as an endpoint has them, whose transport answers *is_satellite*.
 
         Its own *queue* is allowed, for its retries. Its *error_queue* is refused: a message goes
         there because it failed, and not because a sender says so.
         """
         allowed = self.allowed_destinations and (*self.allowed_destinations, escape(queue))
         refused = (*self.refused_destinations, escape(error_queue))
-        return replace(self, allowed_destinations=allowed, refused_destinations=refused)
+        return replace(
+            self,
+            allowed_destinations=allowed,
+            refused_destinations=refused,
+            is_satellite=is_satellite,
+        )
 
 
-def check_destination(destination: str, limits: Limits, *, back_to: str | None = None) -> None:
+def check_destination(
+    destination: str,
+    limits: Limits,
+    *,
+    back_to: str | None = None,
+    message: Message | None = None,
+) -> None:
     """Raise InvalidMessage where no message may go to *destination*.
 
     Each exit of the product asks here, not the door alone: rows, error copies and dead letters
     may have been written by a stranger, and the limits may be narrower by now. With *back_to*, an
     endpoint, a message may return to a satellite of it: a retry brings it back to where it failed.
+    The route that *message* carries may declare no queue into which no message may go.
+    Raises TransportUnavailable if the limits ask a transport that is away.
     """
     if not isinstance(destination, str) or not destination:
         raise InvalidMessage(f"a destination is the name of a queue, got {destination!r:.80}")
     if back_to is None or not is_satellite_of(destination, back_to):
         _check_name(destination, limits.destinations)
+        # Not remembered with the name: an endpoint may be installed while this process runs.
+        if is_satellite_queue(destination) and limits.is_satellite(destination):
+            raise _belongs_to_the_system(destination)
+    if message is not None and headers.ROUTE in message.headers:
+        _check_route(message, limits)
+
+
+def _check_route(message: Message, limits: Limits) -> None:
+    route = route_of(message)
+    for declared in () if route is None else route.declare:
+        check_destination(declared.queue, limits)
 
 
 def is_allowed(destination: str, limits: Limits) -> bool:
@@ -162,11 +202,8 @@ def _check_name(destination: str, patterns: DestinationPatterns) -> None:
             f"destination {destination!r:.80} has control characters, invisible signs or lone "
             "surrogates; choose a printable queue name"
         )
-    if destination.startswith("amq.") or is_satellite_queue(destination):
-        raise DestinationNotAllowed(
-            f"destination {destination!r:.80} belongs to the broker or to a timeout manager; name "
-            "the queue of an endpoint"
-        )
+    if destination.startswith("amq."):
+        raise _belongs_to_the_system(destination)
     if patterns.refuses(destination):
         raise DestinationNotAllowed(
             f"destination {destination!r:.80} is in refused_destinations "
@@ -178,6 +215,13 @@ def _check_name(destination: str, patterns: DestinationPatterns) -> None:
             f"destination {destination!r:.80} is outside allowed_destinations "
             f"({', '.join(patterns.allowed):.200}); add it there if it is meant"
         )
+
+
+def _belongs_to_the_system(destination: str) -> DestinationNotAllowed:
+    return DestinationNotAllowed(
+        f"destination {destination!r:.80} belongs to the broker or to a timeout manager; name the "
+        "queue of an endpoint"
+    )
 
 
 def check_headers(given: Mapping[str, str], limits: Limits) -> None:
@@ -278,6 +322,8 @@ _JSON: Final = frozenset({"application/json", "text/json"})
 
 def encode_body(body: object) -> tuple[bytes, str]:
     """Return *body* as bytes and its content type: bytes as they are, all else as JSON."""
+    if isinstance(body, Foreign):
+        return body.body, "application/octet-stream"
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), "application/octet-stream"
     if type(body) not in PLAIN and is_message(body):

@@ -86,6 +86,8 @@ class BatchProgress:
         self._waiting: deque[Received] = deque()
         self._behind: Sequence[Received] = behind
         self._begun: list[Received] | None = None
+        self.failure: Exception | None = None
+        """The failure of a return: the messages may be another consumer's, and are not begun."""
         self._handling_began = 0.0
         self._is_relieved = False
         self._is_closed = False
@@ -111,6 +113,16 @@ class BatchProgress:
         with self._lock:
             return [*self._waiting, *self._behind]
 
+    def repeat(self, received: Received) -> "BatchProgress":
+        """Return the progress of another attempt at *received*, behind which the rest waits now."""
+        with self._lock:
+            rest = [*self._waiting, *self._behind]
+            self._waiting.clear()
+            self._behind = ()
+        again = BatchProgress([received], self._monotonic, rest)
+        again.failure = self.failure
+        return again
+
     def withdraw(self) -> Sequence[Received]:
         """Return the messages that were not given back; after ``close``, none of them waits."""
         with self._lock:
@@ -122,8 +134,8 @@ class BatchProgress:
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
         """Call *release* with the messages behind a slow one, once for each; return its answer.
 
-        A failure of the server leaves the messages with the batch. After a StorageConflict the next
-        call tries again.
+        A failure of the server leaves the messages with the batch, which ends: their tags may be
+        dead. After a StorageConflict the next call tries again.
         """
         with self._giving:
             given = self._behind_a_long_handling()
@@ -135,6 +147,7 @@ class BatchProgress:
             except StorageConflict:
                 self._is_relieved = False  # the next call tries again
             except (StorageUnavailable, TransportUnavailable, LeaseLost) as error:
+                self.failure = error
                 logger.warning(
                     "pump could not give back %d messages behind a slow handler: %s",
                     len(given),
@@ -155,7 +168,9 @@ class BatchProgress:
     def _next(self, end: float) -> Received | None:
         with self._lock:
             now = self._monotonic()
-            if not self._waiting or self._begun is None or (self._begun and now >= end):
+            if not self._waiting or self._begun is None or self.failure is not None:
+                return None
+            if self._begun and now >= end:
                 return None
             self._handling_began, self._is_relieved = now, False
             received = self._waiting.popleft()

@@ -90,25 +90,24 @@ class Held:
 
     def add(self, message: Hashable, size: int) -> None:
         """Count a message that was received."""
-        self._changed(size - self._sizes.get(message, 0))
+        self._unreported += size - self._sizes.get(message, 0)
+        if self._unreported >= self._report_at:
+            self._report()
         self._sizes[message] = size
         kept = self.largest * _FORGETS
         self.largest = size if size > kept else kept
 
     def settle(self, message: Hashable) -> None:
         """Take a message out; twice is fine."""
-        self._changed(-self._sizes.pop(message, 0))
+        self._unreported -= self._sizes.pop(message, 0)
+        if self._unreported <= -self._report_at:
+            self._report()
 
     def clear(self) -> None:
         """Take every message out: the broker has them again."""
-        self._changed(-sum(self._sizes.values()))
+        self._unreported -= sum(self._sizes.values())
         self._sizes.clear()
         self._report()
-
-    def _changed(self, size: int) -> None:
-        self._unreported += size
-        if not -self._report_at < self._unreported < self._report_at:
-            self._report()
 
     def _report(self) -> None:
         if self._unreported:

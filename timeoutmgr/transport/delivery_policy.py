@@ -111,9 +111,12 @@ class ForwardingPolicy:
     sees_each_message: ClassVar[bool] = False
     """Whether each message must pass this process, also inside a single database."""
 
-    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return why *message*, which *waited* here, must not be passed on; None if it may."""
+    def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
+        """Return why *timeout* must not be passed on at the instant *at*; None if it may."""
         return None
+
+    def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
+        """Note that *timeouts* could not be sent at the instant *at*; must not raise."""
 
     def forwarded(self, message: Message) -> Message:
         """Return *message* as its destination gets it."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers as names
-from timeoutmgr.message.headers import remembers_short
-from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.foreign import is_delayed_by_broker
+from timeoutmgr.message.headers import filled, remembers_short
+from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, first_type
 
 SHORT_STRING = 255
 """The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
@@ -23,7 +24,10 @@ _NO_ID = uuid.UUID("5a1b7b8e-5d0c-5c39-8f0e-2f2a6b0c6d11")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The data around a body; optional properties are None where they do not fit."""
+    """The data around a body; optional properties are None where they do not fit.
+
+    *numbers* are headers beside the *headers* of the message, for other programs on a broker.
+    """
 
     message_id: str
     content_type: str
@@ -32,9 +36,10 @@ class Envelope:
     correlation_id: str | None
     reply_to: str | None
     type: str | None
+    numbers: Mapping[str, int]
 
 
-def seal(message: Message) -> Envelope:
+def seal(message: Message, numbers: Mapping[str, int] = NO_NUMBERS) -> Envelope:
     """Return the envelope of *message*; raises InvalidMessage if no broker can carry it.
 
     All is checked here, before anything is written: a message that fails halfway through a
@@ -63,7 +68,8 @@ def seal(message: Message) -> Envelope:
         headers=headers,
         correlation_id=_if_short(headers.get(names.CORRELATION_ID)),
         reply_to=_if_short(headers.get(names.REPLY_TO)),
-        type=_if_short(headers.get(names.ENCLOSED_MESSAGE_TYPES)),
+        type=_if_short(first_type(headers.get(names.ENCLOSED_MESSAGE_TYPES))),
+        numbers=numbers,
     )
 
 
@@ -87,7 +93,7 @@ def check_direct(outgoing: Outgoing) -> None:
 
     Put straight into its queue it would be early.
     """
-    if outgoing.via is not None:
+    if outgoing.via is not None and is_delayed_by_broker(outgoing):
         raise InvalidMessage(
             f"message {outgoing.message.id!r:.80} for {outgoing.destination!r:.80} goes through "
             "delay levels, and only RabbitMQ has them; delay it with TimeoutManager on this "
@@ -119,8 +125,9 @@ def unseal(
     content_encoding = properties.get("content_encoding")
     message_id = headers.get(names.MESSAGE_ID) or properties.get("message_id")
     message = Message(
+        # Made of the headers as they came.
         id=message_id if isinstance(message_id, str) and message_id else _made_id(headers, body),
-        headers=headers,
+        headers=filled(headers, properties),
         body=body,
         content_type=(
             content_type

@@ -17,6 +17,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
+from timeoutmgr.message.foreign import outgoing_to
 from timeoutmgr.message.instants import Micros, from_wire, to_micros
 from timeoutmgr.message.message import Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
@@ -229,10 +230,10 @@ class EndpointErrorQueue:
     endpoint: str
     limits: Limits
 
-    def refusal(self, queue: str) -> str | None:
-        """Return why no message may go back to *queue*; None if it may."""
+    def refusal(self, queue: str, message: Message) -> str | None:
+        """Return why *message* may not go back to *queue*; None if it may."""
         try:
-            check_destination(queue, self.limits, back_to=self.endpoint)
+            check_destination(queue, self.limits, back_to=self.endpoint, message=message)
         except InvalidMessage as error:
             return str(error)
         return None
@@ -243,7 +244,7 @@ class EndpointErrorQueue:
         queue = message.headers.get(headers.FAILED_QUEUE)
         reason = received.defect or message.headers.get(headers.EXCEPTION_MESSAGE)
         result = _result(received, queue, request)
-        refusal = self.refusal(queue) if queue and result in _BACK else None
+        refusal = self.refusal(queue, message) if queue and result in _BACK else None
         if refusal is not None:
             result, reason = RetryResult.NOT_ALLOWED, refusal
         return RetriedMessage(message_id=message.id, queue=queue, result=result, reason=reason)
@@ -304,7 +305,7 @@ class _Move:
     send: _Send
 
     def __call__(self, received: Received, queue: str) -> SendResult:
-        outgoing = Outgoing(queue, self.prepare(received.message))
+        outgoing = outgoing_to(queue, self.prepare(received.message))
         return self.send(self.session, self.receiver, received, outgoing)
 
 
@@ -362,7 +363,10 @@ class _Run:
             self._receiver.ack([received])
         if judged.result is not RetryResult.RETRIED:
             return judged
-        answer = self._move(received, judged.queue or "")
+        try:
+            answer = self._move(received, judged.queue or "")
+        except InvalidMessage as error:
+            return replace(judged, result=RetryResult.REFUSED, reason=str(error))
         self._sent.add(received.message.id)
         if answer is SendResult.CONFIRMED:
             return judged

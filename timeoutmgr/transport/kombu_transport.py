@@ -22,9 +22,10 @@ from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats, kom
 from timeoutmgr.transport.amqp.management import management_api
 from timeoutmgr.transport.amqp.relay import Relay
 from timeoutmgr.transport.amqp.session import RabbitMQSession
+from timeoutmgr.transport.amqp.topology import ExchangeAddresses
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.refusals import Family, family_of
-from timeoutmgr.transport.settings import KombuSettings, QueueType
+from timeoutmgr.transport.settings import KombuSettings, QueueType, RoutingTopology
 from timeoutmgr.transport.tls import BrokerLink, broker_link
 from timeoutmgr.transport.virtual.link import BindingRegistry, DeclaredRegistry, Registry
 from timeoutmgr.transport.virtual.session import RedisSession, VirtualSession
@@ -64,6 +65,7 @@ class KombuTransport:
         buffer_bytes: int | None = None,
         management_url: str | None = None,
         visibility_timeout: timedelta | None = None,
+        routing_topology: RoutingTopology | None = None,
         ssl: Mapping[str, Any] | None = None,
         tls_insecure: bool | None = None,
         allow_plaintext: bool | None = None,
@@ -79,6 +81,7 @@ class KombuTransport:
             "buffer_bytes": buffer_bytes,
             "management_url": management_url,
             "visibility_timeout": visibility_timeout,
+            "routing_topology": routing_topology,
             "ssl": ssl,
             "tls_insecure": tls_insecure,
             "allow_plaintext": allow_plaintext,
@@ -96,6 +99,7 @@ class KombuTransport:
         self.budget: Final = ByteBudget(self._settings.buffer_bytes)
         self._heartbeats = Heartbeats(self._settings.heartbeat)
         self.unanswered: Final = Answers()
+        self._exchanges = ExchangeAddresses(self._settings.routing_topology)
 
     @property
     def capabilities(self) -> TransportCapabilities:
@@ -158,6 +162,10 @@ class KombuTransport:
         window = max(self._settings.confirm_window, most)
         return self._amqp_session(window)
 
+    def follow_conventional_topology(self) -> None:
+        """Address queues by exchanges of their names too, unless the settings chose otherwise."""
+        self._exchanges.follow()
+
     def relay(self, queue: str, *, prefetch: int) -> Relay:
         """Return a relay of whole messages of *queue*; only on an AMQP broker."""
         if self._family is not Family.AMQP:
@@ -190,6 +198,7 @@ class KombuTransport:
             window=window,
             management=management,
             budget=self.budget,
+            exchanges=self._exchanges,
         )
 
     def _connect_amqp(self) -> AmqpConnection:

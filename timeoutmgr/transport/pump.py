@@ -6,6 +6,7 @@ Until then it is the queue's. While the storage or the broker is away the pump s
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +52,14 @@ from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_re
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 from timeoutmgr.transport.in_flight import ConcurrentHandling
-from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Step, Work, in_sub_batches
+from timeoutmgr.transport.work import (
+    BATCH_BYTES,
+    OUTAGES,
+    Consumer,
+    Step,
+    Work,
+    in_sub_batches,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +114,8 @@ class PumpSurroundings:
     failures: FailurePolicy = PLAIN_FAILURES
     monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
+    number: int | None = None
+    """The number by which a consumer knows the timeouts that it stored; None: a random number."""
 
 
 class Pump:
@@ -117,6 +127,10 @@ class Pump:
         self._broker = consumption.broker or surroundings.broker
         self._receiver: Receiver | None = None
         self._pace = BatchPace(consumption.batch)
+        number = surroundings.number
+        if number is None:
+            number = int.from_bytes(os.urandom(2), "big")
+        self._consumer = Consumer(number, surroundings.clock.monotonic())
         self._progress: tuple[BatchProgress, Receiver] | None = None
         self._conflicts = Conflicts()
         self._relapses = 0
@@ -152,13 +166,13 @@ class Pump:
 
     @property
     def gives_back(self) -> bool:
-        """Whether messages can wait behind one that takes long."""
-        return self._what.is_paced
+        """Whether messages can wait behind one that takes long, and are still the queue's."""
+        return self._what.is_paced and self._around.mode is not TransactionMode.NONE
 
     def give_back(self) -> None:
         """Give back the messages behind one that takes long; from another thread."""
         current = self._progress
-        if current is not None:
+        if current is not None and self.gives_back:
             progress, receiver = current
 
             def release(waiting: Sequence[Received]) -> int:
@@ -172,7 +186,9 @@ class Pump:
 
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
         """Take one batch and deal with it; return how many messages it had."""
-        batch = receiver.receive(self._limit, wait)
+        limit = self._limit
+        batch = receiver.receive(limit, wait)
+        self._consumer.received(batch, limit, self._around.clock.monotonic())
         sound = [received for received in batch if received.defect is None]
         if batch:
             reach("pump.received")
@@ -271,21 +287,27 @@ class Pump:
     def _handle_in_order(
         self, received: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
-        """Handle *received* in batches; messages that were not begun are in the next batch."""
-        waiting = received
+        """Handle *received* in batches; messages that were not begun are in the next batch.
+
+        Each message of a batch that was undone is a batch: one must not sink its neighbours.
+        """
+        waiting, undone = received, set[int]()
         while waiting:
             began = self._around.monotonic()
-            batch = self._first_batch(waiting)
-            behind = waiting[len(batch) :]
-            progress = BatchProgress(batch, self._around.monotonic, behind)
+            batch = waiting[:1] if id(waiting[0]) in undone else self._first_batch(waiting)
+            progress = BatchProgress(batch, self._around.monotonic, waiting[len(batch) :])
             self._progress = (progress, receiver)
+            again: Sequence[Received] = ()
             try:
-                self._handle(progress, session, receiver)
+                again = self._handle(progress, session, receiver)
             finally:
-                self._progress = None
-                progress.close()
-            waiting = progress.waiting
+                last, self._progress = self._progress[0], None  # of the last attempt
+                last.close()
+            undone.update(map(id, again))
+            waiting = [*again, *last.waiting]
             self._pace.note(len(progress.begun), self._around.monotonic() - began)
+            if last.failure is not None:
+                raise last.failure  # the receiver is opened anew, with what is still in the queue
             if self._around.stop.is_set() and self._around.mode is not TransactionMode.NONE:
                 return  # the receiver gives the other messages back when it closes
 
@@ -296,7 +318,8 @@ class Pump:
 
     def _handle(
         self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> None:
+    ) -> Sequence[Received]:
+        """Handle a batch, and settle it; return its messages if it was undone."""
         try:
             failed = self._attempt(progress, session, receiver)
         except LeaseLost:
@@ -305,7 +328,7 @@ class Pump:
         except StorageConflict:
             if len(progress.begun) == 1:
                 raise
-            self._handle_alone(progress, session, receiver)
+            return progress.begun
         except OUTAGES as error:
             if self._around.mode is not TransactionMode.NONE:
                 raise
@@ -313,25 +336,17 @@ class Pump:
             for received in progress.begun:
                 self._move_to_error(received, error, session, receiver)
         except Exception as error:
-            if len(progress.begun) == 1:
-                self._recover(progress.begun[0], error, session, receiver)
-                return
-            self._handle_alone(progress, session, receiver)
+            if len(progress.begun) > 1:
+                return progress.begun
+            self._recover(progress.begun[0], error, session, receiver)
         else:
             self._recover_failed(failed, session, receiver)
-
-    def _handle_alone(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> None:
-        """Handle each message of an undone batch alone: one must not sink its neighbours."""
-        progress.close()
-        for received in progress.begun:
-            self._handle(BatchProgress([received]), session, receiver)
+        return ()
 
     def _attempt(
         self, progress: BatchProgress, session: TransportSession, receiver: Receiver
     ) -> Sequence[tuple[Received, Exception]]:
-        with Work(session, receiver, self._around.mode, progress) as work:
+        with Work(session, receiver, self._around.mode, progress, self._consumer) as work:
             try:
                 self._what.step(progress.batch, work)
             finally:
@@ -380,7 +395,7 @@ class Pump:
         while self._retries_now(FailedAttempt(received, error, attempt), session, receiver):
             attempt += 1
             try:
-                failed = self._attempt(BatchProgress([received]), session, receiver)
+                failed = self._attempt(self._repeat(received, receiver), session, receiver)
             except LeaseLost:
                 self._leave([received], receiver)
                 return
@@ -391,6 +406,13 @@ class Pump:
             else:
                 self._recover_failed(failed, session, receiver)
                 return
+
+    def _repeat(self, received: Received, receiver: Receiver) -> BatchProgress:
+        """Return the progress of another attempt; the messages behind can still be given back."""
+        assert self._progress is not None, "an attempt is repeated while its batch is handled"
+        again = self._progress[0].repeat(received)
+        self._progress = (again, receiver)
+        return again
 
     def _retries_now(
         self, failed: "FailedAttempt", session: TransportSession, receiver: Receiver

@@ -13,6 +13,8 @@ from timeoutmgr.message.redaction import redact
 from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 
 QueueType = Literal["quorum", "classic"]
+RoutingTopology = Literal["direct", "conventional"]
+"""How programs on RabbitMQ address a queue: by its name, or by a fanout exchange of its name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +32,9 @@ class KombuSettings:
     *allow_plaintext* admits a connection without TLS to another host. *management_url* is where
     RabbitMQ's management API is asked for policies; without, the broker's own host on the API's
     usual port, and ``off`` asks nowhere. *visibility_timeout* is the time after which Redis
-    delivers a dead consumer's messages again.
+    delivers a dead consumer's messages again. *routing_topology* is RabbitMQ's: ``direct`` uses
+    queues alone, ``conventional`` also exchanges of their names, as NServiceBus does; without, the
+    names of the delay levels decide.
     """
 
     accept_loss: bool = False
@@ -43,6 +47,7 @@ class KombuSettings:
     buffer_bytes: int = BUFFER_BYTES
     management_url: str | None = None
     visibility_timeout: timedelta = timedelta(hours=1)
+    routing_topology: RoutingTopology | None = None
     # The values hold key files' names and pass phrases, so they stay out of repr().
     ssl: Mapping[str, Any] | None = field(default=None, repr=False)
     tls_insecure: bool = False
@@ -64,6 +69,11 @@ class KombuSettings:
         if self.queue_type not in ("quorum", "classic"):
             raise ConfigurationError(
                 f"queue_type must be 'quorum' or 'classic', got {self.queue_type!r}"
+            )
+        if self.routing_topology not in (None, "direct", "conventional"):
+            raise ConfigurationError(
+                "routing_topology must be 'direct' or 'conventional', got "
+                f"{self.routing_topology!r:.80}"
             )
         check_buffer_bytes(self.buffer_bytes)
         if self.management_url is not None:

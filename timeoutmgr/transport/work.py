@@ -108,6 +108,33 @@ class IsolatedSends(Protocol):
         ...
 
 
+class Consumer:
+    """The consumer of a queue, and *since* when the messages of its batch can be delivered.
+
+    A receive that finds fewer messages than it asks for empties the line: all later messages were
+    delivered after it. *number* tells the consumer from others.
+    """
+
+    __slots__ = ("_emptied", "number", "since")
+
+    def __init__(self, number: int, monotonic: float) -> None:
+        self.number: Final = number
+        self.since = monotonic
+        self._emptied = monotonic
+
+    def received(self, batch: Sequence[Received], limit: int, monotonic: float) -> None:
+        """Note a receive of at most *limit* messages that returned *batch*."""
+        self.since = self._emptied
+        # Large bodies may have ended the receive: then more messages are on the line.
+        if len(batch) == limit:
+            return
+        size = 0
+        for one in batch:
+            size += len(one.message.body)
+        if size < BATCH_BYTES // 8:
+            self._emptied = monotonic
+
+
 class Work:
     """One batch's unit of work: entered by the pump, handed to the step.
 
@@ -121,8 +148,11 @@ class Work:
         receiver: Receiver,
         mode: TransactionMode,
         progress: BatchProgress | None = None,
+        consumer: Consumer | None = None,
     ) -> None:
         self._session = session
+        self.consumer: Final = consumer
+        """The consumer of the batch; None if it is not known."""
         self._progress = progress
         self._receiver = receiver
         self._mode = mode

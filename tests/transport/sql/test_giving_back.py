@@ -7,10 +7,18 @@ from contextlib import closing
 
 import pytest
 
-from tests.transport.sql.test_handler_batches import COUNT, Doing, Ledger, Stand, ledger
+from tests.transport.sql.test_handler_batches import (
+    COUNT,
+    Doing,
+    Ledger,
+    Stand,
+    ending_the_transaction,
+    ledger,
+)
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import ANY
+from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.transport.batch_progress import LONG_HANDLING
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -45,7 +53,10 @@ def test_a_slow_handler_with_the_only_writer_is_not_waited_for(
     stand = Stand(transport, ledger, doings)
     doings["0"] = relieved(stand, Ledger.note)
     with closing(stand.receiver):
-        stand.handle()
+        try:
+            stand.handle()
+        except TransportUnavailable as error:
+            pytest.fail(f"a wait for the writer has ended in vain: {error}")
 
         stays = transport.database.is_sqlite
         assert stand.left() == (0 if stays else COUNT - 1, [])
@@ -93,3 +104,90 @@ def test_no_message_that_waits_is_begun_after_a_lost_lease(
 
         assert stand.left() == (COUNT, [])
         assert stand.calls == {"0": 1}
+
+
+def test_messages_go_back_behind_a_slow_repeated_attempt(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    doings: dict[str, Doing] = {}
+    stand = Stand(transport, ledger, doings, RECEIVE, EACH_ALONE)
+
+    def fail_first(ledger: Ledger, context: HandlerContext) -> None:
+        if stand.calls["0"] == 1:
+            raise ValueError("no")
+        relieved(stand, nothing)(ledger, context)
+
+    doings["0"] = fail_first
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (COUNT - 1, [])
+        assert stand.calls == {"0": 2}
+
+
+def test_messages_of_an_undone_batch_go_back_behind_a_slow_message(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    doings: dict[str, Doing] = dict.fromkeys(ALL, nothing)
+    stand = Stand(transport, ledger, doings)
+
+    def end_the_first_transaction(ledger: Ledger, context: HandlerContext) -> None:
+        if stand.calls["1"] == 1:
+            ending_the_transaction(ledger, context)
+
+    def be_slow_alone(ledger: Ledger, context: HandlerContext) -> None:
+        if stand.calls["0"] == 2:
+            relieved(stand, nothing)(ledger, context)
+
+    doings |= {"0": be_slow_alone, "1": end_the_first_transaction}
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (COUNT - 1, [])
+        assert stand.calls["0"] == 2
+        assert max(stand.calls[one] for one in ALL[1:]) == 1
+
+
+def test_nothing_is_begun_after_a_return_that_failed(
+    transport: SqlTransport, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doings: dict[str, Doing] = dict.fromkeys(ALL, nothing)
+    stand = Stand(transport, ledger, doings, RECEIVE, EACH_ALONE)
+    doings["0"] = relieved(stand, nothing)
+
+    def stand_back(*_: object) -> int:
+        raise TransportUnavailable("the connection is lost")
+
+    monkeypatch.setattr(stand.receiver, "stand_back", stand_back)
+    with closing(stand.receiver):
+        with pytest.raises(TransportUnavailable, match="the connection is lost"):
+            stand.handle()
+
+        assert stand.left() == (COUNT - 1, [])
+        assert stand.calls == {"0": 1}
+
+
+def test_messages_that_are_acknowledged_when_received_do_not_go_back(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    doings: dict[str, Doing] = dict.fromkeys(ALL, nothing)
+    stand = Stand(transport, ledger, doings, TransactionMode.NONE)
+    doings["0"] = relieved(stand, nothing)
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (0, [])
+        assert set(stand.calls) == set(ALL)
+
+
+def test_messages_are_counted_as_handled_after_their_commit(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    doings: dict[str, Doing] = dict.fromkeys(ALL, nothing)
+    stand = Stand(transport, ledger, doings)
+    doings[ALL[-1]] = lambda _ledger, _context: stand.receiver.release_tags(stand.receiver.held())
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (COUNT, [])
+    assert "handled" not in stand.telemetry.snapshot()

@@ -10,16 +10,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
-from timeoutmgr import HandlerContext
+from timeoutmgr import BatchContext, HandlerContext
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerMiddleware, HandlerStep
+from timeoutmgr.endpoint.list_handlers import ListHandlerStep
 from timeoutmgr.endpoint.middleware import CallNext
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
@@ -79,7 +83,7 @@ def require_none(queues: Sequence[str]) -> None:
 class Stand:
     """A pump over the queue ``q``, whose handler does, by message id, what *doings* say.
 
-    Another *handler* takes the place of that handler.
+    Another *handler* takes the place of that handler. With *lists* the handlers get lists.
     """
 
     def __init__(
@@ -91,21 +95,30 @@ class Stand:
         alone: frozenset[str] = frozenset(),
         middleware: Sequence[HandlerMiddleware] = (),
         handler: Handler | None = None,
+        *,
+        lists: bool = False,
     ) -> None:
         self.now = 0.0
         self.stop = threading.Event()
         self.session = transport.session()
         self.receiver = self.session.receiver("q", prefetch=2 * COUNT)
         self.calls: Counter[str] = Counter()
+        self.lists: list[list[str]] = []
         clock, self.telemetry = FakeClock(), Counters()
 
         def handle(_body: object, context: HandlerContext) -> None:
             self.calls[context.message_id] += 1
             doings.get(context.message_id, Ledger.note)(ledger, context)
 
-        step = HandlerStep(
+        def handle_list(messages: list[object], context: BatchContext) -> None:
+            self.lists.append([own.message_id for own in context.contexts])
+            for message, own in zip(messages, context.contexts, strict=True):
+                handle(message, own)
+
+        made: Any = partial(ListHandlerStep, lists=frozenset({ANY})) if lists else HandlerStep
+        step = made(
             queue="q",
-            handlers={ANY: [handler or handle]},
+            handlers={ANY: [handler or (handle_list if lists else handle)]},
             composer=a_composer(clock, delays=lambda outgoing, _due: outgoing),
             clock=clock,
             telemetry=self.telemetry,
@@ -294,6 +307,30 @@ def test_a_handler_may_roll_its_session_back_and_go_on(
         assert stand.left() == (0, [])
         assert ledger.ids() == [str(number) for number in range(COUNT)]
         assert set(stand.calls.values()) == {1}
+
+
+@pytest.mark.parametrize("ended_by", [Ledger.note, raising])
+def test_a_session_that_outlives_its_handler_writes_into_no_transaction_of_others(
+    transport: SqlTransport, ledger: Ledger, ended_by: Doing
+) -> None:
+    """As a thread or a task does that a handler leaves behind."""
+    kept: list[Session] = []
+
+    def leave(ledger: Ledger, context: HandlerContext) -> None:
+        kept.append(context.session)
+        ended_by(ledger, context)
+
+    def use(ledger: Ledger, context: HandlerContext) -> None:
+        ledger.note(context)
+        with pytest.raises(RuntimeError, match="the handler of this session has ended"):
+            kept[0].execute(text(f"INSERT INTO {ledger.name} (id, again) VALUES ('stray', 0)"))
+
+    stand = Stand(transport, ledger, {"2": leave, "3": use})
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert "stray" not in ledger.ids()
+        assert "3" in ledger.ids()
 
 
 def test_a_batch_is_one_transaction(transport: SqlTransport, ledger: Ledger) -> None:

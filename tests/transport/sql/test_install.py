@@ -81,7 +81,8 @@ def test_a_cut_off_installation_is_finished_by_the_next(url: str, prefix: str) -
     with transport.database.read() as connection:
         assert inspect(connection).has_table(f"{prefix}queue_bindings")
         indexes = inspect(connection).get_indexes(f"{prefix}queue_messages")
-    assert [index["column_names"] for index in indexes] == [["queue", "sequence"]]
+    columns = sorted(index["column_names"] for index in indexes)
+    assert columns == [["expires_at"], ["queue", "sequence"]]
     transport.close()
 
 

@@ -154,6 +154,9 @@ def test_our_receiver_receives_a_message_that_kombu_sent(
         routing_key="q",
         headers=headers,
         message_id="m-1",
+        type="Sales.OrderPlaced",
+        reply_to="answers",
+        correlation_id="c-1",
         content_type="application/x-mine",
         content_encoding="binary",
     )
@@ -168,6 +171,11 @@ def test_our_receiver_receives_a_message_that_kombu_sent(
             "flag": "True",
             "none": "null",
             "list": "[1, null]",
+            names.MESSAGE_ID: "m-1",
+            names.CORRELATION_ID: "c-1",
+            names.REPLY_TO: "answers",
+            names.ENCLOSED_MESSAGE_TYPES: "Sales.OrderPlaced",
+            names.CONTENT_TYPE: "application/x-mine",
         },
         body=b"\x00\xffraw",
         content_type="application/x-mine",
@@ -179,7 +187,12 @@ def test_kombu_receives_a_message_that_our_session_sent(
     connection: Any, make_transport: Maker
 ) -> None:
     declare(connection)
-    headers = {"mine": "ü", names.CORRELATION_ID: "c-1", names.REPLY_TO: "answers"}
+    headers = {
+        "mine": "ü",
+        names.CORRELATION_ID: "c-1",
+        names.REPLY_TO: "answers",
+        names.ENCLOSED_MESSAGE_TYPES: "Sales.OrderPlaced, Sales;Sales.Event",
+    }
     message = Message(id="m-1", headers=headers, body='{"n": "ü"}'.encode())
 
     assert make_transport().session().send([Outgoing("q", message)]) == [SendResult.CONFIRMED]
@@ -190,6 +203,7 @@ def test_kombu_receives_a_message_that_our_session_sent(
     assert got.properties["message_id"] == "m-1"
     assert got.properties["correlation_id"] == "c-1"
     assert got.properties["reply_to"] == "answers"
+    assert got.properties["type"] == "Sales.OrderPlaced"
     got.ack()
 
 

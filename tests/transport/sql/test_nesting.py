@@ -17,7 +17,7 @@ kombu: Any = kombu_package  # its annotations are too few to check against
 register()
 
 DEPTHS: Final = [1, 100, *range(900, 1000), 5_000, 100_000]
-"""Readable depths, an unreadable depth, and all that can be read and perhaps not written again."""
+"""Readable depths, an unreadable depth, and depths that some versions of Python can read."""
 
 
 def nested(depth: int) -> str:
@@ -48,7 +48,7 @@ def test_headers_of_any_depth_are_received(transport: SqlTransport, prefix: str)
     assert [one.message.id for one in received] == [str(n) for n in DEPTHS]
     assert received[0].message.headers == {"a": "[]"}
     assert [one.defect for one in received[:2]] == [None, None]
-    assert all("nested too deep" in str(one.defect) for one in received[-2:])
+    assert "nested too deep" in str(received[-1].defect)
 
 
 @pytest.mark.parametrize(

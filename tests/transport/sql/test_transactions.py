@@ -190,5 +190,7 @@ def test_acknowledgements_of_two_transactions_do_not_wait_for_each_other(
 
 
 def _fail_at_a_wait(connection: Connection) -> None:
-    setting = "innodb_lock_wait_timeout" if "mysql" in connection.dialect.name else "lock_timeout"
+    # Of the transaction, where there is such a setting: the connection goes back to its pool.
+    is_mysql = "mysql" in connection.dialect.name
+    setting = "SESSION innodb_lock_wait_timeout" if is_mysql else "LOCAL lock_timeout"
     connection.execute(text(f"SET {setting} = 1"))

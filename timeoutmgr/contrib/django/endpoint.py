@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.connection import ConnectionProxy
 from django.utils.functional import SimpleLazyObject, empty
 
 from timeoutmgr.contrib.django.configuration import alias, configuration
+from timeoutmgr.contrib.django.transactions import open_transaction, without_django
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
-from timeoutmgr.database.borrowed import DriverTransaction
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import CombinationRefused
@@ -44,7 +40,7 @@ class DjangoEndpoint(Endpoint):
         options: SendOptions,
         session: CallerSession | None,
     ) -> Sent:
-        joined = _joined(self._using) if session is None else _without_django(session)
+        joined = open_transaction(self._using) if session is None else without_django(session)
         return super()._send_named(destination, message_type, body, options, joined)
 
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
@@ -64,54 +60,12 @@ class DjangoEndpoint(Endpoint):
 
     def _refuse_inside(self, what: str) -> None:
         """Refuse a call that a rollback could not undo."""
-        if _joined(self._using) is not None:
+        if open_transaction(self._using) is not None:
             raise CombinationRefused(
                 f"{what} inside a transaction of Django's database {self._using!r}",
                 "it acts at once, and a rollback could not undo it",
                 "Call it by transaction.on_commit, or send each message with send.",
             )
-
-
-def _joined(using: str) -> DriverTransaction | None:
-    """Return the open transaction of the database *using*; None in autocommit mode."""
-    wrapper = connections[using]
-    if not _is_open(wrapper):
-        return None
-    wrapper.validate_thread_sharing()
-    wrapper.validate_no_broken_transaction()
-    wrapper.ensure_connection()
-    # Django refuses on_commit outside of atomic: the wake then leaves at once.
-    follow = partial(_follow_commit, wrapper.alias) if wrapper.in_atomic_block else None
-    return DriverTransaction(connection=wrapper.connection, after_commit=follow)
-
-
-def _is_open(wrapper: Any) -> bool:
-    """Return whether a transaction is open; connect to no server for that."""
-    if wrapper.in_atomic_block:
-        return True
-    if wrapper.connection is None:
-        return not wrapper.settings_dict["AUTOCOMMIT"]
-    return not wrapper.autocommit
-
-
-def _without_django(session: Any) -> CallerSession:
-    """Return *session*, or its open transaction if it is a connection of ``django.db``."""
-    if not isinstance(session, BaseDatabaseWrapper | ConnectionProxy):
-        return cast("CallerSession", session)
-    using: Any = session.alias
-    joined = _joined(using)
-    if joined is None:
-        raise CombinationRefused(
-            f"session= with Django's database {using!r} in autocommit mode",
-            "no transaction is open, so a rollback could not undo the send",
-            f"Send inside transaction.atomic(using={using!r}), or without session.",
-        )
-    return joined
-
-
-def _follow_commit(using: str, call: Callable[[], None]) -> None:
-    # Robust: a wake that fails must not keep back the callbacks behind it.
-    transaction.on_commit(call, using=using, robust=True)
 
 
 def _made() -> DjangoEndpoint:

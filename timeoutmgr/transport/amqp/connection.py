@@ -17,7 +17,6 @@ from typing import Any
 
 from amqp import spec
 from amqp.exceptions import AMQPError
-from amqp.serialization import loads
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import pyamqp
@@ -26,7 +25,12 @@ from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line, redact
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
-from timeoutmgr.transport.amqp.frames import RawContent, raw_frame_handler, split_frames
+from timeoutmgr.transport.amqp.frames import (
+    RawContent,
+    delivered_tag,
+    raw_frame_handler,
+    split_frames,
+)
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.tls import broker_link
 
@@ -49,8 +53,7 @@ class RawChannel(pyamqp.Channel):
         """Pass deliveries to *deliver*, other frames to py-amqp; call *cancelled* at an end."""
         if method_sig == spec.Basic.Deliver and self.deliver is not None:
             # The exchange and routing key behind these need not be UTF-8, and are not read.
-            (_, tag, redelivered), _ = loads("sLb", payload, 4)
-            self.deliver(tag, redelivered, content)
+            self.deliver(*delivered_tag(payload), content)
             return
         super().dispatch_method(method_sig, payload, content)
         if method_sig == spec.Basic.CancelOk and self.cancelled is not None:

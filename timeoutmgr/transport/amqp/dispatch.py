@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import takewhile
 from typing import Any
@@ -24,13 +24,22 @@ _BURST = 65_536
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A message ready for the wire: all that can be wrong with it was found before."""
+    """A message ready for the wire: all that can be wrong with it was found before.
+
+    A message for the exchange of a queue has *to_queue*, the method past that exchange.
+    """
 
     routing_key: str
     message_id: str
     method: bytes
     header: bytes
     body: bytes
+    to_queue: bytes | None = None
+
+
+def straight(message: EncodedMessage) -> EncodedMessage:
+    """Return *message*, which an exchange has no queue for, on its way to the queue itself."""
+    return replace(message, method=message.to_queue or message.method, to_queue=None)
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,8 @@ FRAME_OVERHEAD = 8
 _HEAD = Struct(">BHI")
 _SETTLE = Struct(">BHIHHQBB")
 _LONG = Struct(">I")
+_NUMBER = Struct(">ci")
+_DELIVERY = Struct(">QB")
 _STRING = ord("S")
 _PERSISTENT = 2
 _IS_MANDATORY = b"\x01"
@@ -36,7 +38,7 @@ _WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.Get
 
 # The properties of a basic message in the order of their flags, and how each is written:
 # short string, table, octet, 64-bit number.
-_PROPERTIES = (
+PROPERTIES = (
     ("content_type", "s"),
     ("content_encoding", "s"),
     ("application_headers", "F"),
@@ -69,6 +71,12 @@ def _publish_to(exchange: str) -> bytes:
     return pack(">HHH", *spec.Basic.Publish, 0) + _short(exchange.encode())
 
 
+def delivered_tag(deliver: bytes) -> tuple[int, bool]:
+    """Return the tag in the payload of a ``basic.deliver``, and whether it is a redelivery."""
+    tag, bits = _DELIVERY.unpack_from(deliver, 5 + deliver[4])
+    return tag, bool(bits & 1)
+
+
 def delivered_key(deliver: bytes) -> str:
     """Return the routing key in the payload of a ``basic.deliver``, which need not be UTF-8."""
     at = 4 + 1 + deliver[4]  # behind the method's two numbers and the consumer's tag
@@ -77,13 +85,18 @@ def delivered_key(deliver: bytes) -> str:
     return deliver[at + 1 : at + 1 + deliver[at]].decode("utf-8", "replace")
 
 
-def content_header(envelope: Envelope, size: int) -> bytes:
-    """Return the payload of the content header of a persistent message with *size* bytes."""
+def content_header(envelope: Envelope, size: int, expiration: str | None = None) -> bytes:
+    """Return the payload of the content header of a persistent message with *size* bytes.
+
+    *expiration* is milliseconds; None leaves the message in its queue until it is received.
+    """
     flags = 0x8000 | 0x4000 | 0x2000 | 0x1000 | 0x0080
     fields: list[bytes] = []
     for name, value in envelope.headers.items():
         text = value.encode()
         fields += (_string_field(name, len(text)), text)
+    for name, number in envelope.numbers.items():
+        fields += (_short(name.encode()), _NUMBER.pack(b"I", number))
     table = b"".join(fields)
     parts = [
         _short(envelope.content_type.encode()),
@@ -98,6 +111,9 @@ def content_header(envelope: Envelope, size: int) -> bytes:
     if envelope.reply_to is not None:
         flags |= 0x0200
         parts.append(_short(envelope.reply_to.encode()))
+    if expiration is not None:
+        flags |= 0x0100
+        parts.append(_short(expiration.encode()))
     parts.append(_short(envelope.message_id.encode()))
     if envelope.type is not None:
         flags |= 0x0020
@@ -180,9 +196,7 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
     defects = []
     (flags,) = unpack_from(">H", buf, offset)
     offset += 2
-    for position, (name, kind) in enumerate(_PROPERTIES):
-        if not flags & (0x8000 >> position):
-            continue
+    for name, kind in _given(flags):
         if kind == "s":
             size = buf[offset]
             text = buf[offset + 1 : offset + 1 + size]
@@ -208,6 +222,12 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
             (properties[name],) = unpack_from(">Q", buf, offset)
             offset += 8
     return properties, "; ".join(defects) or None
+
+
+@lru_cache(maxsize=256)
+def _given(flags: int) -> tuple[tuple[str, str], ...]:
+    """Return the properties that *flags* announce, in their order."""
+    return tuple(one for n, one in enumerate(PROPERTIES) if flags & (0x8000 >> n))
 
 
 def _strings(buf: bytes, offset: int, end: int) -> dict[str, str] | None:

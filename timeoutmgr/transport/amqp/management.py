@@ -49,6 +49,16 @@ class QueueProperties:
             return _DEFAULT_LIMIT if server_version >= (4,) else None
         return min((each for each in limits if each >= 0), default=None)
 
+    @property
+    def dead_message_queue(self) -> str | None:
+        """The queue that gets dead messages straight, by its name; None if none does."""
+        # An argument of the queue wins over a policy.
+        exchange, key = (
+            self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
+            for part in ("exchange", "routing-key")
+        )
+        return str(key) if exchange == "" and key else None
+
     def losses(self) -> tuple[str, ...]:
         """Return a sentence for each property by which messages are lost."""
         return (*self._own_losses(), *self._shared_losses())

@@ -171,6 +171,17 @@ class QueueInspection:
             found = replace(found, policy=reported.policy)
         return found.delivery_limit(self._server_version)
 
+    def dead_messages_to(self, name: str) -> str | None:
+        """Return the queue that gets the dead messages of queue *name*, None for not known."""
+        reported = self._reported(name)
+        try:
+            found = self._probed(name)
+        except UnreadableProperties:
+            return reported.dead_message_queue if reported else None
+        if found is not None and reported is not None:
+            found = replace(found, policy=reported.policy)
+        return found.dead_message_queue if found else None
+
     def _probed(self, name: str) -> QueueProperties | None:
         if self._server_version < OLDEST:
             raise UnreadableProperties(

@@ -38,7 +38,7 @@ class Relayed:
     headers: Mapping[str, Any]
     content: RawContent
 
-    def publishing(self, exchange: str, key: str, more: Mapping[str, str]) -> EncodedMessage:
+    def publishing(self, exchange: str, key: str, more: Mapping[str, str | int]) -> EncodedMessage:
         """Return it ready for the wire, with *more* headers and without a broker's own."""
         table = {
             name: value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from amqp.exceptions import AccessRefused, PreconditionFailed
 
@@ -19,21 +20,32 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
-from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.errors import (
+    ConfigurationError,
+    MessageTooLarge,
+    QueueMissing,
+    TransportUnavailable,
+)
+from timeoutmgr.message.foreign import Route, foreign_of, without_route
+from timeoutmgr.message.message import NO_NUMBERS, Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.amqp import topology as topologies
 from timeoutmgr.transport.amqp.connection import AmqpConnection, broker_errors
-from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage, Started
+from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage, Started, straight
+from timeoutmgr.transport.amqp.foreign import declare_route, foreign_header
 from timeoutmgr.transport.amqp.frames import FRAME_OVERHEAD, content_header, publish_method
 from timeoutmgr.transport.amqp.management import ManagementApi
 from timeoutmgr.transport.amqp.queue_inspection import QueueInspection, UnreadableProperties
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
+from timeoutmgr.transport.amqp.topology import ExchangeAddresses
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
+
+logger = logging.getLogger(__name__)
 
 _CREATE = "install the endpoint that owns it (it creates its queues), or correct the name"
 
@@ -43,7 +55,7 @@ class RabbitMQSession:
 
     *window* is how many messages are sent before their confirms are waited for, if it differs from
     the settings. *management* tells the policies of the broker's queues. *budget* bounds the bytes
-    that its receivers hold.
+    that its receivers hold. *exchanges* are known to all sessions of a transport.
     """
 
     def __init__(
@@ -54,8 +66,10 @@ class RabbitMQSession:
         window: int | None = None,
         management: ManagementApi | None = None,
         budget: ByteBudget | None = None,
+        exchanges: ExchangeAddresses | None = None,
     ) -> None:
         self._connect = connect
+        self._exchanges = exchanges or ExchangeAddresses(settings.routing_topology)
         self._management = management
         self._budget = budget or ByteBudget(settings.buffer_bytes)
         self._settings = settings
@@ -63,6 +77,7 @@ class RabbitMQSession:
         self._connection: AmqpConnection | None = None
         self._window: ConfirmWindow | None = None
         self._held_up: AmqpConnection | None = None
+        self._routes: set[Route] = set()
 
     def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist; an existing one keeps its type and arguments."""
@@ -73,6 +88,19 @@ class RabbitMQSession:
                 if not topologies.has_queue(channel, name):
                     _declare(channel, name, arguments)
                     reach("install.queue_declared")
+            if self._exchanges.is_on:
+                topologies.declare_own_exchanges(channel, names)
+
+    def missing_exchanges(self, queues: Collection[str]) -> list[str] | None:
+        """Return the *queues* that need an exchange of their name, and have none; None if none do.
+
+        The kind of an exchange is not looked at.
+        """
+        check_queue_names(queues)
+        if not self._exchanges.is_on:
+            return None
+        with self._channel("looking for exchanges") as channel:
+            return [name for name in queues if not topologies.has_exchange(channel, name)]
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist."""
@@ -90,6 +118,14 @@ class RabbitMQSession:
             inspection = self._inspection(connection, channel, error_queue)
             return [inspection.report(name) for name in there]
 
+    def dead_messages_to(self, queue: str) -> str | None:
+        """Return the queue that gets the dead messages of *queue*, None for not known."""
+        check_queue_names([queue])
+        with self._used("inspecting") as connection, closing(connection.channel()) as channel:
+            if not topologies.has_queue(channel, queue):
+                return None
+            return self._inspection(connection, channel, None).dead_messages_to(queue)
+
     def delete_queues(self, names: Collection[str]) -> None:
         """Delete queues and their messages; a missing queue is fine."""
         check_queue_names(names)
@@ -97,6 +133,8 @@ class RabbitMQSession:
             for name in names:
                 if topologies.has_queue(channel, name):
                     channel.queue_delete(name)
+                if self._exchanges.is_on:
+                    topologies.delete_own_exchange(channel, name)
 
     def count(self, queue: str) -> int:
         """Return how many messages of *queue* no consumer holds."""
@@ -121,7 +159,15 @@ class RabbitMQSession:
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
         """Publish in confirm windows; the last is waited for when the results are asked for."""
+        if self._exchanges.is_on:
+            self._find_exchanges(outgoing)
         publishings = self._prepare(outgoing)
+        if not self._is_held_up():
+            self._declare_routes(outgoing)
+        return self.publish(publishings)
+
+    def publish(self, publishings: Sequence[EncodedMessage]) -> Sending:
+        """Publish what is ready for the wire, as ``start_sending`` does."""
         if not publishings or self._is_held_up():
             return Answered([SendResult.REFUSED] * len(publishings))
         with self._used("sending") as connection:
@@ -154,6 +200,21 @@ class RabbitMQSession:
         self._part_with_spent(connection, window)
         return results
 
+    def publish_to_queues(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
+        """Publish what came back from exchanges of queues; UNKNOWN while the broker is away."""
+        for one in publishings:
+            self._exchanges.note(one.routing_key, has_exchange=False)
+        try:
+            return self.publish([straight(one) for one in publishings]).results()
+        except TransportUnavailable as error:
+            logger.warning(
+                "transport has %d returned messages to publish once more: %s",
+                len(publishings),
+                on_one_line(error),
+                extra={"event": "messages_unconfirmed"},
+            )
+            return [SendResult.UNKNOWN] * len(publishings)
+
     @property
     def server_version(self) -> tuple[int, ...]:
         """The broker's version; empty when it is no RabbitMQ."""
@@ -182,7 +243,12 @@ class RabbitMQSession:
         """Bind each of *queues* to *exchange*; return the missing queues."""
         check_queue_names(queues)
         with self._channel("binding queues") as channel:
-            return topologies.bind_queues(channel, queues, exchange, key_of)
+            missing = topologies.bind_queues(channel, queues, exchange, key_of)
+            if self._exchanges.is_on:
+                # Beside the queue, which gets a message once however many ways lead to it.
+                there = [name for name in queues if name not in missing]
+                topologies.bind_exchanges(channel, there, exchange, key_of)
+        return missing
 
     def is_routed(self, exchange: str, key: str) -> bool:
         """Return whether *exchange* knows a queue for *key*."""
@@ -254,6 +320,8 @@ class RabbitMQSession:
 
     def _part_with_spent(self, connection: AmqpConnection, window: ConfirmWindow) -> None:
         if window.spent and window is self._window:
+            if self._exchanges.is_on:
+                self._exchanges.forget(connection.broken or "")
             self._held_up = connection if connection.blocked else None
             self._connection, self._window = None, None
 
@@ -269,12 +337,29 @@ class RabbitMQSession:
         self._held_up = None
         return False
 
+    def _find_exchanges(self, outgoing: Sequence[Outgoing]) -> None:
+        """Ask the broker which destinations have an exchange; a blocked broker is not asked."""
+        found = self._exchanges
+        unknown = found.unknown(one.destination for one in outgoing if one.via is None)
+        connection = self._held_up or self._connection
+        if not unknown or (connection is not None and connection.blocked):
+            return
+        for name in unknown:
+            check_short(name, "destination")
+        with self._channel("looking for exchanges") as channel:
+            for name in unknown:
+                found.note(name, has_exchange=topologies.has_fanout(channel, name))
+
     def _prepare(self, outgoing: Sequence[Outgoing]) -> list[EncodedMessage]:
         limit = self._settings.max_message_size
+        exchange_of = self._exchanges.exchange_of if self._exchanges.is_on else _default_exchange
         methods: dict[tuple[str, str], bytes] = {}
         publishings = []
         for one in outgoing:
-            address = ("", one.destination) if one.via is None else one.via.address()
+            if one.via is not None:
+                address = one.via.address()
+            else:
+                address = exchange_of(one.destination), one.destination
             exchange, key = address
             method = methods.get(address)
             if method is None:
@@ -283,17 +368,26 @@ class RabbitMQSession:
             body = one.message.body
             if len(body) > limit:
                 raise MessageTooLarge("body", len(body), limit, "max_message_size")
-            envelope = seal(one.message)
+            message_id, header = _content_header(one)
             publishings.append(
                 EncodedMessage(
                     routing_key=key,
-                    message_id=envelope.message_id,
+                    message_id=message_id,
                     method=method,
-                    header=content_header(envelope, len(body)),
+                    header=header,
                     body=body,
+                    to_queue=publish_method(key) if exchange and one.via is None else None,
                 )
             )
         return publishings
+
+    def _declare_routes(self, outgoing: Sequence[Outgoing]) -> None:
+        routes = {one.via for one in outgoing if isinstance(one.via, Route)} - self._routes
+        if routes:
+            with self._channel("declaring routes") as channel:
+                for route in routes:
+                    declare_route(channel, route)
+                    self._routes.add(route)
 
     def _inspection(
         self, connection: AmqpConnection, channel: Any, error_queue: str | None
@@ -326,8 +420,24 @@ class RabbitMQSession:
                 self._connection, self._window = None, None
         if self._connection is None:
             self._connection = self._connect()
+            self._routes.clear()
         with _held(self._connection, what):
             yield self._connection
+
+
+_MOST_MILLISECONDS: Final = 2**32 - 1
+"""The longest expiration that RabbitMQ accepts: seven weeks."""
+
+
+def _expiration(outgoing: Outgoing) -> str | None:
+    """Return the time to live of *outgoing* in milliseconds, rounded up; None without or too long.
+
+    A message whose time to live is too long is left to its receiver.
+    """
+    if outgoing.time_to_live is None:
+        return None
+    milliseconds = -(-outgoing.time_to_live // 1000)
+    return str(milliseconds) if milliseconds <= _MOST_MILLISECONDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +450,20 @@ class UnconfirmedPublishes:
     started: Started
 
     def results(self) -> list[SendResult]:
-        """Wait for the confirms."""
-        return self.session.finish(self.connection, self.window, self.started)
+        """Wait for the confirms; publish once more what an exchange had no queue for."""
+        results = self.session.finish(self.connection, self.window, self.started)
+        if SendResult.UNROUTABLE not in results:
+            return results
+        sent = self.started.publishings
+        returned = [
+            place
+            for place, result in enumerate(results)
+            if result is SendResult.UNROUTABLE and sent[place].to_queue is not None
+        ]
+        again = self.session.publish_to_queues([sent[place] for place in returned])
+        for place, result in zip(returned, again, strict=True):
+            results[place] = result
+        return results
 
 
 @contextmanager
@@ -357,6 +479,22 @@ def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
             # After any other error, the state of the wire is unknown.
             connection.drop(f"{type(error).__name__}: {error}")
             raise
+
+
+def _default_exchange(_queue: str) -> str:
+    return ""
+
+
+def _content_header(one: Outgoing) -> tuple[str, bytes]:
+    """Return the message id and the content header of *one*."""
+    if one.via is None:
+        envelope = seal(one.message, NO_NUMBERS)
+    elif (foreign := foreign_of(one)) is not None:
+        return foreign_header(foreign)
+    else:
+        envelope = seal(without_route(one), one.via.numbers(one.message))
+    size = len(one.message.body)
+    return envelope.message_id, content_header(envelope, size, _expiration(one))
 
 
 def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:

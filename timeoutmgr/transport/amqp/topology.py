@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from amqp import Message
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
 
-from timeoutmgr.contracts.transports import Topology
+from timeoutmgr.contracts.transports import Binding, Exchange, Topology
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
 from timeoutmgr.message.headers import PROBE
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.settings import RoutingTopology
 
+logger = logging.getLogger(__name__)
+
+_KNOWN_FOR: Final = 60.0
+_MOST_KNOWN: Final = 10_000
+"""Queues whose answers are kept: destinations come from callers."""
+_NEVER: Final = (False, 0.0)
 _PROBE_TTL = 1000
 """Milliseconds after which a probe is gone from where it came to rest."""
 
@@ -130,6 +140,130 @@ def _refusals(what: str, name: str) -> Iterator[None]:
             f"the broker's user may not declare {what} {name!r} ({error}); run the installation "
             "with a user that has the permission to configure, write and read it"
         ) from error
+
+
+# --- NServiceBus' conventional topology: a fanout exchange for each queue, with its name ------
+
+
+def declare_own_exchanges(channel: Any, queues: Collection[str]) -> None:
+    """Declare the exchanges of existing *queues*, and bind the queues.
+
+    A queue of another owner, such as the error queue, works without an exchange: without the
+    permission to declare it, a warning is logged.
+    """
+    for name in queues:
+        exchange, binding = Exchange(name, "fanout"), Binding(name, name, "")
+        try:
+            declare(channel, Topology(exchanges=(exchange,), bindings=(binding,)))
+        except TopologyMismatch as error:
+            raise ConfigurationError(
+                f"{error}; or set routing_topology = 'direct', with which queues have no exchanges"
+            ) from error
+        except ConfigurationError as error:
+            logger.warning(
+                "transport could not declare the exchange of queue %.80r: %s",
+                name,
+                on_one_line(error),
+                extra={"event": "exchange_refused", "destination": name[:80]},
+            )
+
+
+class ExchangeAddresses:
+    """Which queues have an exchange of their own name; all sessions of a transport share it.
+
+    A program of the conventional topology publishes to the exchange alone. An answer of the broker
+    is known for a minute: an exchange that comes later is not used at once, and the queue is
+    reached without it.
+    """
+
+    def __init__(
+        self, chosen: RoutingTopology | None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_chosen = chosen is not None
+        self._monotonic = monotonic
+        self._known: dict[str, tuple[bool, float]] = {}
+        self._may_publish = True
+        self.is_on = chosen == "conventional"
+
+    def follow(self) -> None:
+        """Use exchanges from now on, unless the settings chose the topology."""
+        self.is_on |= not self._is_chosen
+
+    def unknown(self, queues: Iterable[str]) -> list[str]:
+        """Return the *queues* of which the broker has to be asked."""
+        if not self._may_publish:
+            return []
+        now = self._monotonic()
+        return [name for name in dict.fromkeys(queues) if self._known.get(name, _NEVER)[1] <= now]
+
+    def note(self, queue: str, *, has_exchange: bool) -> None:
+        """Note the broker's answer about *queue*."""
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known[queue] = has_exchange, self._monotonic() + _KNOWN_FOR
+
+    def exchange_of(self, queue: str) -> str:
+        """Return the exchange to publish to for *queue*; the default exchange knows each queue."""
+        return queue if self._known.get(queue, _NEVER)[0] else ""
+
+    def forget(self, reason: str) -> None:
+        """Forget all answers after the loss of a connection for *reason*.
+
+        The broker closes a channel for a publish to an exchange that is gone; and for a user who
+        may not write to an exchange, so that from then on queues alone are used.
+        """
+        self._known.clear()
+        if reason.startswith(AccessRefused.__name__) and self._may_publish:
+            self._may_publish = False
+            logger.warning(
+                "transport publishes to queues alone, past the exchanges of their names: %s; give "
+                "the broker's user the write permission for them, or set routing_topology to "
+                "'direct'",
+                on_one_line(reason),
+                extra={"event": "exchange_refused"},
+            )
+
+
+def has_fanout(channel: Any, name: str) -> bool:
+    """Return whether there is a durable fanout exchange called *name*.
+
+    False if the user may not ask: only a declaration tells the kind of an exchange. Were the
+    exchange deleted in between, the declaration would leave an exchange without a queue, of the
+    kind that its owner declares.
+    """
+    if not name or name.startswith("amq.") or not has_exchange(channel, name):
+        return False
+    try:
+        _declare(channel, name, {})
+    except (PreconditionFailed, AccessRefused):
+        return False
+    return True
+
+
+def bind_exchanges(
+    channel: Any, queues: Iterable[str], exchange: str, key_of: Callable[[str], str]
+) -> None:
+    """Bind the exchanges of those *queues* that have an exchange."""
+    for name in queues:
+        if has_fanout(channel, name):
+            with _refusals("binding of", name):
+                channel.exchange_bind(name, exchange, key_of(name))
+            reach("topology.bound")
+
+
+def delete_own_exchange(channel: Any, queue: str) -> None:
+    """Delete the exchange of a deleted *queue*, unless something else is bound to it."""
+    if not has_fanout(channel, queue):
+        return
+    try:
+        channel.exchange_delete(queue, if_unused=True)
+    except PreconditionFailed as error:
+        logger.info(
+            "exchange %.80r stays without its queue: %s",
+            queue,
+            on_one_line(error),
+            extra={"event": "exchange_kept", "destination": queue[:80]},
+        )
 
 
 # --- A marker on RabbitMQ: durable exchanges that nothing is bound to -------------------------

@@ -16,7 +16,7 @@ from kombu.utils import json as kombu_json
 from timeoutmgr.errors import InvalidMessage, LeaseLost, TransportUnavailable
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import Message
+from timeoutmgr.message.message import Message, first_type
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -131,6 +131,8 @@ def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) ->
         properties["correlation_id"] = headers[names.CORRELATION_ID]
     if names.REPLY_TO in headers:
         properties["reply_to"] = headers[names.REPLY_TO]
+    if isinstance(enclosed := headers.get(names.ENCLOSED_MESSAGE_TYPES), str):
+        properties["type"] = first_type(enclosed)
     return properties
 
 

@@ -21,7 +21,7 @@ from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.sql.statements import LeaseStatements
+from timeoutmgr.transport.sql.statements import LeaseStatements, read_by_index
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
@@ -109,6 +109,7 @@ class Leases:
         inline = _ANY_SIZE if room is None else min(room // most, _SLICE)
 
         def lease(connection: Connection) -> list[LeasedRow]:
+            read_by_index(connection)
             found = connection.execute(
                 self._statements.free_rows, {**where, "limit": most, "inline": inline}
             ).all()
@@ -134,20 +135,10 @@ class Leases:
         bodies: dict[int, bytes] = {}
         for some in sub_batches(large, BATCH_BYTES, lambda row: int(row.size)):
             bodies |= self._bodies(some, connection)
-        return [
-            LeasedRow(
-                sequence=row.sequence,
-                message_id=row.message_id,
-                headers=row.headers,
-                body=bodies[row.sequence] if row.body is None else row.body,
-                content_type=row.content_type,
-                content_encoding=row.content_encoding,
-                delivery_count=row.delivery_count,
-                properties=row.properties,
-                size=int(row.size),
-            )
-            for row in rows
-        ]
+        leased = map(LeasedRow._make, rows)
+        if not bodies:
+            return list(leased)
+        return [row._replace(body=bodies.get(row.sequence, row.body)) for row in leased]
 
     def _bodies(self, rows: Sequence[Row[Any]], connection: Connection) -> dict[int, bytes]:
         [first, *others] = rows
@@ -171,6 +162,7 @@ class Leases:
         for part in _parts(sorted(sequence for sequence, _ in tags)):
 
             def extend(connection: Connection, sequences: list[int] = part) -> None:
+                read_by_index(connection)
                 # Passing by locked rows: an acknowledgement in a long transaction holds them,
                 # and waiting for it would let the other leases lapse.
                 held = connection.execute(
@@ -205,6 +197,7 @@ class Leases:
         """Return the *tags* that are leases of ours now."""
         found: set[LeaseTag] = set()
         with self._database.read() as connection:
+            read_by_index(connection)
             for part in _parts(sorted(sequence for sequence, _ in tags)):
                 where = {"sequences": part, "me": self.owner}
                 rows = connection.execute(self._statements.deliveries, where)
@@ -226,15 +219,18 @@ class Leases:
     def free_dead_owners(self, queue: str) -> bool:
         """Free dead owners' leases of *queue*; return whether it holds any row at all."""
         with self._database.read() as connection:
+            read_by_index(connection)
             found = connection.execute(self._statements.head_owners, {"queue": queue})
-            owners = set(found.scalars())
-        others = owners - {None, self.owner}
+            last = {owner: sequence for owner, sequence in found}
+        others = last.keys() - {None, self.owner}
         dead = self._session_locks.dead_owners(others) if others else set()
         if not dead:
-            return bool(owners)
+            return bool(last)
 
         def free(connection: Connection) -> None:
-            where = {"queue": queue, "owners": sorted(dead)}
+            read_by_index(connection)
+            head = max(last[owner] for owner in dead)
+            where = {"queue": queue, "owners": sorted(dead), "last": head}
             sequences = list(connection.execute(self._statements.of_owners, where).scalars())
             for part in _parts(sequences):
                 connection.execute(self._statements.free_chosen, {"sequences": part})
@@ -250,6 +246,8 @@ class Leases:
         for sequence, delivery in tags:
             by_delivery.setdefault(delivery, []).append(sequence)
         met = 0
+        # In a caller's transaction too: a message is settled after the caller's own statements.
+        read_by_index(connection)
         for delivery, sequences in by_delivery.items():
             for part in _parts(sorted(sequences)):
                 where = {"sequences": part, "me": self.owner, "delivery": delivery}

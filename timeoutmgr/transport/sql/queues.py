@@ -33,7 +33,12 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT
+from timeoutmgr.message.headers import (
+    BROKER_HEADERS,
+    DISPATCHED_AT,
+    RELATED_TO_TIMEOUT,
+    ROUTE,
+)
 from timeoutmgr.transport.sql.statements import QueueStatements
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
@@ -79,17 +84,23 @@ class SqlQueues:
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
 
-    def create(self, names: Collection[str], error_queue: str | None = None) -> None:
-        """Create the queues that do not exist; change no existing queue."""
+    def create(
+        self,
+        names: Collection[str],
+        error_queue: str | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        """Create the queues that do not exist, also in the transaction of *connection*.
+
+        Changes no existing queue.
+        """
         # In one order, so that two processes that create the same queues do not deadlock.
         rows = [
             {"name": name, "dead_letter_to": error_queue, "created": self._clock.now()}
             for name in sorted(set(names))
         ]
         if rows:
-            self._database.run(
-                lambda connection: connection.execute(self._statements.create_queue, rows)
-            )
+            self._run(lambda own: own.execute(self._statements.create_queue, rows), connection)
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist, in their order."""
@@ -158,11 +169,18 @@ class SqlQueues:
         self._notify(queues, connection)
         after_commit(connection, _notifier(self._wakeups, queues))
 
-    def bind(self, exchange: str, routing_key: str, queue: str, kind: str) -> None:
+    def bind(
+        self,
+        exchange: str,
+        routing_key: str,
+        queue: str,
+        kind: str,
+        connection: Connection | None = None,
+    ) -> None:
         """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine."""
         row = {"exchange": exchange, "routing_key": routing_key, "queue": queue, "kind": kind}
         if (routing_key, queue, kind) not in self.bindings(exchange):
-            self._database.run(lambda connection: connection.execute(self._statements.bind, [row]))
+            self._run(lambda own: own.execute(self._statements.bind, [row]), connection)
 
     def unbind(self, exchange: str, routing_key: str, queue: str) -> None:
         """Undo one ``bind``; a missing binding is fine."""
@@ -182,15 +200,21 @@ class SqlQueues:
             found = connection.execute(self._statements.bindings_of, {"exchange": exchange})
             return [(row.routing_key, row.queue, row.kind) for row in found]
 
+    def _run(self, work: Callable[[Connection], object], connection: Connection | None) -> None:
+        if connection is None:
+            self._database.run(work)
+        else:
+            work(connection)
+
     def _insert(
         self, rows: Sequence[dict[str, Any]], names: set[str], connection: Connection
     ) -> set[str]:
         there = self._known_of(names)
         if there != names:
-            there |= self._existing(names - there, connection)
-            with self._lock:
-                until = time.monotonic() + _KNOWN_FOR
-                self._known.update((name, until) for name in there)
+            found = self._existing(names - there, connection)
+            there |= found
+            # A route's queue may be of this very transaction, and end with it.
+            after_commit(connection, lambda: self._remember(found))
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
         if routable:
             if self._copies and len(routable) > FEW:
@@ -211,6 +235,11 @@ class SqlQueues:
     def _notify(self, queues: set[str], connection: Connection) -> None:
         if self._channel is not None:
             notify(connection, self._channel, list(queues))
+
+    def _remember(self, names: set[str]) -> None:
+        until = time.monotonic() + _KNOWN_FOR
+        with self._lock:
+            self._known.update((name, until) for name in names)
 
     def _known_of(self, names: set[str]) -> set[str]:
         now = time.monotonic()
@@ -247,7 +276,7 @@ def _notifier(wakeups: QueueWakeups, queues: set[str]) -> Callable[[], None]:
 # --- messages that PostgreSQL puts into queues by itself, from rows of its own ----------------
 # They become the rows that ``envelopes.to_row`` would make of them.
 
-_KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT)
+_KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT, ROUTE)
 
 
 class PostgreSQLMessageRows:

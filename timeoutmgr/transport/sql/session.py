@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, delete, func, select, update
 
 from timeoutmgr.contracts import Clock, SendResult, Transaction
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.errors import QueueMissing
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.transport.sql.foreign import RoutedRows
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.statements import QueueStatements, as_transport
@@ -173,14 +174,31 @@ class SqlSession:
     ) -> list[SendResult]:
         """Put messages into queues, all in one transaction; return the results."""
         now = self.clock.now()
-        rows = [to_row(one, now) for one in outgoing]
         connection = None if transaction is None else as_connection(transaction)
         with as_transport(self.database):
-            there = self.queues.put(rows, connection)
+            if all(one.via is None for one in outgoing):
+                each = [[to_row(one, now)] for one in outgoing]
+            else:
+                routed = RoutedRows(self.queues, connection, now)
+                each = [routed.of(one) for one in outgoing]
+            if any(one.time_to_live is not None for one in outgoing):
+                self._set_ends(each, outgoing, self.now(transaction=transaction) or now)
+            there = self.queues.put([row for rows in each for row in rows], connection)
         return [
-            SendResult.CONFIRMED if one.destination in there else SendResult.UNROUTABLE
-            for one in outgoing
+            SendResult.CONFIRMED
+            if any(row["queue"] in there for row in rows)
+            else SendResult.UNROUTABLE
+            for rows in each
         ]
+
+    def _set_ends(
+        self, each: Sequence[Sequence[dict[str, Any]]], outgoing: Sequence[Outgoing], now: Micros
+    ) -> None:
+        """Add the end of each message to its rows; *now* is of the clock that the sweep reads."""
+        for rows, one in zip(each, outgoing, strict=True):
+            lifetime = one.time_to_live
+            for row in rows:
+                row["expires_at"] = None if lifetime is None else min(now + lifetime, LATEST)
 
     def receiver(self, queue: str, *, prefetch: int) -> SqlReceiver:
         """Return a consumer of *queue*; raise QueueMissing where there is none."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
+    Connection,
     Delete,
     LargeBinary,
     Select,
@@ -47,6 +48,24 @@ def as_transport(database: Database) -> Iterator[None]:
         raise TransportUnavailable(str(unavailable(error, database.describe()))) from error
 
 
+# --- plans -------------------------------------------------------------------------------------
+
+_BY_INDEX: Final = "; ".join(
+    f"SET LOCAL enable_{way} = off" for way in ("seqscan", "bitmapscan", "sort")
+)
+
+
+def read_by_index(connection: Connection) -> None:
+    """Have PostgreSQL go by an index in each later statement of the transaction.
+
+    The driver prepares the statements, and the server keeps a plan of each. A plan of the time at
+    which the queue was empty would read all of a long queue, for each batch; and without
+    statistics the server would sort a queue for its first hundred messages.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(_BY_INDEX)
+
+
 HEAD: Final = 1000
 """How many rows from the front are searched for leases of the dead: leases are at the front."""
 
@@ -66,7 +85,10 @@ class _Terms:
         if dialect.name == "postgresql":
             # With an equality it may walk the primary key instead, through all that rests in
             # other queues. Only the queue's own index has this order.
-            self.front = messages.queue.between(bindparam("queue"), bindparam("queue"))
+            # Not by BETWEEN: SQLAlchemy 2.0 writes a collation behind each end, which PostgreSQL
+            # refuses there.
+            queue: BindParameter[Any] = bindparam("queue")
+            self.front = (messages.queue >= queue) & (messages.queue <= queue)
             self.order = [messages.queue, messages.sequence]
         self.free: Final = (messages.available_at <= self.now) & (messages.lease_until <= self.now)
         self.chosen: ColumnElement[bool] = messages.sequence.in_(
@@ -123,23 +145,28 @@ class QueueStatements:
 
 
 class DeadOwnerStatements:
-    """The statements that free the leases of dead owners: queue; owners; sequences."""
+    """The statements that free the leases of dead owners: queue; owners, last; sequences."""
 
     def __init__(self, tables: QueueTables, terms: _Terms) -> None:
         messages = tables.messages.c
         head = (
-            select(messages.lease_owner)
+            select(messages.lease_owner, messages.sequence)
             .where(terms.front)
             .order_by(*terms.order)
             .limit(HEAD)
             .subquery("head")
         )
-        self.head_owners: Final = select(head.c.lease_owner).distinct()
+        self.head_owners: Final = select(head.c.lease_owner, func.max(head.c.sequence)).group_by(
+            head.c.lease_owner
+        )
         self.of_owners: Final = (
             select(messages.sequence)
-            .where(terms.front, messages.lease_owner.in_(bindparam("owners", expanding=True)))
+            .where(
+                terms.front,
+                messages.sequence <= bindparam("last"),
+                messages.lease_owner.in_(bindparam("owners", expanding=True)),
+            )
             .order_by(*terms.order)
-            .limit(HEAD)
             .with_for_update(skip_locked=True)
         )
         self.free_chosen: Final = _by_key(
@@ -211,6 +238,32 @@ class LeaseStatements(DeadOwnerStatements):
             update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0),
             dialect,
         )
+
+
+class ExpiryStatements:
+    """The statements on messages whose time is over and that no consumer has leased."""
+
+    def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
+        terms = _Terms(tables, dialect)
+        messages = tables.messages.c
+        self.needs_now: Final = dialect.now is None
+
+        # --- now, limit; sequences. In the order of the index on the first of these columns.
+        size = func.length(messages.body).label("size")
+        expired: Select[Any] = (
+            select(messages.sequence, size)
+            .where(messages.expires_at <= terms.now, messages.lease_until <= terms.now)
+            .order_by(messages.expires_at)
+            .limit(bindparam("limit"))
+        )
+        self.probe: Final = expired
+        self.expired: Final[Select[Any]] = expired.with_for_update(skip_locked=True)
+        self.whole: Final = (
+            select(tables.messages, size)
+            .where(terms.chosen)
+            .order_by(messages.expires_at, messages.sequence)
+        )
+        self.delete_expired: Final = _by_key(delete(tables.messages).where(terms.chosen), dialect)
 
 
 _Statement = TypeVar("_Statement", Update, Delete)

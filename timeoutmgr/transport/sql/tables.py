@@ -10,7 +10,7 @@ from sqlalchemy.types import TypeEngine
 
 from timeoutmgr.database.texts import KeyText
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.message.headers import BROKER_HEADERS
+from timeoutmgr.message.headers import BROKER_HEADERS, filled
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.envelope import check_direct
@@ -36,12 +36,6 @@ class QueueTables:
 def tables(schema: str | None, prefix: str) -> QueueTables:
     """Return the tables as they stand after the newest revision."""
     metadata = MetaData(schema=schema)
-    # An instant or the order of arrival. SQLite only numbers an INTEGER key by itself.
-    number: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
-    long_text: TypeEngine[str] = Text().with_variant(
-        mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"
-    )
-    blob: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
     name = KeyText(QUEUE_NAME_LENGTH)
     queues = Table(
         f"{prefix}queues",
@@ -50,29 +44,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("dead_letter_to", name),
         Column("created", BigInteger(), nullable=False),
     )
-    messages = Table(
-        f"{prefix}queue_messages",
-        metadata,
-        Column("sequence", number, primary_key=True, autoincrement=True),
-        Column("queue", name, nullable=False),
-        Column("message_id", KeyText(MESSAGE_ID_LENGTH), nullable=False),
-        Column("headers", long_text, nullable=False),
-        Column("body", blob, nullable=False),
-        Column("content_type", KeyText(CONTENT_TYPE_LENGTH), nullable=False),
-        Column("content_encoding", KeyText(CONTENT_ENCODING_LENGTH), nullable=False),
-        Column("enqueued", BigInteger(), nullable=False),
-        Column("available_at", BigInteger(), nullable=False, server_default="0"),
-        Column("priority", Integer(), nullable=False, server_default="0"),
-        Column("delivery_count", Integer(), nullable=False, server_default="0"),
-        Column("lease_owner", KeyText(64)),
-        Column("lease_until", BigInteger(), nullable=False, server_default="0"),
-        # Kombu's further properties of a message that kombu sent.
-        Column("properties", long_text),
-        # AUTOINCREMENT: a number is never given twice, so that an old acknowledgement can never
-        # meet a new message.
-        sqlite_autoincrement=True,
-    )
-    Index(f"{prefix}queue_order", messages.c.queue, messages.c.sequence)
+    messages = _messages(metadata, prefix)
     bindings = Table(
         f"{prefix}queue_bindings",
         metadata,
@@ -90,6 +62,48 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
     return QueueTables(metadata, queues, messages, bindings, markers)
 
 
+def _messages(metadata: MetaData, prefix: str) -> Table:
+    # An instant or the order of arrival. SQLite only numbers an INTEGER key by itself.
+    number: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
+    long_text: TypeEngine[str] = Text().with_variant(
+        mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"
+    )
+    blob: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+    messages = Table(
+        f"{prefix}queue_messages",
+        metadata,
+        Column("sequence", number, primary_key=True, autoincrement=True),
+        Column("queue", KeyText(QUEUE_NAME_LENGTH), nullable=False),
+        Column("message_id", KeyText(MESSAGE_ID_LENGTH), nullable=False),
+        Column("headers", long_text, nullable=False),
+        Column("body", blob, nullable=False),
+        Column("content_type", KeyText(CONTENT_TYPE_LENGTH), nullable=False),
+        Column("content_encoding", KeyText(CONTENT_ENCODING_LENGTH), nullable=False),
+        Column("enqueued", BigInteger(), nullable=False),
+        Column("available_at", BigInteger(), nullable=False, server_default="0"),
+        Column("priority", Integer(), nullable=False, server_default="0"),
+        Column("delivery_count", Integer(), nullable=False, server_default="0"),
+        Column("lease_owner", KeyText(64)),
+        Column("lease_until", BigInteger(), nullable=False, server_default="0"),
+        # Kombu's further properties of a message that kombu sent.
+        Column("properties", long_text),
+        # When a sweep takes it out of its queue; NULL for never.
+        Column("expires_at", BigInteger()),
+        # AUTOINCREMENT: a number is never given twice, so that an old acknowledgement can never
+        # meet a new message.
+        sqlite_autoincrement=True,
+    )
+    Index(f"{prefix}queue_order", messages.c.queue, messages.c.sequence)
+    expires = messages.c.expires_at.is_not(None)
+    Index(
+        f"{prefix}queue_expiry",
+        messages.c.expires_at,
+        postgresql_where=expires,
+        sqlite_where=expires,
+    )
+    return messages
+
+
 # --- A message as a row of the queue table, and back ------------------------------------------
 
 LeaseTag = tuple[int, int]
@@ -97,7 +111,10 @@ LeaseTag = tuple[int, int]
 
 
 class LeasedRow(NamedTuple):
-    """A leased message; *delivery_count* is the count before this delivery."""
+    """A leased message, its columns as they are selected.
+
+    *delivery_count* is the count before this delivery.
+    """
 
     sequence: int
     message_id: str
@@ -158,7 +175,7 @@ def from_row(queue: str, row: LeasedRow) -> Received:
     return Received(
         message=Message(
             id=row.message_id,
-            headers=headers,
+            headers=headers if row.properties is None else filled(headers, _properties(row)),
             body=bytes(row.body),
             content_type=row.content_type,
             content_encoding=row.content_encoding,
@@ -206,6 +223,11 @@ def _headers(text: str) -> tuple[dict[str, str], str | None]:
         headers = json.loads(text)
         if not isinstance(headers, dict):
             return {}, f"the headers are a JSON {type(headers).__name__}, not an object"
+        # Whole, as our own senders write them: to look at each header costs as much as to read it.
+        if {str}.issuperset(map(type, headers.values())) and BROKER_HEADERS.isdisjoint(
+            map(str.lower, headers)
+        ):
+            return headers, None
         return {
             name: _header_text(value)
             for name, value in headers.items()
@@ -215,6 +237,16 @@ def _headers(text: str) -> tuple[dict[str, str], str | None]:
         return {}, f"the headers are no JSON: {error}"
     except RecursionError:
         return {}, "the headers are JSON that is nested too deep"
+
+
+def _properties(row: LeasedRow) -> dict[str, object]:
+    """Return the properties that a producer of kombu's gave; unreadable properties fill nothing."""
+    try:
+        found = json.loads(row.properties or "")
+    except (ValueError, RecursionError):
+        found = None
+    given = found if isinstance(found, dict) else {}
+    return {**given, "message_id": row.message_id, "content_type": row.content_type}
 
 
 def _header_text(value: object) -> str:

@@ -1,22 +1,26 @@
 """Our own queue: durable, leased, transactional, in tables of a SQL database."""
 
 import uuid
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.engine import URL
 
+from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Clock, TransactionMode, TransportCapabilities
+from timeoutmgr.contracts import Clock, TransactionMode, Transport, TransportCapabilities
+from timeoutmgr.contracts.transports import SettleExpired
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as upgrades
 from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.byte_budget import ByteBudget
+from timeoutmgr.transport.sql.expiry import ExpiredMessages
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.queues import PostgreSQLMessageRows, SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
+from timeoutmgr.transport.sql.split import SplitSession
 from timeoutmgr.transport.sql.statements import LeaseStatements, QueueStatements, as_transport
 from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.wakeups import FileVersion, Listener, QueueWakeups, Watch
@@ -25,11 +29,16 @@ MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
 _LONGEST_OWNER: Final = 64
 
 
+_WITHOUT_TRANSACTION: Final = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
+
+
 class SqlTransport:
     """Queues in SQLite, PostgreSQL, MySQL or MariaDB, as ``contracts.Transport`` says.
 
     Given the Database that a store uses, one transaction spans receiving, storing and sending.
     *owner* names this transport's leases; living transports must not share an owner.
+    *destinations*, a transport or a URL, is the broker to which messages with a route go; without
+    it their exchanges and queues are in these tables too.
     """
 
     def __init__(
@@ -41,6 +50,7 @@ class SqlTransport:
         owner: str | None = None,
         clock: Clock | None = None,
         settings: SqlQueueSettings | None = None,
+        destinations: str | Transport | None = None,
     ) -> None:
         self._database = database if isinstance(database, Database) else Database.shared(database)
         self._database.used_by(self)
@@ -57,11 +67,8 @@ class SqlTransport:
             raise ConfigurationError(
                 f"{self._database.describe()} names no database; add its name behind the slash"
             )
-        self.owner: Final = owner or uuid.uuid4().hex
-        if len(self.owner) > _LONGEST_OWNER:
-            raise ConfigurationError(
-                f"an owner has at most {_LONGEST_OWNER} characters, got {len(self.owner)}"
-            )
+        self._destinations = _other_broker(destinations)
+        self.owner: Final = _checked_owner(owner or uuid.uuid4().hex)
         self._tables = tables(self._schema, self._prefix)
         dialect = self._database.dialect
         statements = QueueStatements(self._tables, dialect)
@@ -94,11 +101,13 @@ class SqlTransport:
 
     @property
     def capabilities(self) -> TransportCapabilities:
-        """All modes: queues and store can be one transaction."""
+        """All modes: queues and store can be one transaction, in which no other broker is."""
+        there = self._destinations
         return TransportCapabilities(
             name="sql",
-            modes=frozenset(TransactionMode),
+            modes=frozenset(TransactionMode) if there is None else _WITHOUT_TRANSACTION,
             durable=True,
+            forgets_markers=there is not None and not there.capabilities.durable,
             note=f"leases in {self._database.dialect.name}, freed when their owner dies",
         )
 
@@ -114,7 +123,9 @@ class SqlTransport:
 
     def describe(self) -> str:
         """Return the URL with every secret masked."""
-        return self._database.describe()
+        here = self._database.describe()
+        there = self._destinations
+        return here if there is None else f"{here} with destinations at {there.describe()}"
 
     def install(self) -> None:
         """Create or upgrade the tables; twice and concurrently is fine."""
@@ -141,20 +152,28 @@ class SqlTransport:
 
     def message_rows(self) -> PostgreSQLMessageRows | None:
         """Return the table of messages, for rows of the same database to be moved into."""
-        if self._database.dialect.name != "postgresql":
+        if self._database.dialect.name != "postgresql" or self._destinations is not None:
             return None
         return PostgreSQLMessageRows(self._tables, self.queues)
 
+    def remove_expired(self, limit: int, settle: SettleExpired) -> int:
+        """Settle and delete up to *limit* expired messages; return how many."""
+        with as_transport(self._database):
+            return ExpiredMessages(self._database, self._tables, self.clock).remove(limit, settle)
+
     def session(self) -> SqlSession:
         """Return a new session."""
-        return SqlSession(
-            database=self._database,
-            tables=self._tables,
-            queues=self.queues,
-            markers=self.markers,
-            clock=self.clock,
-            transport=self,
-        )
+        parts: dict[str, Any] = {
+            "database": self._database,
+            "tables": self._tables,
+            "queues": self.queues,
+            "markers": self.markers,
+            "clock": self.clock,
+            "transport": self,
+        }
+        if self._destinations is None:
+            return SqlSession(**parts)
+        return SplitSession(**parts, destinations=self._destinations)
 
     def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
         """Return a consumer of *queue*, which is known to exist."""
@@ -188,6 +207,8 @@ class SqlTransport:
         if self._version is not None:
             self._version.close()
         self._database.leave(self)
+        if self._destinations is not None:
+            self._destinations.close()
 
     @property
     def _version_table(self) -> str:
@@ -196,3 +217,23 @@ class SqlTransport:
     @property
     def _attributes(self) -> dict[str, str]:
         return {"prefix": self._prefix}
+
+
+def _checked_owner(owner: str) -> str:
+    if len(owner) > _LONGEST_OWNER:
+        raise ConfigurationError(
+            f"an owner has at most {_LONGEST_OWNER} characters, got {len(owner)}"
+        )
+    return owner
+
+
+def _other_broker(given: str | Transport | None) -> Transport | None:
+    """Return the transport of destinations; loss is consented to, since it is not our queue."""
+    if not isinstance(given, str):
+        return given
+    url = given.removeprefix("timeoutmgr+")
+    if url.partition("://")[0].partition("+")[0] in plugins.names(plugins.TRANSPORTS):
+        return SqlTransport(url)
+    from timeoutmgr.transport.kombu_transport import KombuTransport
+
+    return KombuTransport(url, accept_loss=True)

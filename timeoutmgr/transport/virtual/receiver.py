@@ -19,7 +19,7 @@ from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import refuse_transaction
 from timeoutmgr.transport.virtual.link import VirtualLink
-from timeoutmgr.transport.virtual.redis_channel import RawMessage
+from timeoutmgr.transport.virtual.raw_message import RawMessage
 from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from timeoutmgr.errors import (
     MessageTooLarge,
     QueueMissing,
 )
+from timeoutmgr.message.foreign import Route, foreign_of, without_route
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.byte_budget import ByteBudget
@@ -20,6 +21,7 @@ from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, s
 from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.virtual.foreign import has_queues, kombu_payload
 from timeoutmgr.transport.virtual.link import Registry, VirtualLink, unavailable
 from timeoutmgr.transport.virtual.receiver import VirtualReceiver
 
@@ -76,19 +78,18 @@ class VirtualSession:
         """Put messages into queues, in order; a stored message is CONFIRMED."""
         if transaction is not None:
             refuse_transaction("this transport")
-        envelopes = [self._seal(one) for one in outgoing]
-        if not envelopes:
+        payloads = [self._payload(one) for one in outgoing]
+        if not payloads:
             return []
         with self._used("sending") as link:
-            known = self._known(link, {one.destination for one in outgoing})
+            there = self._existing(link, outgoing)
             results = [
-                SendResult.UNKNOWN if one.destination in known else SendResult.UNROUTABLE
-                for one in outgoing
+                SendResult.UNKNOWN if is_there else SendResult.UNROUTABLE for is_there in there
             ]
             try:
-                for index, (one, envelope) in enumerate(zip(outgoing, envelopes, strict=True)):
+                for index, (one, payload) in enumerate(zip(outgoing, payloads, strict=True)):
                     if results[index] is SendResult.UNKNOWN:
-                        _put(link.channel, one, envelope)
+                        _publish(link.channel, one, payload)
                         results[index] = SendResult.CONFIRMED
             except link.errors as error:
                 # Earlier messages are stored; the result of this message and its followers is
@@ -131,13 +132,29 @@ class VirtualSession:
         """Close the session's connection; receivers are closed by themselves."""
         self._drop()
 
-    def _seal(self, one: Outgoing) -> Envelope:
+    def _payload(self, one: Outgoing) -> dict[str, Any]:
+        """Return *one* as kombu's channel publishes it; raise InvalidMessage if it cannot."""
         check_direct(one)
         check_short(one.destination, "destination")
         limit = self._settings.max_message_size
         if len(one.message.body) > limit:
             raise MessageTooLarge("body", len(one.message.body), limit, "max_message_size")
-        return seal(one.message)
+        foreign = foreign_of(one)
+        return (
+            payload_of(seal(without_route(one)), one) if foreign is None else kombu_payload(foreign)
+        )
+
+    def _existing(self, link: VirtualLink, outgoing: Sequence[Outgoing]) -> list[bool]:
+        """Return for each of *outgoing* whether a queue takes it."""
+        known = self._known(
+            link, {one.destination for one in outgoing if not isinstance(one.via, Route)}
+        )
+        routes = {one.via for one in outgoing if isinstance(one.via, Route)}
+        leading = {route for route in routes if has_queues(link.channel, route)}
+        return [
+            one.via in leading if isinstance(one.via, Route) else one.destination in known
+            for one in outgoing
+        ]
 
     def _known(self, link: VirtualLink, destinations: set[str]) -> set[str]:
         known = {name for name in destinations if link.registry.has(name)}
@@ -173,23 +190,29 @@ class VirtualSession:
             link.close()
 
 
-def _put(channel: Any, one: Outgoing, envelope: Envelope) -> None:
+def payload_of(envelope: Envelope, one: Outgoing) -> dict[str, Any]:
+    """Return a message of ours as kombu's channel publishes it."""
     properties: dict[str, Any] = {
         "message_id": envelope.message_id,
         "delivery_mode": 2,
         "delivery_info": {},
+        "priority": 0,
         "correlation_id": envelope.correlation_id,
         "reply_to": envelope.reply_to,
         "type": envelope.type,
     }
-    message = channel.prepare_message(
-        one.message.body,
-        content_type=envelope.content_type,
-        content_encoding=envelope.content_encoding,
-        headers=dict(envelope.headers),
-        properties={name: value for name, value in properties.items() if value is not None},
-    )
-    channel.basic_publish(message, exchange="", routing_key=one.destination)
+    return {
+        "body": one.message.body,
+        "content-type": envelope.content_type,
+        "content-encoding": envelope.content_encoding,
+        "headers": dict(envelope.headers),
+        "properties": {name: value for name, value in properties.items() if value is not None},
+    }
+
+
+def _publish(channel: Any, one: Outgoing, payload: dict[str, Any]) -> None:
+    exchange, key = ("", one.destination) if one.via is None else one.via.address()
+    channel.basic_publish(payload, exchange=exchange, routing_key=key)
 
 
 _KEY = "timeoutmgr.marker.{}"

@@ -1,0 +1,356 @@
+"""Delayed tasks of Celery rest in the store, and reach their queue as Celery would send them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Retry
+from django.db import transaction
+from kombu.exceptions import OperationalError
+from sqlalchemy import Engine, create_engine, event, text
+
+from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
+from tests.support.redis_keys import forget_keys
+from timeoutmgr.contracts import ChangeResult
+from timeoutmgr.contrib.celery import DurableDelays
+from timeoutmgr.contrib.celery.tasks import RUN
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, ContentConflict
+from timeoutmgr.testing.signals import eventually
+
+SOON = 1.2
+HOUR = 3600
+
+
+def later(hours: float = 1) -> datetime:
+    return datetime.now(UTC) + timedelta(hours=hours)
+
+
+def seen(message: Any) -> dict[str, Any]:
+    """All that a worker sees of *message*, but for what differs in each send."""
+    headers = {
+        name: value
+        for name, value in message.headers.items()
+        if name not in (RUN, "id", "root_id", "eta", "origin")
+    }
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name
+        not in ("delivery_tag", "correlation_id", "application_headers", "message_id", "reply_to")
+    }
+    return {
+        "headers": headers,
+        "properties": properties,
+        "body": message.body.encode() if isinstance(message.body, str) else bytes(message.body),
+        "content": (message.content_type, message.content_encoding),
+    }
+
+
+def test_a_delayed_task_rests_in_the_store_and_arrives_as_celery_sends_it(site: Site) -> None:
+    delayed = site.add.apply_async((1, 2), countdown=SOON, headers={"tenant": "a"}, priority=3)
+    assert site.stored() == [delayed.id]
+    assert site.waiting() == 0
+
+    site.dispatching()
+    ours = site.arrival()
+    site.add.apply_async((1, 2), headers={"tenant": "a"}, priority=3)
+    stock = site.arrival()
+
+    assert ours.headers["id"] == delayed.id
+    assert datetime.fromisoformat(ours.headers["eta"]) <= datetime.now(UTC)
+    assert seen(ours) == seen(stock)
+    eventually(lambda: site.stored() == [], "the task is closed")
+
+
+def test_a_delayed_task_for_the_default_exchange_arrives_as_celery_sends_it(site: Site) -> None:
+    queue = kombu.Queue(site.queue, exchange=kombu.Exchange(""), routing_key=site.queue)
+    site.app.conf.task_queues = [queue]
+    site.add.apply_async((1, 2))  # so the queue exists: a message to no queue is not moved into it
+    stock = site.arrival()
+    site.add.apply_async((1, 2), countdown=SOON)
+
+    site.dispatching()
+
+    assert seen(site.arrival()) == seen(stock)
+
+
+def test_a_task_that_is_due_is_published_at_once(embedded: Site) -> None:
+    embedded.add.apply_async((1, 2))
+    embedded.add.apply_async((1, 2), countdown=0.5)
+    embedded.add.apply_async((1, 2), eta=later(-1))
+
+    assert embedded.waiting() == 3
+    assert embedded.stored() == []
+
+
+def test_the_same_id_and_eta_is_one_task(embedded: Site) -> None:
+    eta = later()
+    for _ in range(2):
+        embedded.add.apply_async((1, 2), eta=eta, task_id="sum")
+
+    assert embedded.stored() == ["sum"]
+
+
+def test_a_used_id_with_other_arguments_is_refused_and_not_dropped(embedded: Site) -> None:
+    eta = later()
+    embedded.add.apply_async((1, 2), eta=eta, task_id="sum")
+
+    with pytest.raises(ContentConflict):
+        embedded.add.apply_async((3, 4), eta=eta, task_id="sum")
+    assert [task.args for task in embedded.delays.list()] == ["(1, 2)"]
+
+
+def test_the_same_id_with_another_eta_is_a_second_task(embedded: Site) -> None:
+    for hours in (1, 2):
+        embedded.add.apply_async((1, 2), eta=later(hours), task_id="sum")
+
+    assert embedded.stored() == ["sum", "sum"]
+
+
+def test_a_replaced_task_has_the_new_eta_and_the_new_arguments(make_site: MakeSite) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    eta = later(2)
+    site.add.apply_async((1, 2), eta=later(1), task_id="sum")
+    site.add.apply_async((3, 4), eta=eta, task_id="sum")
+
+    [task] = site.delays.list()
+    assert (task.id, task.args) == ("sum", "(3, 4)")
+    assert abs(task.eta - eta) < timedelta(milliseconds=1)
+
+
+def test_a_retry_of_a_redelivered_task_is_stored_once(embedded: Site) -> None:
+    request = {"id": "t", "retries": 0, "headers": {RUN: "r1"}, "called_directly": False}
+    task: Any = embedded.app.task(flaky, name="flaky", bind=True, max_retries=3)
+    for _ in range(2):
+        task.push_request(**request)
+        task.retry(countdown=HOUR, throw=False)
+        task.pop_request()
+
+    assert embedded.stored() == ["t"]
+
+
+def retried(site: Site, countdown: float = HOUR) -> None:
+    """Retry a task as a worker that runs it does."""
+    task: Any = site.app.task(flaky, name="flaky", bind=True, max_retries=3)
+    task.push_request(id="t", retries=0, headers={RUN: "r1"}, called_directly=False)
+    try:
+        raise task.retry(countdown=countdown)
+    finally:
+        task.pop_request()
+
+
+def test_a_retry_that_ends_a_batch_is_stored_once(embedded: Site) -> None:
+    def run(countdown: float) -> None:
+        with embedded.delays.batch():
+            embedded.add.apply_async((1, 2), countdown=HOUR)
+            retried(embedded, countdown)
+
+    for hours in (1, 2):  # the second time as a redelivered task
+        with pytest.raises(Retry):
+            run(hours * HOUR)
+
+    assert embedded.stored() == ["t"]
+
+
+def test_a_retry_that_rolls_a_transaction_back_is_stored(make_site: MakeSite) -> None:
+    site = make_site("postgres")
+    engine = create_engine(site.delays._store)
+
+    def run() -> None:
+        with engine.begin() as connection, site.delays.inside(connection):
+            site.add.delay(1, 2)
+            retried(site)
+
+    with pytest.raises(Retry):
+        run()
+    engine.dispose()
+
+    assert site.stored() == ["t"]
+
+
+def test_two_runs_of_one_id_keep_their_retries(embedded: Site) -> None:
+    task: Any = embedded.app.task(flaky, name="flaky", bind=True, max_retries=3)
+    for run in ("r1", "r2"):
+        task.push_request(id="t", retries=0, headers={RUN: run}, called_directly=False)
+        task.retry(countdown=HOUR, throw=False)
+        task.pop_request()
+
+    assert embedded.stored() == ["t", "t"]
+
+
+def test_a_task_that_is_sent_now_waits_for_no_eta(site: Site) -> None:
+    delayed = site.add.apply_async((1, 2), countdown=HOUR)
+    site.dispatching()
+
+    assert site.delays.send_now(delayed.id) is ChangeResult.CHANGED
+
+    message = site.arrival()
+    assert message.headers["id"] == delayed.id
+    assert datetime.fromisoformat(message.headers["eta"]) <= datetime.now(UTC)
+
+
+def test_a_task_is_moved(embedded: Site) -> None:
+    delayed = embedded.add.apply_async((1, 2), countdown=HOUR)
+    eta = later(3)
+
+    assert embedded.delays.reschedule(delayed.id, eta=eta) is ChangeResult.CHANGED
+    assert embedded.delays.reschedule("unknown", eta=eta) is None
+
+    [task] = embedded.delays.list()
+    assert abs(task.eta - eta) < timedelta(milliseconds=1)
+
+
+def test_tasks_are_listed_by_name_and_eta(embedded: Site) -> None:
+    other: Any = embedded.app.task(add, name="other")
+    other.apply_async((0, 0), countdown=HOUR)
+    embedded.add.apply_async((1, 2), eta=later(2))
+    embedded.add.apply_async((3, 4), eta=later(4))
+
+    assert [task.args for task in embedded.delays.list(task="add")] == ["(1, 2)", "(3, 4)"]
+    assert [task.args for task in embedded.delays.list(task="add", before=later(3))] == ["(1, 2)"]
+    assert [task.name for task in embedded.delays.list(limit=1)] == ["other"]
+
+
+def test_a_list_is_read_by_the_page(embedded: Site) -> None:
+    with embedded.delays.batch():
+        for number in range(20):
+            embedded.add.apply_async((number, 0), countdown=HOUR)
+    asked: list[str] = []
+    listener = lambda *given: asked.append(given[2])  # noqa: E731  # named to be removed
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        assert len(embedded.stored()) == 20
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+
+    assert len([each for each in asked if each.startswith("SELECT")]) == 1
+
+
+def test_the_tasks_of_a_batch_are_stored_in_one_transaction(embedded: Site) -> None:
+    with embedded.delays.batch():
+        for number in range(50):
+            embedded.add.apply_async((number, 0), countdown=HOUR)
+        assert embedded.stored() == []
+
+    assert len(embedded.stored()) == 50
+
+
+def test_a_batch_that_fails_stores_nothing(embedded: Site) -> None:
+    def fails() -> None:
+        with embedded.delays.batch():
+            embedded.add.apply_async((1, 2), countdown=HOUR)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+
+    assert embedded.stored() == []
+
+
+@pytest.mark.parametrize("kind", ["postgres", "redis", "rabbitmq"])
+@pytest.mark.parametrize("countdown", [None, HOUR], ids=["at-once", "delayed"])
+def test_a_task_inside_a_transaction_exists_if_and_only_if_it_commits(
+    make_site: MakeSite, kind: str, countdown: float | None
+) -> None:
+    site = make_site(kind)
+    engine = create_engine(site.delays._store)
+    assert site.delays.endpoint is not None  # installed before the transactions
+    for number, commits in ((1, True), (2, False)):
+        with engine.connect() as connection, site.delays.inside(connection):
+            connection.execute(text("SELECT 1"))
+            site.add.apply_async((number, 0), countdown=countdown, task_id=f"t{number}")
+            (connection.commit if commits else connection.rollback)()
+    engine.dispose()
+
+    assert site.stored() == ["t1"]
+    assert site.waiting() == 0
+    if countdown is None:
+        site.dispatching()
+        assert site.arrival().headers["id"] == "t1"
+
+
+def test_a_task_joins_a_transaction_of_django(make_site: MakeSite, database: Any) -> None:
+    site = make_site(f"sqlite:///{database.settings_dict['NAME']}")
+    assert site.stored() == []  # installed before the transactions
+    with transaction.atomic(), site.delays.inside(using="default"):
+        site.add.delay(1, 2)
+    with transaction.atomic(), site.delays.inside(using="default"):
+        site.add.delay(3, 4)
+        transaction.set_rollback(True)
+
+    assert [task.args for task in site.delays.list()] == ["(1, 2)"]
+
+
+def test_a_database_of_django_without_a_transaction_is_refused(
+    embedded: Site, database: Any
+) -> None:
+    with pytest.raises(CombinationRefused, match="autocommit"):
+        embedded.delays.inside(using=database.alias).__enter__()
+    with pytest.raises(ConfigurationError, match="either"):
+        embedded.delays.inside().__enter__()
+
+
+def test_protocol_one_is_delayed_as_well(make_site: MakeSite) -> None:
+    site = make_site("rabbitmq")
+    site.app.conf.task_protocol = 1
+    delayed = site.add.apply_async((1, 2), countdown=SOON)
+    assert [task.id for task in site.delays.list(task="add")] == [delayed.id]
+
+    site.dispatching()
+
+    assert site.arrival().payload["id"] == delayed.id
+
+
+def test_a_store_that_is_away_is_an_operational_error(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site("redis")
+    site.app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
+    assert site.delays.endpoint is not None
+    database = site.delays.endpoint._parts.settings.persistence.database  # type: ignore[union-attr]
+
+    def away(*_: Any, **__: Any) -> Any:
+        from timeoutmgr.errors import StorageUnavailable
+
+        raise StorageUnavailable("the database is away")
+
+    monkeypatch.setattr(database, "run", away)
+    monkeypatch.setattr(database, "begin", away)
+
+    with pytest.raises(OperationalError, match="away"):
+        site.add.apply_async((1, 2), countdown=HOUR)
+
+
+def test_a_task_for_another_broker_is_left_alone(make_site: MakeSite, redis_url: str) -> None:
+    site = make_site("sqlite")
+    with site.app.connection_for_write(redis_url) as other:
+        site.add.apply_async((1, 2), countdown=HOUR, connection=other)
+        other.default_channel.queue_delete(site.queue)
+    forget_keys(redis_url, site.queue)
+
+    assert site.stored() == []
+
+
+def test_a_connection_that_failed_over_is_of_the_same_broker() -> None:
+    app: Any = Celery("app", broker="amqp://a//;amqp://b//", set_as_current=False)
+    delays = DurableDelays(app, store="sqlite:///unused.db", in_worker=False)
+    with app.connection_for_write() as connection, app.connection_for_write("amqp://c") as other:
+        connection.switch("amqp://b//")
+
+        assert not delays._is_of_another_broker(SimpleNamespace(connection=connection))
+        assert delays._is_of_another_broker(SimpleNamespace(connection=other))
+
+
+def test_an_app_has_delays_once(embedded: Site) -> None:
+    with pytest.raises(ConfigurationError, match="already"):
+        DurableDelays(embedded.app, store="sqlite:///x.db")
+
+
+@pytest.mark.parametrize("options", [{"min_delay": -1}, {"on_duplicate": "drop"}])
+def test_settings_are_checked_at_the_door(make_site: MakeSite, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        make_site("sqlite", **options)

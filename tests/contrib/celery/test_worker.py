@@ -1,0 +1,211 @@
+"""A worker of the app dispatches its stored tasks, and executes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from timeoutmgr.testing.signals import eventually
+
+ROOT = Path(__file__).parents[3]
+SEND = (
+    "from tests.contrib.celery.proj import note, stubborn, delays\n"
+    "gone = note.apply_async(('revoked',), countdown=2)\n"
+    "for n in range(5): note.apply_async((f'n{n}',), countdown=1.5)\n"
+    "stubborn.apply_async(('s',), countdown=1.5)\n"
+    "gone.revoke()\n"
+)
+
+RUNNING_TASK = (
+    "from tests.contrib.celery.proj import note, wait\n"
+    "wait.apply_async(('a',), countdown=1.5)\n"
+    "note.apply_async(('b',), countdown=3600, task_id='b')\n"
+)
+
+IS_STORED = (
+    "from tests.contrib.celery.proj import delays\n"
+    "assert [task.id for task in delays.list()] == ['b']\n"
+)
+
+STOCK = (
+    "import os\n"
+    "from celery import Celery\n"
+    "from timeoutmgr.transport.sql import register\n"
+    "register()\n"
+    "app = Celery('stock', broker=os.environ['BROKER'])\n"
+    "app.conf.task_default_queue = os.environ['QUEUE']\n"
+    "app.send_task('note', ('moved',), countdown=3600, task_id='moved')\n"
+)
+SEND_MOVED = (
+    "from tests.contrib.celery.proj import delays\n"
+    "from timeoutmgr.contracts import ChangeResult\n"
+    "assert delays.send_now('moved') is ChangeResult.CHANGED\n"
+)
+
+DYING = (
+    "import os, signal\n"
+    "from timeoutmgr.contrib.celery import DurableDelays\n"
+    "move_in = DurableDelays.move_in\n"
+    "def dying(*given):\n"
+    "    {before}\n"
+    "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    "DurableDelays.move_in = dying\n"
+    "from celery.__main__ import main\n"
+    "main()\n"
+)
+INSPECT = (
+    "import json\n"
+    "from tests.contrib.celery.proj import app\n"
+    "replies = app.control.broadcast('delayed', reply=True, timeout=5, limit=1)\n"
+    "print(json.dumps([answer for reply in replies for answer in reply.values()]))\n"
+)
+
+Celery = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The file into which tasks write."""
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def celery(tmp_path: Path, postgres_url: str, unique: str, log: Path) -> Iterator[Celery]:
+    """Start programs with the app in their environment; they are killed when the test ends."""
+    environment = {
+        **os.environ,
+        "BROKER": f"timeoutmgr+{postgres_url}",
+        "STORE": postgres_url,
+        "RESULTS": f"file://{tmp_path}",
+        "QUEUE": f"{unique}-tasks",
+        "NAME": unique,
+        "LOG": str(log),
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *arguments]
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=stdout))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+APP = ("-m", "celery", "-A", "tests.contrib.celery.proj")
+
+
+POOLS = ["prefork", "threads", "solo", "prefork --max-tasks-per-child=1", "prefork --autoscale=3,1"]
+
+
+def worker(pool: str) -> list[str]:
+    return [*APP, "worker", "-P", *pool.split(), "-c", "2", "-l", "WARNING"]
+
+
+MOVED: dict[str, object] = {"in memory": 0, "moved": 1, "stored": "1"}
+
+
+def answers(celery: Celery) -> list[dict[str, object]]:
+    """Return the answers of all workers to ``inspect delayed``."""
+    asked = celery("-c", INSPECT, stdout=subprocess.PIPE)
+    found: list[dict[str, object]] = json.loads(asked.communicate()[0])
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_executes_stored_tasks_once_and_ends_at_a_term(
+    celery: Celery, log: Path, pool: str
+) -> None:
+    assert celery("-c", SEND).wait() == 0
+    running = celery(*worker(pool))
+    expected = {*(f"n{n}" for n in range(5)), "s 0", "s 1"}
+
+    eventually(lambda: set(log.read_text().split("\n")) - {""} >= expected, "all tasks ran", 120)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+    assert sorted(log.read_text().split("\n")[:-1]) == sorted(expected)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_term_lets_the_running_task_end_and_leaves_the_others_stored(
+    celery: Celery, log: Path, pool: str
+) -> None:
+    assert celery("-c", RUNNING_TASK).wait() == 0
+    running = celery(*worker(pool))
+    eventually(lambda: "a\n" in log.read_text(), "the task is in hand", 120)
+
+    running.send_signal(signal.SIGTERM)
+    log.with_name(f"{log.name}.a").touch()
+    assert running.wait() == 0
+
+    assert log.read_text() == "a\na ended\n"
+    assert celery("-c", IS_STORED).wait() == 0
+
+
+@pytest.mark.timeout(180)
+def test_stored_tasks_survive_a_killed_worker(celery: Celery, log: Path) -> None:
+    first = celery(*worker("solo"))
+    assert celery("-c", SEND).wait() == 0
+    first.kill()
+    first.wait()
+    celery(*worker("solo"))
+    expected = {*(f"n{n}" for n in range(5)), "s 0", "s 1"}
+
+    eventually(lambda: set(log.read_text().split("\n")) - {""} >= expected, "all tasks ran", 120)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_worker_stores_delayed_tasks_of_a_program_without_the_delays(
+    celery: Celery, log: Path, pool: str
+) -> None:
+    first = celery(*worker(pool))
+    assert celery("-c", STOCK).wait() == 0
+
+    eventually(lambda: answers(celery) == [MOVED], "the task is stored", 120)
+    first.kill()
+    first.wait()
+    assert celery("-c", SEND_MOVED).wait() == 0
+    celery(*worker(pool))
+
+    eventually(lambda: log.read_text() == "moved\n", "the task ran", 120)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("before", ["pass", "move_in(*given)"], ids=["unstored", "stored"])
+def test_a_received_task_survives_a_kill_before_it_is_acknowledged(
+    celery: Celery, log: Path, before: str
+) -> None:
+    first = celery("-c", DYING.format(before=before), *worker("solo")[2:])
+    assert celery("-c", STOCK).wait() == 0
+    assert first.wait() == -signal.SIGKILL
+    celery(*worker("solo"))
+
+    eventually(lambda: answers(celery) == [MOVED], "the task is stored once", 120)
+    assert celery("-c", SEND_MOVED).wait() == 0
+    eventually(lambda: log.read_text() == "moved\n", "the task ran", 120)
+
+
+def test_the_commands_of_timeoutmgr_know_the_app(celery: Celery) -> None:
+    assert celery(*APP, "timeouts", "install").wait() == 0
+    if metadata.version("celery") >= "5.4":  # 5.3 knows its own commands alone
+        listed = celery(*APP, "inspect", "--list", stdout=subprocess.PIPE)
+        assert b"delayed" in listed.communicate()[0]
+    assert celery(*APP, "timeouts", "list").wait() == 0
+    assert celery(*APP, "timeouts", "cancel", "unknown").wait() == 0
+    assert celery(*APP, "timeouts", "reschedule", "unknown", "--delay", "1h").wait() == 3

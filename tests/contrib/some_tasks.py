@@ -1,0 +1,41 @@
+"""Tasks of Django Tasks for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_tasks import TaskContext, task
+
+ran: list[Any] = []
+
+
+@task
+def note(what: str) -> str:
+    """Note *what*, and return it."""
+    ran.append(what)
+    return what
+
+
+@task
+async def note_later(what: str) -> None:
+    """Note *what* on an event loop."""
+    ran.append(what)
+
+
+@task(takes_context=True)
+def attempts(context: TaskContext) -> int:
+    """Return the number of the attempt."""
+    return context.attempt
+
+
+@task
+def fail() -> None:
+    """Fail."""
+    raise ValueError("no")
+
+
+@task
+def crash() -> None:
+    """End as a process does that is told to stop."""
+    ran.append("crash")
+    raise SystemExit

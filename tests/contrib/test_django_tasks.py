@@ -1,0 +1,187 @@
+"""Tasks of Django Tasks: enqueued in the ORM's transaction, executed by a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections, transaction
+from django.utils import timezone
+from django_tasks import TaskResultStatus, default_task_backend
+from django_tasks.exceptions import TaskResultDoesNotExist
+from django_tasks.signals import task_enqueued, task_finished, task_started
+
+from tests.contrib import some_tasks
+from tests.contrib.some_tasks import attempts, crash, fail, note, note_later
+from timeoutmgr.contrib.django import configuration, endpoint
+from timeoutmgr.contrib.django.endpoint import DjangoEndpoint
+from timeoutmgr.contrib.django_tasks.handlers import claimed, execute
+from timeoutmgr.contrib.django_tasks.models import TaskRecord
+from timeoutmgr.testing.signals import eventually
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def project(database: Any) -> Iterator[None]:
+    """The endpoint and the table are installed."""
+    endpoint.install()
+    call_command("migrate", "timeoutmgr_tasks", verbosity=0)
+    yield
+    some_tasks.ran.clear()
+
+
+class Context:
+    """The part of a handler's context that tasks use."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+
+
+def handle(result: Any) -> None:
+    """Handle the message of an enqueued task."""
+    execute({}, Context(result.id))  # type: ignore[arg-type]  # a part of it
+
+
+def test_a_task_is_executed_and_its_result_is_kept() -> None:
+    result: Any = note.enqueue(what="a")
+    assert result.status == TaskResultStatus.READY
+
+    with DjangoEndpoint(configuration(), using="default"):
+        eventually(lambda: note.get_result(result.id).is_finished, "the task is finished")
+
+    result.refresh()
+    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", "a", 1)
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert some_tasks.ran == ["a"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("delay", [None, HOUR])
+def test_a_task_exists_if_and_only_if_the_transaction_commits(
+    commits: bool, delay: timedelta | None
+) -> None:
+    with transaction.atomic():
+        task = note if delay is None else note.using(run_after=timezone.now() + delay)
+        result = task.enqueue("a")
+        transaction.set_rollback(not commits)
+
+    session = endpoint._parts.settings.transport.session()
+    waiting = session.count("shop") + session.count("shop.Timeouts")
+    session.close()
+    assert (TaskRecord.objects.filter(pk=result.id).exists(), waiting) == (commits, int(commits))
+
+
+def test_a_deferred_task_rests_in_the_store_until_it_may_run() -> None:
+    result = note.using(run_after=timezone.now() + HOUR).enqueue("a")
+    with DjangoEndpoint(configuration(), using="default") as worker:
+        eventually(lambda: list(worker.timeouts.list()), "the task is stored")
+        [stored] = worker.timeouts.list()
+        assert some_tasks.ran == []
+        worker.timeouts.send_now(stored.id)
+        eventually(lambda: note.get_result(result.id).is_finished, "the task is finished")
+
+    assert some_tasks.ran == ["a"]
+
+
+def test_the_most_urgent_task_runs_first_and_each_task_runs_once() -> None:
+    slow, plain, urgent = (
+        note.using(priority=priority).enqueue(str(priority)) for priority in (-5, 0, 50)
+    )
+    for result in (slow, plain, urgent):
+        handle(result)
+
+    assert some_tasks.ran == ["50", "0", "-5"]
+    assert {one.status for one in TaskRecord.objects.all()} == {"SUCCESSFUL"}
+
+
+def test_an_urgent_task_that_is_not_due_runs_in_no_others_place() -> None:
+    plain = note.enqueue("plain")
+    later = note.using(priority=50, run_after=timezone.now() + HOUR).enqueue("later")
+    handle(plain)
+
+    assert some_tasks.ran == ["plain"]
+    assert TaskRecord.objects.get(pk=later.id).permit == later.id
+
+
+def test_a_message_that_comes_again_executes_its_task_no_second_time() -> None:
+    result = note.enqueue("a")
+    handle(result)
+    handle(result)
+
+    assert some_tasks.ran == ["a"]
+
+
+def test_a_task_whose_process_died_is_executed_again_by_its_message() -> None:
+    plain, dying = note.enqueue("plain"), crash.using(priority=50).enqueue()
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            handle(plain)
+    handle(dying)
+
+    assert some_tasks.ran == ["crash", "crash", "plain"]
+    dying.refresh()
+    assert (dying.status, dying.attempts) == ("RUNNING", 2)
+
+
+def test_a_claim_that_another_process_overtakes_is_tried_again() -> None:
+    plain = note.enqueue("plain")
+    urgent = note.using(priority=50).enqueue("urgent")
+    own = TaskRecord.objects.get(pk=plain.id)
+    assert claimed(urgent.id) is not None  # after the look, before the claim
+    from timeoutmgr.contrib.django_tasks import handlers
+
+    stale = TaskRecord.objects.get(pk=urgent.id)
+    stale.permit = urgent.id
+    assert not handlers._claims(own, plain.id, stale)
+
+    found = claimed(plain.id)
+    assert found is not None
+    assert found.pk == plain.id
+
+
+def test_an_error_is_the_result_of_a_task() -> None:
+    result = fail.enqueue()
+    handle(result)
+
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert result.errors[0].exception_class is ValueError
+    assert "no" in result.errors[0].traceback
+
+
+def test_a_coroutine_and_a_context_are_given() -> None:
+    later, counted = note_later.enqueue("b"), attempts.enqueue()
+    handle(later)
+    handle(counted)
+
+    counted.refresh()
+    assert counted.return_value == 1
+    assert some_tasks.ran == ["b"]
+
+
+def test_signals_follow_a_task() -> None:
+    received: list[tuple[str, str]] = []
+    signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
+    listeners = [
+        lambda task_result, name=name, **_: received.append((name, task_result.status))
+        for name in signals
+    ]
+    for signal, listener in zip(signals.values(), listeners, strict=True):
+        signal.connect(listener)
+    handle(note.enqueue("a"))
+
+    assert received == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "SUCCESSFUL")]
+
+
+def test_an_unknown_result_does_not_exist() -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result("unknown")
+
+
+def test_the_migration_makes_the_table_of_the_model(database: Any) -> None:
+    call_command("makemigrations", "timeoutmgr_tasks", check=True, dry_run=True, verbosity=0)
+    assert "timeoutmgr_django_tasks" in connections["default"].introspection.table_names()

@@ -1,0 +1,102 @@
+"""Delayed messages of dramatiq rest in the store, and come to a worker when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dramatiq
+import pytest
+
+from timeoutmgr.contrib.dramatiq import DurableRabbitmqBroker
+from timeoutmgr.testing.signals import eventually
+
+HOUR = 3_600_000
+
+
+class Shop:
+    """A broker, an actor that notes its calls, and workers of it."""
+
+    def __init__(self, broker: DurableRabbitmqBroker, queue: str) -> None:
+        self.broker = broker
+        self.ran: list[str] = []
+        self.workers: list[dramatiq.Worker] = []
+
+        def note(what: str) -> None:
+            self.ran.append(what)
+            if what == "fails" and len(self.ran) < 3:
+                raise ValueError("again")
+
+        options: Any = {"queue_name": queue, "min_backoff": 50, "max_backoff": 60}
+        self.note: Any = dramatiq.actor(broker=broker, actor_name="note", **options)(note)
+
+    def work(self) -> None:
+        worker = dramatiq.Worker(self.broker, worker_threads=1, worker_timeout=100)
+        self.workers.append(worker)
+        worker.start()
+
+    def stored(self) -> list[Any]:
+        return list(self.broker.endpoint.timeouts.list())
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.broker.endpoint.close()
+        for queue in self.broker.get_declared_queues():
+            for name in (queue, f"{queue}.DQ", f"{queue}.XQ"):
+                self.broker.channel.queue_delete(name)
+        self.broker.close()
+
+
+@pytest.fixture
+def shop(rabbitmq_url: str, tmp_path: Path, unique: str) -> Iterator[Shop]:
+    """A shop with a store in a file."""
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    made = Shop(DurableRabbitmqBroker(url=rabbitmq_url, store=store, name=unique), unique)
+    yield made
+    made.close()
+
+
+def test_a_delayed_message_rests_in_the_store_until_it_is_due(shop: Shop) -> None:
+    shop.note.send_with_options(args=("later",), delay=HOUR)
+    shop.note.send("now")
+    [stored] = shop.stored()
+    shop.work()
+    eventually(lambda: shop.ran == ["now"], "the message without a delay is handled")
+
+    shop.broker.endpoint.timeouts.send_now(stored.id)
+
+    eventually(lambda: shop.ran == ["now", "later"], "the delayed message is handled")
+
+
+def test_a_retry_is_delayed_by_the_store(shop: Shop) -> None:
+    shop.note.send("fails")
+    shop.work()
+
+    eventually(lambda: shop.ran == ["fails"] * 3, "the third try succeeds")
+
+
+def test_a_retry_of_a_redelivered_message_is_stored_once(shop: Shop) -> None:
+    first = shop.broker.enqueue(shop.note.message("a"))
+    for trace in ("one", "two"):
+        retry = first.copy(options={"retries": 1, "traceback": trace})
+        shop.broker.enqueue(retry, delay=HOUR)
+
+    assert len(shop.stored()) == 1
+
+
+def test_a_message_that_is_sent_again_keeps_its_retries(shop: Shop) -> None:
+    message = shop.note.message("a")
+    for _ in range(2):
+        sent = shop.broker.enqueue(message)
+        shop.broker.enqueue(sent.copy(options={"retries": 1}), delay=HOUR)
+
+    assert len(shop.stored()) == 2
+
+
+def test_a_stored_message_can_be_cancelled_by_its_id(shop: Shop) -> None:
+    message = shop.note.send_with_options(args=("a",), delay=HOUR)
+
+    assert len(shop.broker.endpoint.timeouts.cancel_saga(message.message_id)) == 1
+    assert shop.stored() == []

@@ -1,0 +1,451 @@
+"""Durable delays of a Celery app: the tasks that rest in a store, and changes of them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from celery.app.task import Context
+from kombu.exceptions import OperationalError
+from kombu.utils import functional
+
+from timeoutmgr import plugins
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    OnConflict,
+    RepeatKind,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+)
+from timeoutmgr.contrib.celery.hooks import DELAYS, DelayingAMQP, DelayingControl
+from timeoutmgr.contrib.celery.tasks import (
+    RUN,
+    TaskMessage,
+    foreign_received,
+    foreign_task,
+    labels_of_stamps,
+    saga_of,
+    stamp_labels,
+)
+from timeoutmgr.contrib.celery.worker import DispatchStep, TakeoverStep
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import (
+    ConfigurationError,
+    ContentConflict,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
+from timeoutmgr.message.foreign import Foreign, foreign_of, outgoing_to
+from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.message.message import enclosed_types
+from timeoutmgr.sender.bulk import BulkInterrupted, OnSent
+from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
+from timeoutmgr.transport.foreign import headers_of, with_foreign_headers
+
+if TYPE_CHECKING:
+    from timeoutmgr.sender.in_transaction import CallerSession
+
+logger = logging.getLogger(__name__)
+retry_over_time: Any = functional.retry_over_time  # has no annotations
+
+OnDuplicate: TypeAlias = Literal["add", "replace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedTask:
+    """A stored task; its arguments are known by the text that Celery made of them alone."""
+
+    id: str
+    name: str
+    eta: datetime
+    args: str | None
+    kwargs: str | None
+    retries: int
+    queue: str
+
+
+class DurableDelays:
+    """Makes countdown, eta and retry of *app* durable: delayed tasks rest in *store*.
+
+    *store* is the URL of a database; the app's own broker gets the tasks when they are due. *name*
+    is the name of the endpoint, for apps that share a database. A task that is due within
+    *min_delay* seconds is published at once. With *in_worker* each worker of the app dispatches
+    due tasks; otherwise run ``celery timeouts run``. *on_duplicate* decides about a task id that is
+    given again with another eta before it is due: ``add`` makes a second task, ``replace`` moves
+    the pending task. *configure* may change the endpoint's configuration before it is used.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        store: str,
+        name: str | None = None,
+        min_delay: float = 1.0,
+        in_worker: bool = True,
+        on_duplicate: OnDuplicate = "add",
+        configure: Callable[[EndpointConfiguration], None] | None = None,
+    ) -> None:
+        if on_duplicate not in ("add", "replace"):
+            raise ConfigurationError(
+                f"on_duplicate is 'add' or 'replace', got {on_duplicate!r:.40}"
+            )
+        if min_delay < 0:
+            raise ConfigurationError(f"min_delay is never negative, got {min_delay}")
+        self.app: Final = app
+        self._store: Final = store
+        self._name: Final = name or app.main or "celery"
+        self._min_delay: Final = timedelta(seconds=min_delay)
+        self._on_duplicate: Final = on_duplicate
+        self._configure: Final = configure
+        self._inside: Final[ContextVar[Any]] = ContextVar("timeoutmgr_inside", default=None)
+        self._batch: Final[ContextVar[list[ToSend] | None]] = ContextVar(
+            "timeoutmgr_batch", default=None
+        )
+        self._endpoint: Final = ProcessEndpoint(self._installed)
+        self._hook(in_worker)
+
+    def _hook(self, in_worker: bool) -> None:
+        app = self.app
+        if DELAYS in vars(app):
+            raise ConfigurationError(f"app {app.main!r} has DurableDelays already; use these")
+        setattr(app, DELAYS, self)
+        app.amqp_cls, app.control_cls = DelayingAMQP, DelayingControl
+        for made in ("amqp", "control"):
+            vars(app).pop(made, None)
+        if in_worker:
+            app.steps["worker"].add(DispatchStep)
+        app.steps["consumer"].add(TakeoverStep)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint that this process sends with; made and installed at its first use."""
+        return self._endpoint()
+
+    def configuration(self) -> EndpointConfiguration:
+        """Return a new configuration of the endpoint that stores and dispatches the tasks.
+
+        Raises ConfigurationError.
+        """
+        config = EndpointConfiguration(self._name)
+        broker = str(self.app.connection_for_write().as_uri(include_password=True))
+        same = broker.removeprefix("timeoutmgr+") == self._store
+        options: dict[str, Any] = {} if same else {"destinations": broker}
+        config.use_transport(self._store, **options)
+        config.use_persistence(self._store)
+        config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
+        if self._configure is not None:
+            self._configure(config)
+        return config
+
+    def _installed(self) -> Endpoint:
+        endpoint = Endpoint(self.configuration())
+        endpoint.install()
+        return endpoint
+
+    # --- sending
+
+    def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
+        """Keep the task that *producer* is asked to publish; return whether it is kept.
+
+        It is not if it is due by now, and no transaction or other broker is asked for. Raises
+        kombu's OperationalError if the store is away for longer than the app's retry policy.
+        """
+        task = TaskMessage(body, options.get("headers") or {})
+        due, now = task.due(self.app.timezone), datetime.now(UTC)
+        is_delayed = due is not None and due - now > self._min_delay
+        is_inside = self._inside.get() is not None and not task.retries
+        if not is_delayed and not is_inside:
+            return False
+        if self._is_of_another_broker(producer):
+            return False
+        self._keep(producer, task, dict(options), due if is_delayed and due else now, is_delayed)
+        return True
+
+    def _keep(
+        self,
+        producer: Any,
+        task: TaskMessage,
+        options: dict[str, Any],
+        due: datetime,
+        is_delayed: bool,
+    ) -> None:
+        headers = {RUN: uuid.uuid4().hex, **task.headers}
+        options["headers"] = headers
+        foreign = foreign_task(producer, task.body, options, is_amqp=self._is_amqp)
+        replaces = is_delayed and self._on_duplicate == "replace" and not task.retries
+        message_id = (
+            str(uuid.uuid5(uuid.NAMESPACE_OID, f"replaceable {task.id}"))
+            if replaces
+            else task.message_id(headers[RUN], is_delayed=is_delayed)
+        )
+        to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)
+        if task.retries:
+            # By an exception a retry ends the block that it is made in: it must not end with it. A
+            # redelivered task retries under the same id with a later eta: stored once is right.
+            self._store_all([to_send], options.get("retry"), options.get("retry_policy"))
+        else:
+            self._send(to_send, options)
+
+    def _send(self, task: ToSend, options: dict[str, Any]) -> None:
+        session = self._inside.get()
+        gathered = self._batch.get()
+        if session is not None:
+            sent = self.endpoint.send(
+                task.destination,
+                task.message_type,
+                task.body,
+                options=task.options,
+                session=session,
+            )
+            _refuse_conflicts([sent])
+        elif gathered is not None:
+            gathered.append(task)
+        else:
+            retry, policy = options.get("retry"), options.get("retry_policy")
+            self._store_all([task], retry, policy, on_sent=_refuse_conflicts)
+
+    def _store_all(
+        self,
+        tasks: Sequence[ToSend],
+        retry: Any = True,
+        policy: Any = None,
+        *,
+        on_sent: OnSent | None = None,
+    ) -> None:
+        given = {**(self.app.conf.task_publish_retry_policy or {}), **(policy or {})}
+        retries = given.get("max_retries", 3) if retry is not False else 0
+        try:
+            retry_over_time(
+                lambda: self._store_once(tasks, on_sent),
+                (StorageUnavailable, TransportUnavailable),
+                max_retries=retries or 0,
+                interval_start=given.get("interval_start", 0),
+                interval_step=given.get("interval_step", 0.2),
+                interval_max=given.get("interval_max", 1),
+            ) if retries else self._store_once(tasks, on_sent)
+        except (StorageUnavailable, TransportUnavailable) as error:
+            # Programs of Celery expect this error of a broker that is away.
+            raise OperationalError(str(error)) from error
+
+    def _store_once(self, tasks: Sequence[ToSend], on_sent: OnSent | None) -> None:
+        try:
+            self.endpoint.store_many(tasks, on_sent=on_sent)
+        except BulkInterrupted as error:
+            if isinstance(error.__cause__, TimeoutManagerError):
+                raise error.__cause__ from None
+            raise
+
+    @cached_property
+    def _broker(self) -> Any:
+        """The app's broker, as a connection that is never opened; made once, since it takes long.
+
+        It is asked for at the first send, when the configuration of the app is final.
+        """
+        return self.app.connection_for_write()
+
+    @cached_property
+    def _is_amqp(self) -> bool:
+        return bool(self._broker.transport.driver_type == "amqp")
+
+    def _is_of_another_broker(self, producer: Any) -> bool:
+        connection = producer.connection
+        return connection is not None and _place(connection) != _place(self._broker)
+
+    @contextmanager
+    def inside(
+        self, session: CallerSession | None = None, *, using: str | None = None
+    ) -> Iterator[None]:
+        """Have the tasks that are sent in this block exist if the transaction of *session* commits.
+
+        *session* is a session or connection of SQLAlchemy, or a driver's connection, to the
+        database of the store; or *using* is the alias of a database of Django's, whose transaction
+        is open. A task without a delay is published a moment after the commit. A retry belongs to
+        no block: it is stored at once. Raises CombinationRefused without an open transaction.
+        """
+        if (session is None) is (using is None):
+            raise ConfigurationError("inside expects either a session or using=, the alias")
+        token = self._inside.set(session if using is None else _of_django(using))
+        try:
+            yield
+        finally:
+            self._inside.reset(token)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Store the delayed tasks that are sent in this block at its end, 500 in a transaction.
+
+        An error in the block drops them, but no retry: that is stored at once. Raises kombu's
+        OperationalError at the end.
+        """
+        gathered: list[ToSend] = []
+        token = self._batch.set(gathered)
+        try:
+            yield
+        finally:
+            self._batch.reset(token)
+        if gathered:
+            self._store_all(gathered, on_sent=_refuse_conflicts)
+
+    def move_in(self, message: Any, payload: Any, queue: Any) -> bool:
+        """Store the delayed task of a *message* that a worker received from *queue*.
+
+        Return whether the store has it, so that the message may be acknowledged. *payload* is the
+        decoded body with protocol 1, else None. Raises TimeoutManagerError.
+        """
+        task = TaskMessage(payload, message.headers)
+        due = task.due(self.app.timezone)
+        if due is None or due - datetime.now(UTC) <= self._min_delay:
+            return False
+        # A task that was dispatched is due by the store's clock, whatever the clock of this host.
+        if due - from_micros(self.endpoint.timeouts.now()) <= self._min_delay:
+            return False
+        foreign = foreign_received(message, queue, is_amqp=self._is_amqp)
+        message_id = task.moved_id(foreign.content)
+        if RUN not in task.headers:
+            foreign = with_foreign_headers(foreign, {RUN: message_id})
+        sent: list[Sent] = []
+        to_send = _to_send(task, foreign, due, message_id)
+        self._store_once([to_send], sent.extend)
+        return sent[0].repeat is None or self._rests(sent[0])
+
+    def _rests(self, sent: Sent) -> bool:
+        """Return whether a timeout is pending, or was cancelled: not if it was dispatched."""
+        found = self.endpoint.timeouts.show(sent.id or "")
+        return found is not None and found[0] in (TimeoutState.PENDING, TimeoutState.CANCELLED)
+
+    # --- stored tasks
+
+    def list(
+        self, *, task: str | None = None, before: datetime | None = None, limit: int | None = None
+    ) -> Iterator[DelayedTask]:
+        """Yield stored tasks by their eta: of the name *task*, due *before* an aware datetime."""
+        which = TimeoutFilter(due_before=None if before is None else to_micros(before))
+        found = map(_delayed_task, self.endpoint.timeouts.stored(which))
+        yield from islice((one for one in found if task in (None, one.name)), limit)
+
+    def reschedule(self, task_id: str, *, eta: datetime) -> ChangeResult | None:
+        """Move a stored task to *eta*; return the answer of the store, None if none is stored."""
+        timeouts = self.endpoint.timeouts
+        return self._change(task_id, lambda one: timeouts.reschedule(one, deliver_at=eta))
+
+    def send_now(self, task_id: str) -> ChangeResult | None:
+        """Have a stored task published at once; return the answer, None if none is stored."""
+        return self._change(task_id, self.endpoint.timeouts.send_now)
+
+    def _change(self, task_id: str, change: Callable[[str], ChangeResult]) -> ChangeResult | None:
+        answers = [change(timeout.id) for timeout in self._stored(task_id)]
+        return answers[0] if answers else None
+
+    def revoke(self, task_id: str) -> bool:
+        """Remove each stored copy of a task; return whether workers can have none of them.
+
+        The result of the task becomes REVOKED, and a chord hears of its part.
+        """
+        timeouts = self.endpoint.timeouts
+        answers = []
+        for timeout in self._stored(task_id):
+            answer = timeouts.cancel(timeout.id, channel=f"revoke of task {task_id:.80}")
+            answers.append(answer)
+            if answer is CancelResult.CANCELLED:
+                self._publish_revocation(task_id, timeout)
+        return bool(answers) and all(each is CancelResult.CANCELLED for each in answers)
+
+    def revoke_stamped(self, stamps: Mapping[str, Any]) -> Sequence[str]:
+        """Revoke each stored task that bears one of *stamps*, as its worker would; return the ids.
+
+        The store finds the tasks by their labels.
+        """
+        timeouts = self.endpoint.timeouts
+        revoked: dict[str, None] = {}
+        for label in labels_of_stamps(stamps):
+            for one in timeouts.cancel_where(labels=label, channel="revoke by stamps"):
+                if one.result is CancelResult.CANCELLED:
+                    task_id = str(_task_headers(one.timeout)["id"])
+                    self._publish_revocation(task_id, one.timeout)
+                    revoked[task_id] = None
+        return tuple(revoked)
+
+    def _publish_revocation(self, task_id: str, timeout: Timeout) -> None:
+        request = Context(_task_headers(timeout), id=task_id)
+        self.app.backend.mark_as_revoked(
+            task_id, "revoked", request=request, store_result=not request.ignore_result
+        )
+
+    def _stored(self, task_id: str) -> Sequence[Timeout]:
+        return tuple(self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga_of(task_id))))
+
+
+def _to_send(
+    task: TaskMessage,
+    foreign: Foreign,
+    due: datetime,
+    message_id: str,
+    on_conflict: OnConflict | None = None,
+) -> ToSend:
+    options = SendOptions(
+        deliver_at=due,
+        message_id=message_id,
+        saga_id=saga_of(task.id),
+        on_conflict=on_conflict,
+        cancellable=True,
+        labels=stamp_labels(task.headers),
+    )
+    return ToSend(foreign.route.destination, task.name, foreign, options)
+
+
+def _place(connection: Any) -> tuple[Any, ...]:
+    """Return where *connection* leads: of several hosts, it may be at any."""
+    host = connection.alt or (connection.hostname, connection.port)
+    return connection.transport_cls, connection.userid, connection.virtual_host, host
+
+
+def _of_django(using: str) -> CallerSession:
+    from timeoutmgr.contrib.django.transactions import require_open
+
+    return require_open(using)
+
+
+def _refuse_conflicts(sent: Sequence[Sent]) -> None:
+    """Raise ContentConflict for a first send whose id was used with other content.
+
+    It is not stored, and must not be dropped without a word.
+    """
+    for one in sent:
+        if one.repeat is RepeatKind.CONFLICT:
+            raise ContentConflict(one.message_id, one.id or "")
+
+
+def _task_headers(timeout: Timeout) -> dict[str, Any]:
+    foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
+    if foreign is None:
+        return {}
+    return headers_of(foreign)
+
+
+def _delayed_task(timeout: Timeout) -> DelayedTask:
+    headers = _task_headers(timeout)
+    if "task" not in headers:  # protocol 1: all is in the body, which is never decoded
+        headers = {}
+    return DelayedTask(
+        id=str(headers.get("id") or timeout.saga_id),
+        name=(*enclosed_types(timeout.message), "")[0],
+        eta=from_micros(timeout.due),
+        args=headers.get("argsrepr"),
+        kwargs=headers.get("kwargsrepr"),
+        retries=int(headers.get("retries") or 0),
+        queue=timeout.destination,
+    )

@@ -1,0 +1,112 @@
+"""Celery's own classes for sending and for revoking, which ask the delays of their app first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Protocol
+
+from celery.app.amqp import AMQP
+from celery.app.control import Control
+
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.endpoint import Endpoint
+
+DELAYS = "timeoutmgr_delays"
+"""The attribute of an app that holds its DurableDelays."""
+
+
+class Delays(Protocol):
+    """The part of DurableDelays that Celery's own parts ask."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint that this process sends with."""
+        ...
+
+    def configuration(self) -> EndpointConfiguration:
+        """Return a new configuration of the endpoint that stores and dispatches the tasks."""
+        ...
+
+    def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
+        """Keep the task that *producer* is asked to publish; return whether it is kept."""
+        ...
+
+    def revoke(self, task_id: str) -> bool:
+        """Remove each stored copy of a task; return whether workers can have none of them."""
+        ...
+
+    def revoke_stamped(self, stamps: Mapping[str, Any]) -> Sequence[str]:
+        """Revoke each stored task that bears one of *stamps*; return their ids."""
+        ...
+
+    def move_in(self, message: Any, payload: Any, queue: Any) -> bool:
+        """Store the delayed task of a *message* of *queue*; return whether the store has it."""
+        ...
+
+
+def delays_of(app: Any) -> Delays:
+    """Return the delays of *app*."""
+    found: Delays = vars(app)[DELAYS]
+    return found
+
+
+class DelayingAMQP(AMQP):  # type: ignore[misc]  # celery is untyped
+    """Celery's sender of tasks, whose producer stores delayed tasks.
+
+    Each way of sending passes here, after routes, serializer and headers are final:
+    ``apply_async``, ``send_task``, beat, canvas and retries.
+    """
+
+    def _create_task_sender(self) -> Callable[..., Any]:
+        send: Callable[..., Any] = super()._create_task_sender()
+        delays = delays_of(self.app)
+
+        def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            return send(DelayingProducer(producer, delays), name, message, **options)
+
+        return send_task_message
+
+
+class DelayingProducer:
+    """A producer of kombu's, but for tasks that are kept instead of being published."""
+
+    def __init__(self, producer: Any, delays: Delays) -> None:
+        self._producer = producer
+        self._delays = delays
+
+    def __getattr__(self, name: str) -> Any:
+        return attrgetter(name)(self._producer)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Publish a task, or keep it until it is due."""
+        if self._delays.keeps(self._producer, body, options):
+            return None
+        return self._producer.publish(body, **options)
+
+
+class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
+    """Celery's remote control, which removes stored tasks before it tells the workers."""
+
+    def revoke(
+        self,
+        task_id: str | Iterable[str],
+        destination: Any = None,
+        terminate: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Revoke a task, or several: remove them for good, and tell workers that may have them."""
+        ids = [task_id] if isinstance(task_id, str) else list(task_id)
+        delays = delays_of(self.app)
+        left = [each for each in ids if not delays.revoke(each) or terminate]
+        if not left:
+            return None
+        named = left[0] if isinstance(task_id, str) else left
+        return super().revoke(named, destination=destination, terminate=terminate, **options)
+
+    def revoke_by_stamped_headers(self, headers: Any, *arguments: Any, **options: Any) -> Any:
+        """Revoke tasks by their stamps: remove them for good, and tell workers of the others."""
+        is_table = isinstance(headers, Mapping)
+        stamps = headers if is_table else dict(one.split("=", 1) for one in headers)
+        delays_of(self.app).revoke_stamped(stamps)
+        return super().revoke_by_stamped_headers(headers, *arguments, **options)

@@ -1,0 +1,99 @@
+"""Delayed tasks that a worker receives: moved into the store, or told by ``inspect delayed``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from celery.worker.control import inspect_command, scheduled
+
+from timeoutmgr.contrib.celery.hooks import Delays, delays_of
+from timeoutmgr.contrib.celery.tasks import bears
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.message.redaction import on_one_line
+
+logger = logging.getLogger(__name__)
+
+_REST: Final = 10.0
+"""Seconds for which tasks are parked after the store failed: a dead server takes long to fail."""
+
+
+def begin(consumer: Any) -> None:
+    """Have the *consumer* of a worker take delayed tasks over, from its next start on."""
+    takeover = consumer.timeoutmgr_takeover = Takeover(consumer)
+    update = consumer.update_strategies
+
+    def update_strategies() -> None:
+        update()
+        for name, strategy in consumer.strategies.items():
+            consumer.strategies[name] = takeover.before(strategy)
+
+    consumer.update_strategies = update_strategies
+
+
+class Takeover:
+    """The delayed tasks of one consumer; *monotonic* is a clock."""
+
+    def __init__(self, consumer: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.moved = 0
+        self._consumer: Final = consumer
+        self._delays: Final[Delays] = delays_of(consumer.app)
+        self._monotonic: Final = monotonic
+        self._rests_until = float("-inf")
+
+    def before(self, strategy: Any) -> Any:
+        """Return Celery's *strategy* of a task for the messages that are not taken over."""
+
+        def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+            about = message.headers if body is None else body
+            if about.get("eta") and self._moves_in(message, body, about):
+                self.moved += 1
+                ack(logger, self._consumer.connection_errors)
+                return None
+            return strategy(message, body, ack, reject, callbacks)
+
+        return receive
+
+    def _moves_in(self, message: Any, body: Any, about: Mapping[str, Any]) -> bool:
+        task_id, state = about.get("id"), self._consumer.controller.state
+        is_revoked = task_id in state.revoked or bears(about, state.revoked_stamps)
+        queue = _queue_of(self._consumer, message.delivery_info)
+        if is_revoked or queue is None or self._monotonic() < self._rests_until:
+            return False
+        try:
+            return self._delays.move_in(message, body, queue)
+        except Exception as error:  # Celery's own way takes every task that ours cannot take
+            if isinstance(error, StorageUnavailable | TransportUnavailable):
+                self._rests_until = self._monotonic() + _REST
+            logger.warning(
+                "worker could not store task %.80s, it waits in memory: %s",
+                task_id,
+                on_one_line(error),
+                extra={"event": "task_not_stored", "message_id": task_id},
+            )
+            return False
+
+
+def _queue_of(consumer: Any, delivery: Any) -> Any:
+    """Return the one queue that a message came from; None if several may be it."""
+    queues = consumer.task_consumer.queues
+    exchange, key = delivery.get("exchange") or "", delivery.get("routing_key")
+    if exchange:
+        found = [q for q in queues if q.exchange.name == exchange and q.routing_key == key]
+    else:
+        found = [queue for queue in queues if queue.name == key]
+    candidates = found or queues
+    return candidates[0] if len(candidates) == 1 else None
+
+
+@inspect_command()  # type: ignore[untyped-decorator]  # celery is untyped
+def delayed(state: Any, **_given: Any) -> dict[str, Any]:
+    """Count delayed tasks: in the worker's memory, moved into the store, and stored."""
+    timeouts = delays_of(state.app).endpoint.timeouts
+    return {
+        "in memory": len(scheduled(state)),
+        "moved": state.consumer.timeoutmgr_takeover.moved,
+        "stored": str(timeouts.count_in_bounds()),
+    }

@@ -1,0 +1,51 @@
+"""The parts of a worker that dispatch due tasks, and that take delayed tasks over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from timeoutmgr.contrib.celery.hooks import delays_of
+from timeoutmgr.endpoint.endpoint import Endpoint
+
+
+class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is untyped
+    """Runs the satellites of the app's delays in the worker's main process.
+
+    It starts behind the pool: processes that are forked before it inherit no thread of it.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        self._endpoint: Endpoint | None = None
+
+    def start(self, worker: Any) -> None:
+        """Start the endpoint."""
+        self._endpoint = Endpoint(delays_of(worker.app).configuration())
+        self._endpoint.start()
+
+    def stop(self, worker: Any) -> None:
+        """Stop the endpoint: tasks on their way are finished, all others stay stored."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close()
+
+    def terminate(self, worker: Any) -> None:
+        """Stop the endpoint."""
+        self.stop(worker)
+
+
+class TakeoverStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
+    """Has delayed tasks stored that other programs published, instead of parking them in memory.
+
+    A program without the delays publishes a delayed task at once. The worker stores it, and only
+    then acknowledges it: a crash in between stores it again under the same id, which is once.
+    """
+
+    def __init__(self, consumer: Any, **_options: Any) -> None:
+        from timeoutmgr.contrib.celery import takeover
+
+        takeover.begin(consumer)

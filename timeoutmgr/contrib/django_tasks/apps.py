@@ -1,0 +1,12 @@
+"""The Django app."""
+
+from django.apps import AppConfig
+
+
+class TasksApp(AppConfig):  # type: ignore[misc]  # Django ships no types
+    """Has the table of tasks; ``handlers`` is found by ``timeoutmgr.contrib.django``."""
+
+    name = "timeoutmgr.contrib.django_tasks"
+    label = "timeoutmgr_tasks"
+    verbose_name = "Tasks"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,110 @@
+"""The handler that executes tasks. ``timeoutmgr.contrib.django`` imports the module by its name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from traceback import format_exception
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from timeoutmgr.contrib.django import handler
+from timeoutmgr.contrib.django.configuration import alias
+from timeoutmgr.contrib.django_tasks.backend import MESSAGE, TasksBackend
+from timeoutmgr.contrib.django_tasks.framework import (
+    TaskContext,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_of
+from timeoutmgr.endpoint.handlers import HandlerContext
+
+READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+
+
+@handler(MESSAGE)
+def execute(_message: Mapping[str, Any], context: HandlerContext) -> None:
+    """Execute the task that the message permits, or a more urgent task in its place.
+
+    A message that comes again after a crash executes the same task again, unless it is finished.
+    """
+    record = claimed(context.message_id)
+    if record is not None:
+        _run(record)
+
+
+def claimed(permit: str) -> TaskRecord | None:
+    """Return the task that *permit* is for, as running; None if it is finished, or deleted."""
+    while True:
+        own: TaskRecord | None = records().filter(permit=permit).first()
+        if own is None or own.finished_at is not None:
+            return None
+        if own.status == RUNNING or _claims(own, permit, _more_urgent(own)):
+            return records().filter(permit=permit).get()  # type: ignore[no-any-return]
+
+
+def _more_urgent(own: TaskRecord) -> TaskRecord | None:
+    is_due = Q(run_after=None) | Q(run_after__lte=Now())
+    ready = records().filter(is_due, status=READY, priority__gt=own.priority)
+    found: TaskRecord | None = ready.order_by("-priority", "enqueued_at").first()
+    return found
+
+
+def _claims(own: TaskRecord, permit: str, urgent: TaskRecord | None) -> bool:
+    """Claim *own* for its permit, or swap the permits of *own* and *urgent* and claim that.
+
+    So each task keeps one message that is still to come. Return False if another process has
+    changed either meanwhile. The more urgent row is locked first, so that no two wait for each
+    other.
+    """
+    with transaction.atomic(using=alias()):
+        first = own if urgent is None else urgent
+        ready = records().filter(status=READY)
+        is_done = ready.filter(pk=first.pk, permit=first.permit).update(
+            status=RUNNING, permit=permit
+        )
+        if is_done and urgent is not None:
+            is_done = ready.filter(pk=own.pk, permit=permit).update(permit=urgent.permit)
+        if not is_done:
+            transaction.set_rollback(True, using=alias())
+        return bool(is_done)
+
+
+def _run(record: TaskRecord) -> None:
+    now = timezone.now()
+    record.started_at = record.started_at or now
+    record.last_attempted_at = now
+    record.worker_ids = [*record.worker_ids, f"{socket.gethostname()}:{os.getpid()}"[-64:]]
+    record.save()
+    result = result_of(record)
+    task_started.send(TasksBackend, task_result=result)
+    try:
+        record.return_value = normalize_json(_called(result))
+        record.status = TaskResultStatus.SUCCESSFUL
+    except Exception as error:  # any error is the result of a task, which is not tried again
+        record.status = TaskResultStatus.FAILED
+        record.errors = [*record.errors, _described(error)]
+    record.finished_at = timezone.now()
+    record.save()
+    task_finished.send(TasksBackend, task_result=result_of(record))
+
+
+def _called(result: Any) -> Any:
+    task = result.task
+    context = [TaskContext(task_result=result)] if task.takes_context else []
+    return task.call(*context, *result.args, **result.kwargs)
+
+
+def _described(error: Exception) -> dict[str, str]:
+    kind = type(error)
+    return {
+        "exception_class_path": f"{kind.__module__}.{kind.__qualname__}",
+        "traceback": "".join(format_exception(error)),
+    }

@@ -1,0 +1,219 @@
+"""Messages of other programs: opaque in the encoding of their broker, and sent by a route.
+
+A foreign message has headers of any kind and properties that a message of ours lacks. It travels
+as a message of ours whose header ``TimeoutManager.Foreign`` holds the encoded headers and
+properties, so that queues, stores, error queues and migrations need to know nothing of it. Its
+route travels in the header ``TimeoutManager.Route``. The session that sends it to its destination
+decodes both (ADR 33).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, with_headers
+
+AMQP: Final = "amqp-0-9-1"
+"""The codec of AMQP brokers: property flags and property list, as in a content header."""
+KOMBU: Final = "kombu"
+"""The codec of kombu's virtual transports: headers, properties and content type as JSON."""
+_OF_AN_EXCHANGE: Final = "exchange:"
+_CODECS: Final = frozenset({AMQP, KOMBU})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """A queue that exists before a message is routed, with its exchange and its binding.
+
+    An *exchange* of no name binds nothing: the broker routes to each queue by its name.
+    """
+
+    queue: str
+    exchange: str = ""
+    exchange_type: str = "direct"
+    routing_key: str = ""
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    exchange_durable: bool = True
+    exchange_auto_delete: bool = False
+    exchange_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A destination on a broker with exchanges; a ``Via`` of a message that is sent.
+
+    Each queue of *declare* is declared before the send, so that it exists before its first
+    consumer starts.
+    """
+
+    exchange: str
+    routing_key: str
+    declare: tuple[QueueDeclaration, ...] = field(default=(), compare=False)
+
+    @property
+    def destination(self) -> str:
+        """The route as the name of a destination: allow-lists match it, lists show it.
+
+        The default exchange routes to queues by their names, so its routes are called like
+        queues. No two other routes have the same destination.
+        """
+        if not self.exchange:
+            return self.routing_key
+        exchange = self.exchange.replace("%", "%25").replace("/", "%2F")
+        return f"{_OF_AN_EXCHANGE}{exchange}/{self.routing_key}"
+
+    def address(self) -> tuple[str, str]:
+        """Return exchange and routing key."""
+        return self.exchange, self.routing_key
+
+    def numbers(self, message: Message) -> Mapping[str, int]:
+        """Return no headers: a foreign message is sent as it came."""
+        return NO_NUMBERS
+
+    def as_headers(self) -> dict[str, str]:
+        """Return the header that carries it through queues and stores."""
+        return {headers.ROUTE: json.dumps(asdict(self), separators=(",", ":"))}
+
+
+def is_of_an_exchange(destination: str) -> bool:
+    """Return whether *destination* is that of a route by an exchange, not a queue."""
+    return destination.startswith(_OF_AN_EXCHANGE)
+
+
+def route_of(message: Message) -> Route | None:
+    """Return the route that *message* carries; None if it carries none.
+
+    Raises InvalidMessage for a malformed header, which a stranger may have written.
+    """
+    text = message.headers.get(headers.ROUTE)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        declare = tuple(_declaration(each) for each in found.pop("declare"))
+        route = Route(**found, declare=declare)
+        if not _are_texts(route.exchange, route.routing_key):
+            raise TypeError("exchange and routing key are texts")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidMessage(
+            f"header {headers.ROUTE!r} of message {message.id!r:.80} is not a route: "
+            f"{str(error)[:200]}; send the message again"
+        ) from error
+    return route
+
+
+def _declaration(found: dict[str, Any]) -> QueueDeclaration:
+    declared = QueueDeclaration(**found)
+    names = declared.queue, declared.exchange, declared.exchange_type, declared.routing_key
+    if not _are_texts(*names) or not declared.queue:
+        raise TypeError("a declaration names its queue, exchange, type and key by texts")
+    return declared
+
+
+def _are_texts(*values: object) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def outgoing_to(destination: str, message: Message) -> Outgoing:
+    """Return *message* on its way to *destination*: by its route, if that leads there.
+
+    Otherwise *destination* is a queue: that of a satellite or an error queue, say.
+    """
+    if headers.ROUTE not in message.headers:
+        return Outgoing(destination, message)
+    route = route_of(message)
+    leads_there = route is not None and route.destination == destination
+    return Outgoing(destination, message, route if leads_there else None)
+
+
+def finally_to(destination: str, message: Message) -> Outgoing:
+    """Return *message* on its way to *destination*, its last: the queue of its consumer.
+
+    A foreign message that was rerouted to a queue goes there by the default exchange.
+    """
+    outgoing = outgoing_to(destination, message)
+    is_rerouted = outgoing.via is None and headers.FOREIGN in message.headers
+    if not is_rerouted or is_of_an_exchange(destination):
+        return outgoing
+    return Outgoing(destination, message, Route("", destination))
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A message of another program, as the body of a send to ``route.destination``.
+
+    *codec* names the encoding of *properties*: all that the message has beside its *body*. The
+    destination's broker must be of the same codec. *content*, if given, tells whether two messages
+    under one id are the same (see ``content_of``): programs add headers that differ in each repeat.
+    *due_header* names a header with the due time as ISO 8601: a consumer that obeys it would wait
+    for it again if the timeout was moved to an earlier time, so it is moved too.
+    """
+
+    route: Route
+    codec: str
+    properties: bytes
+    body: bytes = b""
+    content: str = ""
+    due_header: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the codec."""
+        if self.codec not in _CODECS:
+            raise InvalidMessage(
+                f"a foreign message has the codec {self.codec!r:.40}; expected one of "
+                f"{', '.join(sorted(_CODECS))}"
+            )
+
+    def as_headers(self) -> dict[str, str]:
+        """Return the headers that carry it through queues and stores."""
+        text = f"{self.codec} {base64.b64encode(self.properties).decode()}"
+        carried = {**self.route.as_headers(), headers.FOREIGN: text}
+        if self.content:
+            carried[headers.FOREIGN_CONTENT] = self.content
+        if self.due_header:
+            carried[headers.FOREIGN_DUE] = self.due_header
+        return carried
+
+
+def foreign_of(outgoing: Outgoing) -> Foreign | None:
+    """Return the foreign message that *outgoing* delivers by its route; None for a message of ours.
+
+    Raises InvalidMessage for a malformed header, which a stranger may have written.
+    """
+    message, route = outgoing.message, outgoing.via
+    text = message.headers.get(headers.FOREIGN)
+    if text is None or not isinstance(route, Route):
+        return None
+    codec, _, encoded = text.partition(" ")
+    try:
+        properties = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidMessage(
+            f"header {headers.FOREIGN!r} of message {message.id!r:.80} is not a codec and base64: "
+            f"{error}; send the message again"
+        ) from error
+    return Foreign(route, codec, properties, message.body)
+
+
+def is_delayed_by_broker(outgoing: Outgoing) -> bool:
+    """Return whether *outgoing* rests in a broker's delay levels on its way."""
+    return outgoing.via is not None and not isinstance(outgoing.via, Route)
+
+
+def without_route(outgoing: Outgoing) -> Message:
+    """Return the message of *outgoing* as its destination gets it: not with a route that ends."""
+    message = outgoing.message
+    if not isinstance(outgoing.via, Route):
+        return message
+    kept = {name: value for name, value in message.headers.items() if name != headers.ROUTE}
+    return with_headers(message, kept)

@@ -1,0 +1,88 @@
+"""Messages of other programs on kombu's virtual transports: their routes and payloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport.virtual.base import NotEquivalentError
+from kombu.utils import json as kombu_json
+
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.foreign import KOMBU, Foreign, QueueDeclaration, Route
+
+json: Any = kombu_json  # has no annotations
+
+
+def encoded_payload(payload: dict[str, Any]) -> bytes:
+    """Return kombu's *payload* without its body, as the properties of a foreign message."""
+    kept = {name: value for name, value in payload.items() if name != "body"}
+    return str(json.dumps(kept)).encode("utf-8", "surrogatepass")
+
+
+def kombu_payload(foreign: Foreign) -> dict[str, Any]:
+    """Return *foreign* as kombu's channel publishes it.
+
+    Raises InvalidMessage for properties that are of another codec or cannot be read: a stranger
+    may have written them.
+    """
+    if foreign.codec != KOMBU:
+        raise InvalidMessage(
+            f"a foreign message for {foreign.route.destination!r:.80} is encoded as "
+            f"{foreign.codec!r}, and its broker reads {KOMBU!r}; send it again for this broker"
+        )
+    try:
+        found = json.loads(foreign.properties.decode("utf-8", "surrogatepass"))
+        properties = {**found["properties"], "delivery_info": {}}
+        return {**found, "headers": {**found["headers"]}, "properties": properties} | {
+            "body": foreign.body
+        }
+    except Exception as error:  # any error that a stranger's text provokes in kombu's JSON hooks
+        raise InvalidMessage(
+            f"a foreign message for {foreign.route.destination!r:.80} has no readable headers and "
+            f"properties ({type(error).__name__}: {str(error)[:200]}); send it again"
+        ) from error
+
+
+def has_queues(channel: Any, route: Route) -> bool:
+    """Declare what *route* asks for; return whether a queue takes its messages.
+
+    Exchanges of a virtual transport are known to the process that declared them alone, so that the
+    declaration is repeated. The default exchange puts into any queue, as it does for other
+    programs.
+    """
+    for one in route.declare:
+        try:
+            _declare(channel, one)
+        except NotEquivalentError as error:
+            raise InvalidMessage(
+                f"exchange {one.exchange!r:.80} of a foreign message's route is declared otherwise "
+                f"in this process: {error}; send it with that declaration"
+            ) from error
+    if not route.exchange:
+        return True
+    try:
+        table = channel.get_table(route.exchange)
+    except KeyError:  # as kombu's memory transport answers for an exchange that nobody declared
+        return False
+    kind = channel.typeof(route.exchange)
+    return bool(kind.lookup(table, route.exchange, route.routing_key, None))
+
+
+def _declare(channel: Any, one: QueueDeclaration) -> None:
+    if one.exchange:
+        channel.exchange_declare(
+            one.exchange,
+            one.exchange_type,
+            durable=one.exchange_durable,
+            auto_delete=one.exchange_auto_delete,
+            arguments=dict(one.exchange_arguments),
+        )
+    channel.queue_declare(
+        one.queue,
+        durable=one.durable,
+        exclusive=one.exclusive,
+        auto_delete=one.auto_delete,
+        arguments=dict(one.arguments),
+    )
+    if one.exchange:
+        channel.queue_bind(one.queue, one.exchange, one.routing_key)

@@ -1,0 +1,123 @@
+"""kombu's virtual message as it came: neither decompressed nor decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from typing import Any
+
+from kombu.transport import virtual
+
+_DEFECT = "timeoutmgr-defect"
+
+
+class ReadPayload(dict[str, Any]):
+    """A payload with the *item* of the broker that it was read from; a message empties it."""
+
+    def __init__(self, payload: dict[str, Any], item: bytes) -> None:
+        super().__init__(payload)
+        self.item = item
+
+
+class RawMessage(virtual.Message):
+    """A message whose constructor cannot fail; *defect* names the unreadable part.
+
+    Its tag and the queue that it goes back to are ours: the sender may have copied the tag and
+    queue in the payload from another message, or invented them. The body is kept once: until the
+    message is settled it may take most of the memory of a worker.
+    """
+
+    def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
+        # Not calling kombu's constructors, which decompress by a header, is the point.
+        whole = _table(payload)
+        self._item: bytes | None = None
+        if isinstance(payload, ReadPayload):
+            self._item = payload.item
+            payload.clear()  # kombu's frames keep it, with the body as text
+        properties = _table(whole.get("properties"))
+        headers = _table(whole.get("headers"))
+        defect = whole.get(_DEFECT)
+        for what, value in (
+            ("envelope", payload),
+            ("headers", whole.get("headers")),
+            ("properties", whole.get("properties")),
+        ):
+            if value is not None and not isinstance(value, dict):
+                defect = defect or f"the {what} is no table but {type(value).__name__}"
+        self.defect: str | None = defect
+        self.redelivered = bool(whole.get("redelivered") or headers.get("redelivered") is True)
+        if headers.get("redelivered") is True:  # kombu's mark; a sender's would be a string
+            del headers["redelivered"]
+        self.errors = []
+        self.accept = None
+        self.channel = channel
+        self.delivery_tag = uuid.uuid4().hex
+        self.delivery_info = {"exchange": "", "routing_key": queue}
+        self.headers = headers
+        self.properties = properties
+        self.content_type = whole.get("content-type")
+        self.content_encoding = whole.get("content-encoding")
+        self._is_base64 = False
+        self._was_text = isinstance(whole.get("body"), str)
+        self.body = self._read_body(whole.get("body"), properties.get("body_encoding"))
+        self._state = "RECEIVED"
+        self._decoded_cache = None
+        # Stored while unacknowledged, and put back; kombu needs it in this shape.
+        if self._was_text:
+            del whole["body"]  # made again from the body where it is put back
+        self._raw = {
+            **whole,
+            "headers": dict(headers),
+            "properties": {**properties, "delivery_info": dict(self.delivery_info)},
+            # Mended for kombu above, it would look whole when it comes back.
+            **({_DEFECT: defect} if defect else {}),
+        }
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the body, which is all that is kept of it until it is settled."""
+        return len(self.body)
+
+    def serializable(self) -> dict[str, Any]:
+        """Return the payload to put back into the queue: the same, body and headers untouched."""
+        payload = {**self._raw, "headers": dict(self.headers)}
+        if self._is_base64:
+            payload["body"] = base64.b64encode(self.body).decode()
+        elif self._was_text:
+            payload["body"] = self.body.decode("utf-8", "surrogatepass")
+        return payload
+
+    def pop_item(self) -> bytes | None:
+        """Return the item that was read, once, if kombu can put it back as it is."""
+        item, self._item = self._item, None
+        return item
+
+    def _read_body(self, body: Any, encoding: Any) -> bytes:
+        if body is None:
+            return b""
+        if not isinstance(body, str):
+            self.defect = self.defect or f"the body is no text but {type(body).__name__}"
+            return repr(body).encode("utf-8", "replace")
+        if encoding == "base64":
+            try:
+                decoded = base64.b64decode(body, validate=True)
+                self._is_base64 = True
+                return decoded
+            except (binascii.Error, ValueError):
+                self.defect = self.defect or "the body is not base64, as it says"
+        return body.encode("utf-8", "surrogatepass")
+
+
+def unreadable(item: bytes) -> dict[str, Any]:
+    """Return the payload that stands for an *item* which is no message at all."""
+    return {
+        "body": base64.b64encode(item).decode(),
+        "headers": {},
+        "properties": {"body_encoding": "base64"},
+        _DEFECT: "the envelope is no JSON table",
+    }
+
+
+def _table(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else {}
