@@ -12,10 +12,11 @@ BENCH_ARGS ?=
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 CHAOS_ARGS ?=
+CELERY_CHAOS_ARGS ?=
 
 # A look is at rates and lateness: what the others measure takes its time, or volume.
 LOOK = limit accept drain lateness confirms
-BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup testing_kit backlog memory purge waiting delayed_store native migrate)
+BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup testing_kit event_loop backlog memory purge waiting delayed_store native migrate)
 SOURCES = $(wildcard timeoutmgr persistence satellites chaos tests benchmarks examples *.py)
 BIN = .venv/bin
 # What is used is compiled then; to compile all of Spark ahead takes longer than to install it.
@@ -24,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: mutants help demo demo-pipeline test crash chaos cluster check lint types cover bench bench-peers approve clean
+.PHONY: dist changelog docs versions mutants help demo demo-pipeline test crash chaos celery-chaos cluster check lint types cover bench bench-peers approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -46,11 +47,17 @@ demo-pipeline: .venv/installed-spark ## a year of flights through the data pipel
 test: .venv/installed-test ## all tests, on real servers where there are any
 	$(PYTEST) $(TEST_ARGS)
 
+versions: ## a part of the tests on other versions of Python, kombu and SQLAlchemy
+	@.ci/versions all
+
 crash: .venv/installed-test ## kill a process at every crash point, on every reference pair
 	$(BIN)/python -m pytest -n $(CRASH_WORKERS) tests/crash -m crash_full $(TEST_ARGS)
 
 chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anything lost, early or repeated?
 	@$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)
+
+celery-chaos: .venv/installed-test ## 2,000 delayed tasks of Celery on each broker, the worker killed twice; CELERY_CHAOS_ARGS=--beside
+	@$(BIN)/python benchmarks/celery_chaos.py --json build/celery-chaos.json $(CELERY_CHAOS_ARGS)
 
 cluster: .venv/installed-test .venv-client/installed ## a job of the pipeline here, on a Spark cluster, and through Spark Connect
 	CLIENT=$(CURDIR)/.venv-client/bin/python $(BIN)/python -m pytest -n 0 -m cluster tests/examples $(TEST_ARGS)
@@ -82,6 +89,18 @@ bench-peers: .venv-peers/installed ## the same job beside Celery, dramatiq, proc
 	@.venv-peers/bin/python benchmarks/beside_peers.py --json build/bench/beside_peers.json $(BENCH_ARGS)
 	@.venv-peers/bin/python benchmarks/handlers.py --json build/bench/handlers.json $(BENCH_ARGS)
 
+docs: .venv/installed-test ## the documentation site, in build/site; links and anchors are checked
+	.ci/typings
+	@if ls build/bench/*.json >/dev/null 2>&1; then $(BIN)/python benchmarks/summary.py build/bench; fi
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+changelog: ## the section of a release out of changelog.d/; .ci/changelog VERSION --write changes the files
+	@.ci/changelog $$(sed -n 's/__version__ = "\(.*\)"/\1/p' timeoutmgr/_version.py)
+
+dist: .venv/installed-test ## wheel and sdist in dist/, built twice with one digest, checked, installed in each Python here
+	$(PIP) --editable '.[release]'
+	$(BIN)/python .ci/dist
+
 approve: .venv/installed-test ## accept public names, commands and the page of behaviours as they are now
 	TIMEOUTMGR_APPROVE=1 $(BIN)/python -m pytest -q tests/test_public_api.py tests/cli/test_docs.py
 	$(BIN)/python -m tests.behaviours
@@ -91,7 +110,7 @@ mutants: .venv/installed-test ## what is made wrong on purpose, in models and in
 	@$(BIN)/python -m tests.mutation --workers $(WORKERS)
 
 clean: ## remove all that the commands above have made
-	rm -rf .venv .venv-client .venv-peers build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv .venv-client .venv-peers .venv-versions build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
