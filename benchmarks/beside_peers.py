@@ -6,13 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from harness import machine
 from harness.figures import Sample, interleave, ratio, say
 from harness.report import Report, options, parsed
 from harness.runs import drained
@@ -79,20 +80,29 @@ def main() -> None:
     report.give(given)
 
 
-def run(peer: Peer, count: int) -> Sample:
-    """Have *peer* accept *count* jobs and execute them; return how fast it did from the instant."""
+def run(
+    peer: Peer, count: int, place: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Sample:
+    """Have *peer* accept *count* jobs and execute them; return how fast it did from the instant.
+
+    *place* is entered for each try: a second try finds nothing of the first.
+    """
     due = time.time() + count / peer.pace + SETTLE + (5 if peer.worker_first else 0)
-    accepted, found = executed(peer, count, due)
+    with place():
+        accepted, found, cpu = executed(peer, count, due)
     if accepted > due - 1:
         say(f"{peer.module} accepted too slowly; once more with more time")
-        return run(replace(peer, pace=peer.pace // 2), count)
+        return run(replace(peer, pace=peer.pace // 2), count, place)
     if (early := due - min(found)) > 0:
         say(f"{peer.module}: the first job ran {early:.3f} s early")
-    return Sample(count, max(found) - due)
+    return Sample(count, max(found) - due, cpu)
 
 
-def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float]]:
-    """Have *peer* execute *count* jobs; return the time of acceptance and the notes."""
+def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float], float]:
+    """Have *peer* execute *count* jobs; return the time of acceptance, the notes and the CPU.
+
+    The CPU is of the worker's processes, from just before the due instant on.
+    """
     with tempfile.TemporaryDirectory(prefix="tmbench-") as folder, own(peer, folder) as place:
         tally = Path(folder, "tally")
         tally.touch()
@@ -108,11 +118,14 @@ def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float]]:
             accepted = time.time()
             if not peer.worker_first:
                 program.start()
+            time.sleep(max(0.0, due - 0.1 - time.time()))
+            before = program.cpu_seconds()
             while len(found := job.noted(tally)) < count:
                 if time.time() > due + 60 + count / 50:
                     raise TimeoutError(f"{peer.module} executed {len(found)} of {count}")
                 time.sleep(0.1)
-    return accepted, found
+            cpu = program.cpu_seconds() - before
+    return accepted, found, cpu
 
 
 class Program:
@@ -139,6 +152,11 @@ class Program:
 
     def start(self) -> None:
         self._worker = self._run("work")
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the worker and of the processes that it started."""
+        assert self._worker is not None
+        return machine.session_cpu_seconds(self._worker.pid)
 
     def accept(self) -> None:
         if self._run("accept").wait():

@@ -56,18 +56,31 @@ def main() -> None:
     parser.add_argument("--only", choices=[*CLAIMS], action="append", help="these; repeatable")
     parser.add_argument("--alone", action="store_true", help="without the peers, for a look")
     parser.add_argument("--threads", type=int, help="threads of handlers (the default of users)")
+    parser.add_argument("--dispatchers", type=int, help="threads of the timeout manager (likewise)")
     parser.add_argument("--mode", help="transaction mode (the default of users)")
     parser.add_argument("--question", choices=[*QUESTIONS], help="one question")
     given = parsed(parser, count=20_000, quick=1_000)
     claims = {name: CLAIMS[name] for name in given.only or CLAIMS}
-    versions = {} if given.alone else {name: metadata.version(name) for name in PACKAGES}
-    settings = {"messages": given.count, "body": "512 B", **versions}
-    report = Report("Until the own function has run", settings)
-    with environment({ours.THREADS: given.threads, ours.MODE: given.mode}):
+    report = Report("Until the own function has run", settings_of(given))
+    chosen = {
+        ours.THREADS: given.threads,
+        ours.DISPATCHERS: given.dispatchers,
+        ours.MODE: given.mode,
+    }
+    with environment(chosen):
         for name, claim in claims.items():
             for question in [given.question] if given.question else QUESTIONS:
                 QUESTIONS[question](name, claim, given, report)
     report.give(given)
+
+
+def settings_of(given: Namespace) -> dict[str, object]:
+    """Return what the figures depend on: volumes, rounds, versions and the server's settings."""
+    versions = {} if given.alone else {name: metadata.version(name) for name in PACKAGES}
+    asked = {name: getattr(given, name) or "usual" for name in ("threads", "dispatchers", "mode")}
+    with servers("postgres") as running:
+        volumes = {"messages": given.count, "rounds": given.rounds, "body": "512 B"}
+        return {**volumes, **asked, **versions, **running.settings}
 
 
 def measure_rate(name: str, claim: Claim, given: Namespace, report: Report) -> None:
@@ -85,11 +98,14 @@ def measure_rate(name: str, claim: Claim, given: Namespace, report: Report) -> N
 def measure_lateness(name: str, claim: Claim, given: Namespace, report: Report) -> None:
     runs = [lateness(claim, 200 if given.quick else 1_000) for _ in range(given.rounds)]
     early = min(each[0] for each in runs)
-    p50, p99 = (median(each[len(each) * part // 100] for each in runs) for part in (50, 99))
-    beside = f"p50 {p50:.1f} ms, earliest {early:.1f} ms, {len(runs)} rounds of {len(runs[0]):,}"
+    p50, p99 = ([each[len(each) * part // 100] for each in runs] for part in (50, 99))
+    beside = (
+        f"p50 {median(p50):.1f} ms, earliest {early:.1f} ms, spread {apart(p99):.0%}, "
+        f"{len(runs)} rounds of {len(runs[0]):,}"
+    )
     report.bar(
         f"lateness until the function runs, p99, {name}",
-        p99,
+        median(p99),
         claim.lateness,
         at_most=True,
         unit=" ms",
@@ -114,26 +130,29 @@ def measure_waiting(name: str, claim: Claim, given: Namespace, report: Report) -
 
 def lateness(claim: Claim, count: int) -> list[float]:
     """Return the sorted lateness of *count* handlers, in milliseconds; one is due each 20 ms."""
-    with environment({ours.SPACING: 0.02}), stand(claim) as peer:
-        _, found = executed(peer, count, time.time() + 5 + SETTLE)
+    with environment({ours.SPACING: 0.02}), store_of(claim):
+        _, found, _ = executed(program(claim), count, time.time() + 5 + SETTLE)
     return sorted(1_000 * each for each in found)
 
 
 def handled(claim: Claim, count: int) -> Sample:
     """Return how fast *count* handlers ran from the due instant."""
-    with stand(claim) as peer:
-        return run(peer, count)
+    return run(program(claim), count, partial(store_of, claim))
+
+
+def program(claim: Claim) -> Peer:
+    """Return our program, as a peer of the others."""
+    return Peer("timeoutmgr_handler", claim.server, pace=claim.pace)
 
 
 @contextmanager
-def stand(claim: Claim) -> Iterator[Peer]:
-    """Yield our program, as a peer of the others, with a store where the claim has its own."""
-    peer = Peer("timeoutmgr_handler", claim.server, pace=claim.pace)
+def store_of(claim: Claim) -> Iterator[None]:
+    """Make an empty store if the claim has a store beside its queues."""
     if claim.store is None:
-        yield peer
+        yield
         return
     with servers(claim.store) as running, environment({ours.STORE: running[claim.store]}):
-        yield peer
+        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,6 +12,7 @@ from timeoutmgr.contracts import MeasuresPurge, TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,10 @@ _STEPS: Final = 500
 """Steps of maintenance in a row; a pause as long as the step follows each step."""
 
 
-class Housekeeping:
+class Housekeeping(ThreadTask):
     """Housekeeping has its own thread: a storage that hangs must not block the watchdog."""
+
+    thread_name = "timeoutmgr-housekeeping"
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class Housekeeping:
         telemetry: Telemetry,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._store = store
         self._owner = owner
         self._ready = ready
@@ -123,26 +126,19 @@ class Housekeeping:
         self._state = state
         self._telemetry = telemetry
         self._monotonic = monotonic
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         self._purger = Purger(store, telemetry=telemetry, rest=self._stop.wait, monotonic=monotonic)
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""
-        self._stop.clear()
         self._purger.restart()
-        self._thread = threading.Thread(
-            target=self._run, name="timeoutmgr-housekeeping", daemon=True
-        )
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Stop; returns when the thread has ended."""
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is None:
+        had_started = self._thread is not None
+        super().stop()
+        if not had_started:
             return
-        thread.join()
         try:
             self._store.unregister_process(self._owner)
         except StorageUnavailable as error:
@@ -151,9 +147,6 @@ class Housekeeping:
                 on_one_line(error),
                 extra=self._fields("heartbeat_not_removed"),
             )
-
-    def watch(self) -> None:
-        """No-op."""
 
     def keep_house(self) -> None:
         """Compare clocks, write a heartbeat, run maintenance, purge old rows.

@@ -415,6 +415,7 @@ class Poller:
         self._fetch.success()
         self._conflicts.won()
         self._telemetry.count("polls")
+        self._telemetry.value("last_poll_timestamp_seconds", self._clock.now() / 1_000_000)
         return None if next_due is None else next_due - self._offset + _AFTER_DUE
 
     def _failed(self, error: Exception) -> float:

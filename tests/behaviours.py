@@ -1,8 +1,8 @@
 """The page of behaviours: each numbered behaviour, and the tests that hold it.
 
-``python -m tests.behaviours`` writes docs/behaviours.md; tests/test_behaviours.py checks that the
-page is up to date, that each of the 141 numbers is held by a test or named as different or not
-built, and that no test claims another number.
+``python -m tests.behaviours`` writes docs/reference/behaviours.md; tests/test_behaviours.py checks
+that the page is up to date, that each of the 141 numbers is held by a test or named as different or
+not built, and that no test claims another number.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs" / "behaviours.md"
+PAGE: Final = ROOT / "docs" / "reference" / "behaviours.md"
 
 BEHAVIOURS: Final = {
     1: "The timeout manager runs on a receiving endpoint with a capable persistence",
@@ -166,8 +166,8 @@ DIFFERENCES: Final = {
     "is stored and the poller woken at once, so that tombstone and claim hold for it too.",
     27: "At the first attempt: no retry can mend it.",
     29: "A saga id is any printable text up to 200 characters, not only a GUID.",
-    31: "By id a cancel wins even before its timeout arrived. Clearing a saga takes its turn in "
-    "the queue, and a timeout that is sent after it is a new one.",
+    31: "By id a cancel wins even before its timeout arrived. Clearing a saga goes by the order of "
+    "the queue; of a message that another consumer has in hand the time of sending decides.",
     32: "The satellite stops consuming and messages wait in `.Timeouts`; five attempts and the "
     "error queue are for errors of one message.",
     54: "Waits are monotonic; a watchdog polls when the wall clock was set back.",
@@ -193,20 +193,21 @@ DIFFERENCES: Final = {
     "crash interrupted is sent once more, under the same ids.",
     134: "A queue cannot be asked what it has: of a batch that may have been sent there, an abort "
     "sends the rest.",
-    141: "No queue is purged at a start: the messages that wait are stored and dispatched.",
+    117: "A message without a due time or a destination stays in its level, and the run names it: "
+    "there is no poison queue.",
+    141: "No queue is purged at a start but by a flag of the command line, and never while a "
+    "process of the endpoint is alive.",
     64: "The copy in the error queue is the whole message, and FailedQ its destination, so that a "
     "retry sends it there.",
 }
 
 NOT_BUILT: Final = {
-    138: "A pending timeout cannot be rerouted: cancel it, and send the message again.",
     139: "`status` and the counters of the configured telemetry. There is no exporter, no "
     "histogram, and no figure for breakers or for how long a poll takes.",
-    140: "There is no canary.",
 }
 """Parts of the list that this product does not have yet."""
 
-WITHOUT_TEST: Final = frozenset({14, 140})
+WITHOUT_TEST: Final = frozenset({14})
 """Behaviours of parts that this product does not have: their lines say so."""
 
 
@@ -233,7 +234,7 @@ def _numbers(function: ast.FunctionDef) -> list[int]:
 
 
 def page() -> str:
-    """Return the text of docs/behaviours.md."""
+    """Return the text of docs/reference/behaviours.md."""
     held = marks()
     lines = [
         "# Behaviours",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.services import catalog, mysql, processes
 from tests.services import run as runs
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
+from timeoutmgr.database import Database, DatabaseSettings
 
 pytest_plugins = ["tests.acceptance.not_applicable"]
 
@@ -66,6 +68,14 @@ def postgres_url(pytestconfig: pytest.Config, worker_id: str) -> str:
 def mysql_url(pytestconfig: pytest.Config, worker_id: str) -> str:
     """A MariaDB database of this worker's own."""
     return _own(pytestconfig.stash[_RUN], "mysql", worker_id)
+
+
+@pytest.fixture(scope="session")
+def mssql_url() -> str:
+    """The database of the SQL Server that the environment names; nothing starts a server."""
+    url = os.environ["TIMEOUTMGR_TEST_MSSQL_URL"]
+    Database.shared(url, DatabaseSettings(experimental=True))
+    return url
 
 
 @pytest.fixture(scope="session")

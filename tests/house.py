@@ -1,7 +1,7 @@
 """The house: its modules, the rooms that they are in, and which room may import which.
 
 ``python -m tests.house`` writes the table and the picture of the rooms into
-``docs/architecture.md``.
+``docs/explanation/architecture.md``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAY_IMPORT: Final[Mapping[str, tuple[str, ...]]] = {
     "resilience": ("contracts+",),
     "transport": ("database+", "resilience+"),
     "sender": ("transport+",),
-    "recurrence": ("contracts+",),
+    "recurrence": ("resilience+",),
     "features": ("transport+",),
     "native": ("features+",),
     "deadletter": ("features+",),
@@ -259,7 +259,7 @@ def _defining(found: Mapping[str, Module], package: str, name: str) -> str | Non
     return package
 
 
-PAGE: Final = ROOT / "docs" / "architecture.md"
+PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN: Final = "<!-- rooms: written by python -m tests.house -->"
 END: Final = "<!-- end of rooms -->"
 

@@ -187,7 +187,16 @@ def knowing_dead_letters() -> list[str]:
 
 NOT_A_PORT: Final = {
     "a dataclass, whose fields are read by their names": (
-        *("self", "options", "which", "tables", "self._store.tables", "self.store.tables", "own"),
+        *(
+            "self",
+            "options",
+            "which",
+            "settings",
+            "tables",
+            "self._store.tables",
+            "self.store.tables",
+            "own",
+        ),
     ),
     "a driver, a connection of a driver, or a dialect of SQLAlchemy": (
         *("driver", "connection", "self.engine.dialect"),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MAKERS = {"Outgoing", "outgoing_to", "finally_to"}
+"""An ``Outgoing`` is made by its class, or with the route of its message."""
 QUESTIONS = {"check_destination", "is_allowed", "check"}
 
 ASKS = {
@@ -21,6 +23,7 @@ ASKS = {
     "timeoutmgr.deadletter.acknowledgements.acknowledgement": "by its makers",
     "timeoutmgr.migration.levels.target.LevelsTarget.deliver": "a migration into delay levels",
     "satellites.delivery.forwarder.Forwarder.prepare": "due timeouts of all kinds",
+    "satellites.delivery.forwarder.Forwarder._routed": "due foreign messages",
     "satellites.delivery.unroutable.SettleUnroutable.__call__": "out of levels, by ``_parted``",
 }
 """Makers of an ``Outgoing`` whose module asks, and the messages that pass there."""
@@ -30,6 +33,11 @@ OWN = {
     "timeoutmgr.message.routes.clear_timeouts": "a control message to an own satellite",
     "timeoutmgr.message.routes.wake_manager": "a control message to an own satellite",
     "timeoutmgr.native.names.to_levels": "wraps what was asked about",
+    "timeoutmgr.message.foreign.outgoing_to": "called by makers that are listed here",
+    "timeoutmgr.message.foreign.finally_to": "called by makers that are listed here",
+    "timeoutmgr.transport.sql.foreign.RoutedRows.of": "takes a route's header off",
+    "timeoutmgr.transport.foreign.moved_to": "reads a foreign message, and sends nothing",
+    "timeoutmgr.contrib.celery.delays._task_headers": "reads a foreign message, and sends nothing",
     "timeoutmgr.sender.composer._with_conflict_headers": "adds headers to what was asked about",
     "timeoutmgr.endpoint.handlers.retry_later": "back to the own queue of the endpoint",
     "timeoutmgr.transport.error_queue.ErrorQueue._outgoing": "to the own error queue",
@@ -75,7 +83,7 @@ def makers(tree: ast.AST, above: str) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from makers(node, f"{above}.{node.name}")
-        elif isinstance(node, ast.FunctionDef) and "Outgoing" in called(node):
+        elif isinstance(node, ast.FunctionDef) and MAKERS & called(node):
             yield f"{above}.{node.name}"
 
 

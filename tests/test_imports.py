@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 
-UNUSED = ["sqlite3", "http.client", "secrets", "pyspark", "alembic"]
+UNUSED = [
+    *("redis", "packaging", "kombu.transport.redis"),
+    *("sqlite3", "http.client", "secrets", "pyspark", "alembic"),
+]
 FRAMEWORKS = ["django.db", "flask", "fastapi", "starlette", "timeoutmgr.contrib"]
 """Kombu itself imports a part of Django where Django is installed, but no part for databases."""
 WORKER = """
@@ -14,6 +17,13 @@ import timeoutmgr.endpoint.endpoint
 import timeoutmgr.persistence.sql.store
 import timeoutmgr.satellites.timeout_manager.feature
 import timeoutmgr.transport.kombu_transport
+print(json.dumps(sorted(sys.modules)))
+"""
+ON_RABBITMQ = """
+import json, sys
+sys.modules.update(dict.fromkeys(["redis", "packaging"]))  # an import of them fails
+from timeoutmgr.transport.kombu_transport import KombuTransport
+KombuTransport("amqp://guest:guest@localhost//").close()
 print(json.dumps(sorted(sys.modules)))
 """
 CONTRACTS = """
@@ -34,6 +44,10 @@ def test_a_worker_on_rabbitmq_and_postgresql_loads_no_module_of_other_stands() -
 
     assert "timeoutmgr.transport.amqp.session" in loaded
     assert loaded.isdisjoint([*UNUSED, *FRAMEWORKS])
+
+
+def test_rabbitmq_needs_no_client_of_redis() -> None:
+    assert "timeoutmgr.transport.amqp.session" in _loaded(ON_RABBITMQ)
 
 
 def test_the_contracts_load_neither_sqlalchemy_nor_the_database_room() -> None:

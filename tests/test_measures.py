@@ -8,20 +8,20 @@ import pytest
 
 from tests import house, measures
 
-MOST_FILES_ENTERED = 66
-MOST_FUNCTIONS_ENTERED = 420
+MOST_FILES_ENTERED = 67
+MOST_FUNCTIONS_ENTERED = 430
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 4
-MOST_LINES = 69000
-MOST_FILES = 413
-MOST_ROOMS = 26
+MOST_LINES = 86500
+MOST_FILES = 517
+MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60
 MOST_GERUNDS = 0
 MOST_SHARED_CLASS_NAMES = 0
 MOST_ASKED_BY_NAME = 0
 MOST_WITHOUT_FIELDS = 0
-KNOW_DEAD_LETTERS = {"cli", "contracts", "endpoint", "features"}
+KNOW_DEAD_LETTERS = {"cli", "contracts", "endpoint", "features", "web"}
 
 
 def test_one_delayed_message_enters_few_files_and_functions(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_dead_letters_are_known_to_no_further_room() -> None:
 
 
 def test_each_room_of_the_table_is_a_folder_or_to_come() -> None:
-    to_come = {"contrib", "web", "metrics"}
+    to_come = {"contrib", "metrics"}
     found = {module.room for module in house.modules().values()}
 
     assert found - {*house.LOOSE, *house.DOORS} <= {*house.MAY_IMPORT}

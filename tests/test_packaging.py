@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,74 @@ def test_the_wheel_holds_every_file_and_imports_by_itself(tmp_path: Path) -> Non
     assert held == {*modules, *(_in_wheel(path) for path in _files())}
     assert imported.returncode == 0, imported.stderr
     assert str(wheel) in imported.stdout
+
+
+@pytest.mark.slow
+def test_two_builds_have_one_digest(tmp_path: Path) -> None:
+    built = _run(".ci/dist", "--no-install", "--out", tmp_path / "dist")
+
+    assert built.returncode == 0, built.stderr
+    assert sorted(path.suffix for path in (tmp_path / "dist").iterdir()) == [".gz", ".whl"]
+
+
+def test_later_fragments_join_the_section_of_the_first_release(tmp_path: Path) -> None:
+    folder, changelog = tmp_path / "changelog.d", tmp_path / "CHANGELOG.md"
+    folder.mkdir()
+    changelog.write_text(
+        "# Changes\n\n## 0.1.0 (2026-01-01)\n\nFirst.\n\n### Security\n\n* Safe.\n"
+    )
+    for name in ("1.added.a.md", "2.fixed.b.md", "3.security.c.md"):
+        (folder / name).write_text(f"Text of {name}.\n")
+
+    _run(".ci/changelog", "0.1.0", "--write", "--root", tmp_path)
+
+    assert changelog.read_text() == (
+        "# Changes\n\n## 0.1.0 (2026-01-01)\n\nFirst.\n\n### Security\n\n* Safe.\n"
+        "* Text of 3.security.c.md.\n\n### Added\n\n* Text of 1.added.a.md.\n"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_the_changelog_has_a_section_of_the_version_and_names_its_tag() -> None:
+    version = re.findall(r'"(\d+\..*)"', (ROOT / "timeoutmgr" / "_version.py").read_text())[0]
+    text = (ROOT / "CHANGELOG.md").read_text()
+
+    assert f"\n## {version} (" in text
+    assert f"`v{version}`" in text
+
+
+def test_the_changelog_is_compiled_from_its_fragments(tmp_path: Path) -> None:
+    folder, changelog = tmp_path / "changelog.d", tmp_path / "CHANGELOG.md"
+    folder.mkdir()
+    changelog.write_text("# Changes\n\nA sentence.\n\n## 0.0.9 (2026-01-01)\n\n* Before.\n")
+    (folder / "README.md").write_text("How to write a fragment.\n")
+    for name, text in {
+        "20.fixed.b.md": "Third,\non two lines.\n",
+        "3.added.md": "First.\n",
+        "20.added.a.md": "Second.\n",
+    }.items():
+        (folder / name).write_text(text)
+
+    done = _run(".ci/changelog", "0.1.0", "--write", "--root", tmp_path)
+
+    today, *rest = re.sub(r"\d{4}-\d\d-\d\d", "DAY", changelog.read_text()).split("## 0.0.9")
+    assert done.returncode == 0, done.stderr
+    assert today == (
+        "# Changes\n\nA sentence.\n\n## 0.1.0 (DAY)\n\n### Added\n\n* First.\n* Second.\n\n"
+        "### Fixed\n\n* Third,\n  on two lines.\n\n"
+    )
+    assert rest == [" (DAY)\n\n* Before.\n"]
+    assert [path.name for path in folder.iterdir()] == ["README.md"]
+
+
+def test_a_fragment_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "changelog.d").mkdir()
+    (tmp_path / "changelog.d" / "9.improved.x.md").write_text("More.\n")
+
+    done = _run(".ci/changelog", "0.1.0", "--root", tmp_path)
+
+    assert done.returncode == 1
+    assert "9.improved.x.md: expected <issue>.<security|added" in done.stderr
 
 
 def _run(*words: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:

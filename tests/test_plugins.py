@@ -33,7 +33,9 @@ def test_a_misspelt_part_is_refused_with_the_nearest_name(
 
 
 def test_a_part_like_no_other_is_refused_with_all_names() -> None:
-    with pytest.raises(UnknownPart, match=r"known: mariadb, memory, mysql, postgresql, sqlite"):
+    with pytest.raises(
+        UnknownPart, match=r"known: mariadb, memory, mssql, mysql, postgresql, sqlite"
+    ):
         plugins.load(plugins.PERSISTENCE, "xyzzy")
 
 

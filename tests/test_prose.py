@@ -95,3 +95,26 @@ def test_a_folder_is_a_unit() -> None:
     assert prose.unit_of(house.ROOT / "timeoutmgr/cli/run.py") == "timeoutmgr/cli"
     assert prose.unit_of(house.ROOT / "timeoutmgr/errors.py") == "timeoutmgr"
     assert prose.unit_of(house.ROOT / "satellites/poller.py") == "satellites"
+
+
+def test_a_page_is_read_without_its_code_and_with_its_tables() -> None:
+    page = (
+        "# A title of four words\n\nTell those that [wait](those-who.md)\nfor the lock.\n\n"
+        "```sh\nwhat nobody reads is code\n```\n\n| what it is for the reader | X |\n|---|---|\n"
+    )
+
+    read = [one for text in prose.texts_of_page(page) for one in prose.sentences(text, "here")]
+
+    assert [one.text for one in read if one.is_hit] == [
+        "Tell those that [wait] for the lock.",
+        "what it is for the reader",
+    ]
+    assert len(read) == 3
+
+
+def test_a_unit_has_the_limit_of_its_kind() -> None:
+    unit = prose.Unit("pages", [prose.Sentence("here", "Tell those that wait.")], limit=3.0)
+    unit.sentences += [prose.Sentence("here", "The pump sends a message.")] * 24
+
+    assert unit.share == 4
+    assert "the limit is 3" in "".join(prose.complaints([unit], {}))

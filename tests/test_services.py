@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +89,28 @@ def test_a_run_drops_its_own_databases_and_the_leftovers_of_an_old_crash(
     mine = run.Run(folder=Path("unused"), started=1_700_000_000, id="abcdef")
 
     assert mine.owns(name) is owned
+
+
+def test_a_run_of_more_than_an_hour_keeps_its_databases_while_it_is_controlled(
+    private_server: Callable[[str], PrivateServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, service = private_server("redis"), catalog.SERVICES["redis"]
+    now = int(time.time())
+    long = run.Run(folder=tmp_path, started=now - 4000, id="abcdef")
+    other = run.Run(folder=tmp_path, started=now, id="123456")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"timeoutmgr-tests-{long.started}-{long.id}-{os.getpid()}"
+    name = long.name("gw0")
+
+    folder.mkdir()
+    first = service.create(server.url, name)
+    seen = [(other.owns(name), service.create(server.url, other.name("gw0")) == first)]
+    folder.rmdir()
+    seen.append((other.owns(name), service.create(server.url, other.name("gw1")) == first))
+
+    assert seen == [(False, False), (True, True)]
 
 
 def test_a_process_that_outlives_the_run_fails_it(tmp_path: Path) -> None:

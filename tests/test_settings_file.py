@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -428,6 +429,49 @@ def test_a_refusal_by_a_foreign_feature_is_a_configuration_error(tmp_path: Path)
         settings(path)
 
 
+def test_middleware_is_named_by_module_and_attribute_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tenants_of_a_test.py").write_text(
+        "class Tenants:\n"
+        "    def outer(context, call_next): ...\n"
+        "def inner(context, call_next): ...\n"
+        "def stamp(message): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "sales.toml"
+    file.write_text(
+        'endpoint = "sales"\n'
+        'middleware = ["tenants_of_a_test:Tenants.outer", "tenants_of_a_test:inner"]\n'
+        'send_middleware = ["tenants_of_a_test:stamp"]\n'
+    )
+
+    found = configuration_from(file, {}).settings()
+    of_variable = configuration_from(file, {"TIMEOUTMGR_MIDDLEWARE": "tenants_of_a_test:inner"})
+
+    assert [each.__name__ for each in found.middleware] == ["outer", "inner"]
+    assert [each.__name__ for each in found.send_middleware] == ["stamp"]
+    assert len(of_variable.settings().middleware) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("tenants", "middleware: expected module:attribute"),
+        ("no_such_module_here:tenant", "middleware: there is no module 'no_such_module_here'"),
+        ("json:tenant", "middleware: json:tenant: module 'json' has no attribute"),
+        ("json:dumps", "a middleware"),
+    ],
+)
+def test_a_middleware_that_a_file_names_in_vain_is_refused(
+    path: str, error: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "sales.toml"
+    file.write_text(f'endpoint = "sales"\nmiddleware = ["{path}"]\n')
+    with pytest.raises(ConfigurationError, match=error):
+        configuration_from(file, {})
+
+
 def test_no_two_keys_have_the_same_environment_name() -> None:
     places = [(key,) for key in keys.TOP]
     tables = {
@@ -442,3 +486,29 @@ def test_no_two_keys_have_the_same_environment_name() -> None:
     names = [keys.environment_name(*place) for place in every]
 
     assert len(names) == len(set(names))
+
+
+def page_me(_context: object) -> None:
+    """A hook that a settings file names."""
+
+
+def test_critical_error_hooks_are_functions_by_name(tmp_path: Path) -> None:
+    path = written(tmp_path, f'endpoint = "a"\ncritical_error_hooks = ["{__name__}:page_me"]')
+
+    assert settings(path, {}).hooks == (page_me,)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shop.ops", "expected module:attribute, such as shop.ops:page_me; got 'shop.ops'"),
+        ("nowhere.ops:page_me", "there is no module 'nowhere'"),
+        (f"{__name__}:page_you", "has no attribute 'page_you'"),
+        (f"{__name__}:DOCUMENT", "a critical error hook is a function"),
+    ],
+)
+def test_the_refusal_of_a_hook_says_why(tmp_path: Path, name: str, words: str) -> None:
+    path = written(tmp_path, f'endpoint = "a"\ncritical_error_hooks = ["{name}"]')
+
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        settings(path, {})

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.async_context import AsyncHandlerContext
     from timeoutmgr.endpoint.async_endpoint import AsyncEndpoint
     from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
+    from timeoutmgr.endpoint.canary import CanarySettings
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.endpoint.handlers import HandlerContext
+    from timeoutmgr.endpoint.list_handlers import BatchContext
     from timeoutmgr.endpoint.timeouts import Timeouts, TimeoutView
     from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
     from timeoutmgr.message.validation import Limits
@@ -45,7 +47,9 @@ __all__ = [
     "AsyncEndpoint",
     "AsyncHandlerContext",
     "AsyncTimeouts",
+    "BatchContext",
     "BulkInterrupted",
+    "CanarySettings",
     "CancelResult",
     "ChangeResult",
     "CriticalAction",
@@ -75,9 +79,11 @@ _MODULES = {
     "endpoint.async_context": "AsyncHandlerContext",
     "endpoint.async_endpoint": "AsyncEndpoint",
     "endpoint.async_timeouts": "AsyncTimeouts",
+    "endpoint.canary": "CanarySettings",
     "endpoint.configuration": "EndpointConfiguration",
     "endpoint.endpoint": "Endpoint",
     "endpoint.handlers": "HandlerContext",
+    "endpoint.list_handlers": "BatchContext",
     "endpoint.timeouts": "TimeoutView Timeouts",
     "features.delayed_delivery": "DelayedDeliverySettings",
     "message.validation": "Limits",

@@ -76,6 +76,7 @@ POINTS: Final[Mapping[str, str]] = {
     # --- dead letters
     "deadletters.kept": "A message that is about to be sent is kept; the commit is to come.",
     "deadletters.arrived": "It is noted that a kept message has arrived; the commit is to come.",
+    "deadletters.attempt_noted": "The first attempt of a message is noted; the commit is to come.",
     "deadletters.settled": "A kept message is taken out by its acknowledgement; it is nowhere else "
     "yet.",
     "deadletters.late": "A late acknowledgement is noted; the commit is to come.",
@@ -131,9 +132,34 @@ POINTS: Final[Mapping[str, str]] = {
     "changing.key_cancelled": "The tombstones of cancelled timeouts are set; their rows are there.",
     "changing.row_cancelled": "Tombstones set and rows removed; the history does not tell of it.",
     "changing.cancelled": "Timeouts are cancelled and their history written; not committed.",
+    "changing.cancel_remembered": "Timeouts of a label or a saga are cancelled and the cancel is "
+    "remembered; the commit is to come.",
+    "changing.clear_remembered": "A clear of a saga is carried out and remembered; not committed.",
+    "changing.rerouted": "Timeouts have another destination; the history does not tell of it.",
     "changing.key_moved": "The key of a timeout has the new due time; its row has not.",
     "changing.row_taken_out": "The row of a timeout that is moved is taken out, not put back.",
     "changing.row_put_back": "Key and row of a timeout are moved; the history does not tell of it.",
+    "audit.written": "A change is done and the audit tells of it; the commit is to come.",
+    # --- pauses of dispatch
+    "pausing.former_ended": "The pause in force of a destination holds no more; the new pause is "
+    "not written.",
+    "pausing.written": "A pause is written; the audit does not tell of it.",
+    "pausing.parked": "Due timeouts that a pause holds are parked; the commit is to come.",
+    "pausing.returned": "Some parked timeouts are at their place again; the commit is to come.",
+    "pausing.forgotten": "A pause has ended and its row is deleted; the commit is to come.",
+    # --- bulk runs
+    "bulk.planning": "The row of a run is there; none of its timeouts is selected.",
+    "bulk.keys_kept": "A page of keys is selected; its batches are not written.",
+    "bulk.planned": "All keys are selected and the run is planned; the audit does not tell of it.",
+    "bulk.begun": "A run has begun; the audit does not tell of it.",
+    "bulk.locked": "The timeouts of a batch are locked; none is changed.",
+    "bulk.rows_moved": "Rows stand at new places; their keys do not say so.",
+    "bulk.keys_cancelled": "The tombstones of a batch are set; its rows are there.",
+    "bulk.rows_cancelled": "Tombstones set and rows removed; the history does not tell of it.",
+    "bulk.changed": "A batch is changed; its row does not say so.",
+    "bulk.left_noted": "A batch is changed and what was left is noted; its row does not say so.",
+    "bulk.batch_closed": "A batch is changed and its row says so; the commit is to come.",
+    "bulk.ended": "No batch is left and the run is over; the audit does not tell of it.",
     # --- recurring timeouts
     "recurring.row_inserted": "The row of a new schedule is there; no run is stored.",
     "recurring.run_stored": "A run of a schedule is stored; others may follow, and its row names "
@@ -158,6 +184,8 @@ POINTS: Final[Mapping[str, str]] = {
     "uninstall.broker_unmarked": "Queues and the broker's marker are gone; the store has its own.",
     "uninstall.rows_deleted": "An endpoint is gone from the tables; they are there, and empty.",
     # --- the SQL queue
+    "split.sent_there": "A broker beside the database has the foreign messages of a chunk; our own "
+    "queues do not have the other messages.",
     "leases.written": "Messages are leased; the commit is to come.",
     "leases.committed": "Messages are leased and committed; the receiver does not have them.",
     "leases.settled": "Messages are deleted, or given back; the commit is to come.",
@@ -168,6 +196,11 @@ POINTS: Final[Mapping[str, str]] = {
     "queues.sent": "Messages are in a queue and committed; receivers here are not woken.",
     "queues.deleted": "A queue is deleted; its bindings and messages are there.",
     "queues.bindings_deleted": "A queue and its bindings are deleted; its messages are there.",
+    "expiry.placed": "An expired message is a dead letter here; it is still queued.",
+    "expiry.source_told": "The source of an expired message is notified; its admin queue is not.",
+    "expiry.settled_one": "One expired message is settled; the next is not, all are still queued.",
+    "expiry.settled": "Expired messages are dead letters, or on their way; they are still queued.",
+    "expiry.deleted": "Expired messages are settled and deleted; the commit is to come.",
     # --- migrations: the run
     "migration.planned": "Run and plan are in the ledger; source and target know of nothing.",
     "migration.taken_over": "An open run has a new runner; nothing of it was gone on with.",

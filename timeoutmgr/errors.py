@@ -64,6 +64,11 @@ LOSSY_REMEDY: Final = (
 class TimeoutManagerError(Exception):
     """Base of every error that this package raises on purpose."""
 
+    @classmethod
+    def help_page(cls) -> str:
+        """Return the section of the documentation that explains this error, below ``docs/``."""
+        return f"reference/errors.md#{cls.__name__.lower()}"
+
 
 class ConfigurationError(TimeoutManagerError):
     """The configuration cannot work; nothing was started."""

@@ -1,14 +1,19 @@
-"""Parts by name: our parts from a table (so that a checkout works), plugins from entry points."""
+"""Parts by name: our parts from a table (so that a checkout works), plugins from entry points.
+
+A part of a user's own program is named by its ``module:attribute``.
+"""
 
 import importlib
+import os
 import sys
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import EntryPoints, entry_points
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
-from timeoutmgr.errors import UnknownPart
+from timeoutmgr.errors import ConfigurationError, UnknownPart
 from timeoutmgr.message.redaction import redact
 
 PERSISTENCE: Final = "timeoutmgr.persistence"
@@ -24,6 +29,7 @@ BUILT_IN: Final = MappingProxyType(
         (PERSISTENCE, "postgresql"): "timeoutmgr.persistence:SqlPersistence",
         (PERSISTENCE, "mysql"): "timeoutmgr.persistence:SqlPersistence",
         (PERSISTENCE, "mariadb"): "timeoutmgr.persistence:SqlPersistence",
+        (PERSISTENCE, "mssql"): "timeoutmgr.persistence:SqlPersistence",
         (PERSISTENCE, "memory"): "timeoutmgr.persistence:MemoryPersistence",
         (TRANSPORTS, "sqlite"): "timeoutmgr.transport.sql:SqlTransport",
         (TRANSPORTS, "postgresql"): "timeoutmgr.transport.sql:SqlTransport",
@@ -36,7 +42,6 @@ BUILT_IN: Final = MappingProxyType(
         (DELAYED_STORES, "postgresql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (DELAYED_STORES, "mysql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (DELAYED_STORES, "mariadb"): "timeoutmgr.persistence:SqlDelayedMessageStore",
-        # The class refuses this dialect, with the reason.
         (DELAYED_STORES, "mssql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (PARTS, "delayed-delivery"): "timeoutmgr.satellites:DelayedDelivery",
         (PARTS, "unroutable"): "timeoutmgr.satellites:SettleUnroutable",
@@ -59,6 +64,33 @@ def load(group: str, name: str) -> Any:
     near = get_close_matches(name, known, n=1)
     # The name may be a URL without its scheme, and so contain a password.
     raise UnknownPart(group, redact(name), near[0] if near else None, known)
+
+
+def function(name: str, setting: str) -> Any:
+    """Return what *name*, ``module:attribute``, names; raise ConfigurationError with *setting*.
+
+    The working folder is searched too, as ``timeoutmgr run --app`` does.
+    """
+    module, colon, attribute = name.partition(":")
+    if not module or not colon or not attribute:
+        raise ConfigurationError(
+            f"{setting}: expected module:attribute, such as shop.ops:page_me; got {name!r:.200}"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports: its traceback says where
+        raise ConfigurationError(
+            f"{setting}: there is no module {error.name!r} for {name}; run in the folder that "
+            "holds it, or install it"
+        ) from error
+    try:
+        return attrgetter(attribute)(found)
+    except AttributeError as error:
+        raise ConfigurationError(f"{setting}: {name}: {error}") from error
 
 
 def names(group: str) -> list[str]:

@@ -5,8 +5,10 @@ Many threads call a telemetry on hot paths: its methods must be quick and must n
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from timeoutmgr.message.instants import Micros
 
 
 class Telemetry(Protocol):
@@ -18,6 +20,19 @@ class Telemetry(Protocol):
 
     def value(self, name: str, value: float) -> None:
         """Set the last value of *name*; the name ends with its unit."""
+        ...
+
+
+Sent: TypeAlias = tuple[str, Micros]
+"""Destination and due time of a dispatched message."""
+
+
+@runtime_checkable
+class ObservesLateness(Protocol):
+    """A telemetry that observes each dispatched message; no telemetry needs to."""
+
+    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+        """Observe *sent*, which were dispatched at the instant *at*."""
         ...
 
 

@@ -36,9 +36,9 @@ def archiving(bench: Bench, spark: SparkSession, report: Report) -> None:
         to = bench.folder / "archive"
         shutil.rmtree(to, ignore_errors=True)
         given = ArchiveOptions(
-            store=store.name, to=to, older_than=timedelta(minutes=1), purge=False
+            store=store.name, to=str(to), older_than=timedelta(minutes=1), purge=False
         )
-        sample = bench.cost.of(count, lambda: archive(spark, given, clock=SystemClock()))
+        sample = bench.cost.of(count, lambda: archive(given, clock=SystemClock()))
         files.append(len(list(to.rglob("*.parquet"))))
         return sample
 

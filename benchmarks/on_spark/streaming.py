@@ -26,18 +26,18 @@ def streaming(bench: Bench, spark: SparkSession, report: Report) -> None:
         written = writers(str(store.database.url), seconds)
         given = StreamOptions(
             store=store.name,
-            to=bench.folder / f"lake{number}",
-            checkpoint=bench.folder / f"checkpoint{number}",
+            to=f"delta:{bench.folder}/lake{number}",
             every=timedelta(seconds=1),
         )
         for part in range(2):
-            until = time.monotonic() + seconds / 2
-            found = stream(spark, given, stopped=lambda until=until: time.monotonic() > until)
+            stop = threading.Event()
+            threading.Timer(seconds / 2, stop.set).start()
+            found = stream(given, stop=stop)
             say(f"round {number + 1}, part {part + 1}: {found.events} events")
-        last = StreamOptions(store=given.store, to=given.to, checkpoint=given.checkpoint, once=True)
+        last = StreamOptions(store=given.store, to=given.to, once=True)
         expected = written()
-        stream(spark, last)
-        seen = spark.read.parquet(str(given.to)).select("id")
+        stream(last)
+        seen = spark.read.format("timeouts").option("table", given.to).load().select("id")
         count, distinct = seen.count(), seen.distinct().count()
         say(f"round {number + 1}: {expected} written, {count} seen, {distinct} different")
         missing += abs(expected - distinct) + (count - distinct)

@@ -7,7 +7,6 @@ with ``BENCH_WAIT`` it waits so many seconds before it is done, in ``BENCH_COROU
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +27,7 @@ from timeoutmgr.satellites import TimeoutManager
 STORE = "BENCH_STORE"
 MODE = "BENCH_MODE"
 THREADS = "BENCH_THREADS"
+DISPATCHERS = "BENCH_DISPATCHERS"
 SPACING = "BENCH_SPACING"
 WAIT = "BENCH_WAIT"
 COROUTINES = "BENCH_COROUTINES"
@@ -38,7 +38,7 @@ def configuration(given: job.Given) -> EndpointConfiguration:
     config = EndpointConfiguration(_NAME)
     config.use_transport(given.url)
     config.use_persistence(persistence_from_url(os.environ.get(STORE, given.url)))
-    config.enable_feature(TimeoutManager())
+    config.enable_feature(TimeoutManager(concurrency=int(os.environ.get(DISPATCHERS, "1"))))
     if mode := os.environ.get(MODE):
         config.transaction_mode = mode
     if threads := os.environ.get(THREADS):
@@ -80,8 +80,7 @@ def work(given: job.Given) -> None:
         job.note(**body)
 
     config.add_handler("note", note_later if COROUTINES in os.environ else note)
-    with Endpoint(config):
-        threading.Event().wait()
+    Endpoint(config).run()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ config.enable_feature(TimeoutManager())
 config.recoverability = RecoverabilitySettings(
     immediate=2, delayed=1, increase=timedelta(minutes=10)
 )
+config.recurring("daily-report", "DailyReport", {"to": "all"}, every="1 day at 06:00 Europe/Berlin")
 
 
 def place_order(endpoint: Endpoint, session: Session, order: str) -> str | None:
@@ -61,8 +62,7 @@ def export(message: dict[str, str], context: HandlerContext) -> None:
 
 @config.handler("DailyReport")
 def report(message: dict[str, str], context: HandlerContext) -> None:
-    context.send("mail", "Report", {})
-    context.send_local("DailyReport", message, delay=timedelta(days=1))
+    context.send("reports", "Report", message)
 
 
 def upload(order: str) -> None:

@@ -1,6 +1,6 @@
 """Tests of the shop: no server, no sleep. Run them with ``pytest`` in this folder."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import shop
@@ -21,7 +21,7 @@ def test_a_reminder_goes_out_14_days_later(
     timeouts: TimeoutKit, session: Session, reminder: str
 ) -> None:
     timeouts.advance(days=13)
-    assert timeouts.sent() == []
+    assert timeouts.sent(destination="mail") == []
 
     timeouts.advance(days=1)
 
@@ -34,7 +34,7 @@ def test_a_cancelled_reminder_stays_away(timeouts: TimeoutKit, reminder: str) ->
 
     timeouts.advance(days=14)
 
-    assert timeouts.sent() == []
+    assert timeouts.sent(destination="mail") == []
 
 
 def test_a_rescheduled_reminder_goes_out_at_its_new_time(
@@ -43,7 +43,7 @@ def test_a_rescheduled_reminder_goes_out_at_its_new_time(
     timeouts.endpoint.timeouts.reschedule(reminder, delay=timedelta(days=20))
 
     timeouts.advance(days=19)
-    assert timeouts.sent() == []
+    assert timeouts.sent(destination="mail") == []
     timeouts.advance(days=1)
 
     assert len(timeouts.sent(destination="mail")) == 1
@@ -96,10 +96,10 @@ def test_an_order_that_is_rolled_back_has_no_reminder(
     timeouts.assert_scheduled("PaymentOverdue", saga="A8")
 
 
-def test_the_report_goes_out_each_day(timeouts: TimeoutKit) -> None:
-    timeouts.send_local("DailyReport", {})
+@pytest.mark.timeoutmgr(start=datetime(2030, 3, 29, 12, tzinfo=UTC))
+def test_the_report_goes_out_at_six_each_day_also_in_summer_time(timeouts: TimeoutKit) -> None:
+    timeouts.advance(days=3)
 
-    timeouts.advance(days=7)
-
-    assert [message.type for message in timeouts.sent(destination="mail")] == 8 * ["Report"]
-    timeouts.assert_scheduled("DailyReport", due=timedelta(days=1))
+    sent = timeouts.sent(destination="reports")
+    assert [message.body for message in sent] == 3 * [{"to": "all"}]
+    timeouts.assert_scheduled("DailyReport", due=datetime(2030, 4, 2, 4, tzinfo=UTC))

@@ -42,6 +42,8 @@ from timeoutmgr.satellites.delivery.dispatch import (
     StepPoints,
     fields_of,
     finish,
+    meter_of,
+    sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off, delivered
 from timeoutmgr.sender.sender import SessionPool
@@ -147,6 +149,10 @@ class _DrainWork:
         notify_best_effort(self.send_isolated, outgoing)
 
 
+class _NotRemoved(Exception):
+    """The store failed to remove messages that were sent; its own error is the cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
     """A fetched batch as locked timeouts: its close removes every message but the retries.
@@ -168,7 +174,12 @@ class FetchedBatch:
     def close(self, result: BatchResult) -> None:
         """Remove the messages of *result* that are not to be retried."""
         settled = [*result.dispatched, *(one.timeout for one in result.failed)]
-        missing = len(settled) - self.batches.remove(settled, self.transaction)
+        try:
+            missing = len(settled) - self.batches.remove(settled, self.transaction)
+        except TimeoutManagerError:
+            raise
+        except Exception as error:
+            raise _NotRemoved from error
         if not missing:
             return
         if self.in_one_transaction:
@@ -210,6 +221,11 @@ class DispatchDue:
     policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
     """Number of messages to fetch singly: a message among them made a batch fail."""
+    _meter: DispatchMeter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        self._meter = meter_of(self.telemetry, "delayed")
 
     def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
@@ -264,10 +280,6 @@ class DispatchDue:
             points=_POINTS,
         )
 
-    @property
-    def _meter(self) -> DispatchMeter:
-        return DispatchMeter(self.telemetry, "delayed")
-
     def _fetched(self, batch: Sequence[Timeout], transaction: Any) -> FetchedBatch:
         return FetchedBatch(batch, self.batches, transaction, self.mode is _SCOPE, self.telemetry)
 
@@ -300,7 +312,12 @@ class DispatchDue:
             self.alone = len(batch)
             return DrainStep(0, full=True)
         [timeout] = batch
-        pause = self.dispatch.failure(error)
+        is_sent = isinstance(error, _NotRemoved)
+        if is_sent and isinstance(error.__cause__, Exception):
+            # The store fails, not the dispatch: another sentence tells of it.
+            error = error.__cause__
+            self._count_recovery_failure(error)
+        pause = 0.0 if is_sent else self.dispatch.failure(error)
         logger.warning(
             "dispatcher could not send delayed message %.80r: %s",
             timeout.id,
@@ -310,6 +327,8 @@ class DispatchDue:
         if timeout.attempts + 1 >= self.attempts and self._give_up(timeout, error, session):
             return DrainStep(1, full=True)
         counted = self._defer(timeout, error)
+        if is_sent and counted:
+            self.dispatch.failure(error)
         return DrainStep(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
 
     def _give_up(self, timeout: Timeout, error: Exception, session: TransportSession) -> bool:
@@ -377,8 +396,7 @@ class DispatchDue:
 
     def _count(self, result: BatchResult) -> None:
         self._meter.count(result)
-        if result.dispatched:
-            self._meter.late(result.at, min(timeout.due for timeout in result.dispatched))
+        self._meter.late_by_host(result.at, sent_of(result.dispatched))
 
 
 class _RemovedByAnother(TimeoutManagerError):

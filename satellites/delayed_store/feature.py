@@ -6,7 +6,7 @@ from datetime import timedelta
 from threading import Lock
 from typing import Final
 
-from timeoutmgr.contracts import Clock, TransactionMode
+from timeoutmgr.contracts import Clock, RaisesCriticalErrors, TransactionMode
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings, StoreStart
 from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.markers import check_pair
@@ -65,6 +65,8 @@ class DelayedDelivery:
             accept_loss=settings.accept_loss,
             check_pair=lambda: check_pair(settings),
         )
+        if isinstance(ours.store, RaisesCriticalErrors):
+            ours.store.use_critical_errors(context.critical.raise_error)
         batches = Batches(ours.store, context.clock, ours.batch)
         sessions = SessionPool(context.transport)
         poller = self._poller(context, start, batches, sessions)

@@ -32,6 +32,8 @@ from timeoutmgr.satellites.delivery.dispatch import (
     RetryLater,
     StepPoints,
     finish,
+    meter_of,
+    sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
@@ -75,6 +77,11 @@ class StoreDelayed:
     senders: SenderClocks | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
+    _meter: DispatchMeter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        object.__setattr__(self, "_meter", meter_of(self.telemetry, "delayed"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for a message that is not delayed."""
@@ -156,7 +163,8 @@ class StoreDelayed:
             reach("delayed.sent_on")
             return list(due)
         result = finish(sending)
-        DispatchMeter(self.telemetry, "delayed").count(result)
+        self._meter.count(result)
+        self._meter.late_by_host(result.at, sent_of(result.dispatched))
         return [_attempted(one) for one in result.retries]
 
     @property

@@ -8,10 +8,10 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 
 from timeoutmgr.contracts import SendResult, Timeout
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown
+from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import ObservesLateness, Sent, Telemetry
 from timeoutmgr.transport.delivery_policy import Undeliverable
 from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
 from timeoutmgr.transport.work import IsolatedSends, send_each, start_each
@@ -160,7 +160,11 @@ class BatchDispatch:
         at = locked.now()
         prepared = self.forwarder.prepare(locked.timeouts, at)
         reach(self.points.locked)
-        sending = start_each(prepared.outgoing, work)
+        try:
+            sending = start_each(prepared.outgoing, work)
+        except TransportUnavailable:
+            self.forwarder.unsent(prepared, work)
+            raise
         yield
         results = sending()
         reach(self.points.confirmed)
@@ -264,6 +268,8 @@ class DispatchMeter:
 
     telemetry: Telemetry
     prefix: str
+    observer: ObservesLateness | None = None
+    """The telemetry, if it observes each message: asked once, not for each batch."""
 
     def count(self, result: BatchResult) -> None:
         """Count the messages of *result* that are no longer stored."""
@@ -275,6 +281,29 @@ class DispatchMeter:
         if amount:
             self.telemetry.count(f"{self.prefix}_{outcome}", amount)
 
-    def late(self, at: Micros, due: Micros) -> None:
-        """Note that a message of *due* was dispatched at the instant *at*."""
-        self.telemetry.value("lateness_seconds", (at - due) / 1_000_000)
+    def late(self, at: Micros, sent: Sequence[Sent]) -> None:
+        """Note that *sent* were dispatched at the instant *at*; the value is the largest."""
+        if sent:
+            earliest = min(due for _destination, due in sent)
+            self.telemetry.value("lateness_seconds", (at - earliest) / 1_000_000)
+            if self.observer is not None:
+                self.observer.late(at, sent)
+
+    def late_by_host(self, at: Micros, sent: Sequence[Sent]) -> None:
+        """Note *sent* at an instant of the host's clock, which may be behind the store's.
+
+        The store found them due by its own clock.
+        """
+        if sent:
+            self.late(max(at, *(due for _destination, due in sent)), sent)
+
+
+def meter_of(telemetry: Telemetry, prefix: str) -> DispatchMeter:
+    """Return the meter of *telemetry* for events that begin with *prefix*."""
+    observer = telemetry if isinstance(telemetry, ObservesLateness) else None
+    return DispatchMeter(telemetry, prefix, observer)
+
+
+def sent_of(timeouts: Sequence[Timeout]) -> list[Sent]:
+    """Return what a meter notes of *timeouts*."""
+    return [(timeout.destination, timeout.due) for timeout in timeouts]

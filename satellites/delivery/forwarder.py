@@ -7,11 +7,13 @@ from typing import Final
 from timeoutmgr.contracts import SendResult, Timeout
 from timeoutmgr.errors import DeliveryFailed, InvalidMessage, TimeoutManagerError, Unroutable
 from timeoutmgr.message import headers
+from timeoutmgr.message.foreign import finally_to
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message, Outgoing, with_headers
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.error_queue import SendAnswer
+from timeoutmgr.transport.foreign import moved_to
 from timeoutmgr.transport.work import IsolatedSends
 
 # --- A due message as its destination gets it, and how long it rests between attempts. Pure ---
@@ -26,17 +28,16 @@ def delivered(timeout: Timeout, at: str) -> Message:
     *at* is the instant of the dispatch as a header spells it.
     """
     added = {headers.RELATED_TO_TIMEOUT: timeout.id, headers.DISPATCHED_AT: at}
-    return with_headers(timeout.message, {**timeout.message.headers, **added})
+    given = {**timeout.message.headers, **added}
+    if headers.LABELS in given:
+        # They end here: a delayed retry is not the same timeout once more.
+        del given[headers.LABELS]
+    return with_headers(timeout.message, given)
 
 
 def back_off(attempts: int) -> Micros:
     """Return how long a message waits after *attempts* failures: 1, 2, 4 … 60 seconds."""
     return min(_FIRST_BACK_OFF << min(attempts, 10), _LONGEST_BACK_OFF)
-
-
-def waited(attempts: int) -> Micros:
-    """Return how long a timeout has waited at least between its *attempts*; 0 before the first."""
-    return sum(back_off(attempt) for attempt in range(attempts))
 
 
 # --- the results of a sent batch: confirmed, undeliverable, or to be tried again --------------
@@ -91,8 +92,9 @@ def classify_results(
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch before its sends; *stopped* messages must not be passed on."""
+    """A batch before its sends, at the instant *at*; *stopped* messages must not be passed on."""
 
+    at: Micros
     timeouts: Sequence[Timeout]
     outgoing: Sequence[Outgoing]
     stopped: Sequence[Undeliverable]
@@ -116,21 +118,35 @@ class Forwarder:
         outgoing: list[Outgoing] = []
         stopped: list[Undeliverable] = []
         for one in timeouts:
-            message, error = delivered(one, stamp), self._refusal(one)
+            message, error = delivered(one, stamp), self._refusal(one, at)
             if error is not None:
                 stopped.append(Undeliverable(one, message, error))
                 continue
             prepared.append(one)
-            outgoing.append(Outgoing(one.destination, self.policy.forwarded(message)))
-        return PreparedBatch(prepared, outgoing, stopped)
+            forwarded = self.policy.forwarded(message)
+            outgoing.append(
+                self._routed(one, forwarded, at)
+                if headers.ROUTE in forwarded.headers
+                else Outgoing(one.destination, forwarded)
+            )
+        return PreparedBatch(at, prepared, outgoing, stopped)
 
-    def _refusal(self, timeout: Timeout) -> TimeoutManagerError | None:
+    def _routed(self, timeout: Timeout, message: Message, at: Micros) -> Outgoing:
+        """Return the foreign *message* of *timeout* on its route."""
+        return finally_to(timeout.destination, moved_to(message, timeout.destination, at))
+
+    def unsent(self, prepared: PreparedBatch, work: IsolatedSends) -> None:
+        """Have the policy note a batch that could not be sent, because the broker is away."""
+        if work.scope is None:  # otherwise the transaction is undone, and a note with it
+            self.policy.tried(prepared.timeouts, prepared.at, work)
+
+    def _refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
         """Return why *timeout* must not be passed on any more; None if it may."""
         try:
-            check_destination(timeout.destination, self.limits)
+            check_destination(timeout.destination, self.limits, message=timeout.message)
         except InvalidMessage as error:
             return error
-        return self.policy.refusal(timeout.message, waited(timeout.attempts))
+        return self.policy.refusal(timeout, at)
 
     def classify(
         self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: IsolatedSends
@@ -142,6 +158,8 @@ class Forwarder:
         """
         found = classify_results(prepared.timeouts, prepared.outgoing, results, self.attempts)
         self.policy.sent(prepared.outgoing, results, work)
+        if found.again:
+            self.policy.tried([timeout for timeout, _ in found.again], prepared.at, work)
         failed = [*prepared.stopped, *found.failed]
         if not failed:
             return found

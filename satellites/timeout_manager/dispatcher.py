@@ -33,6 +33,8 @@ from timeoutmgr.satellites.delivery.dispatch import (
     RetryLater,
     StepPoints,
     finish,
+    meter_of,
+    sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off
 from timeoutmgr.telemetry import Telemetry
@@ -80,6 +82,11 @@ class DispatchTimeouts:
     ``transaction_scope``: there the commit sends it, and must not wait."""
     rest: Callable[[float], None] = field(default=time.sleep)
     """Lets at least so many seconds pass."""
+    _meter: DispatchMeter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        object.__setattr__(self, "_meter", meter_of(self.telemetry, "timeouts"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for other messages."""
@@ -136,15 +143,14 @@ class DispatchTimeouts:
         reach("dispatch.moved")
         if moved:
             self._meter.add("dispatched", len(moved))
-            self._meter.late(at, min(key.due for key in moved))
-        return set(moved)
+            self._meter.late_by_host(at, [(to, key.due) for key, to in moved.items()])
+        return moved
 
     def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
         result = yield from self._dispatch(_LockedRows(locked, self, work.scope), work)
         self._meter.count(result)
         self._meter.add("retry", len(result.retries))
-        if locked.timeouts:
-            self._meter.late(result.at, min(timeout.due for timeout in locked.timeouts))
+        self._meter.late(result.at, sent_of(result.dispatched))
 
     @property
     def _dispatch(self) -> BatchDispatch:
@@ -154,10 +160,6 @@ class DispatchTimeouts:
             forwarder=Forwarder(ATTEMPTS, self.limits, self.policy),
             points=_POINTS,
         )
-
-    @property
-    def _meter(self) -> DispatchMeter:
-        return DispatchMeter(self.telemetry, "timeouts")
 
     def _wait_until_due(self, locked: LockedTimeouts) -> None:
         """Let the time pass until all of *locked* is due."""

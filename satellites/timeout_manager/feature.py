@@ -5,14 +5,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from timeoutmgr._version import __version__
 from timeoutmgr.contracts import (
     ExaminesIds,
     KeepsTimeouts,
     Persistence,
+    RaisesCriticalErrors,
+    Timeout,
     TimeoutStore,
     TransactionMode,
     WakesProcesses,
 )
+from timeoutmgr.contracts.callables import check_callable
+from timeoutmgr.contracts.reports import PROCESS_VERSION
 from timeoutmgr.database.proof import require_durable
 from timeoutmgr.database.row_moves import KeepsRows, Move, MovesRows
 from timeoutmgr.errors import (
@@ -25,6 +30,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.markers import check_pair
 from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
@@ -59,6 +65,9 @@ class TimeoutManager:
     at least once each *poll_interval* (or each wait, if that is shorter, so that an outage is
     noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
     sent repeats at most that many. *store_batch* messages are stored in one transaction.
+    *on_cancelled* is called with each timeout whose message arrives after a cancel, before the
+    message is acknowledged; an error of it has the message delivered again, and a crash before the
+    call leaves the call out.
     """
 
     priority: int = field(default=USUAL, init=False, repr=False)
@@ -68,10 +77,12 @@ class TimeoutManager:
     chunk: int = 100
     store_batch: int = 100
     concurrency: int = 1
+    on_cancelled: Callable[[Timeout], None] | None = None
     name: str = field(default="timeout-manager", init=False)
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         if self.time_to_wait_before_critical_error < timedelta(0):
             raise ConfigurationError(
                 "time_to_wait_before_critical_error must not be negative, got "
@@ -85,6 +96,8 @@ class TimeoutManager:
         for setting, size in (("chunk", self.chunk), ("store_batch", self.store_batch)):
             if not 1 <= size <= 1000:
                 raise ConfigurationError(f"{setting} must be 1 to 1000 timeouts, got {size}")
+        if self.on_cancelled is not None:
+            check_callable(self.on_cancelled, "on_cancelled", ("timeout",))
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
 
@@ -122,6 +135,8 @@ class TimeoutManager:
             context.clock,
             atomic_dispatch=context.mode is TransactionMode.TRANSACTION_SCOPE,
         )
+        if isinstance(store, RaisesCriticalErrors):
+            store.use_critical_errors(context.critical.raise_error)
         address = settings.name + TIMEOUTS
         ready = Readiness(
             persistence,
@@ -138,7 +153,9 @@ class TimeoutManager:
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
         dispatch = _dispatch_step(context, store)
         wake = _wake_all(poller, others)
-        storing = _storing_step(context, store, wake, dispatch, senders)
+        storing = replace(
+            _storing_step(context, store, wake, dispatch, senders), on_cancelled=self.on_cancelled
+        )
         return FeatureParts(
             store=store,
             wake=wake,
@@ -277,7 +294,11 @@ def _housekeeping(
         owner=context.owner,
         ready=ready,
         measure_offset=poller.measure_offset,
-        state=lambda: {**context.breakers.states, **senders.report()},
+        state=lambda: {
+            PROCESS_VERSION: __version__,
+            **context.breakers.states,
+            **senders.report(),
+        },
         telemetry=context.telemetry,
     )
 

@@ -5,16 +5,19 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from timeoutmgr.contracts import (
+    ClearsInOrder,
     Clock,
     ExaminesIds,
     KeepsHistory,
     Key,
     OnConflict,
+    Place,
     Repeat,
     RepeatKind,
+    SagaClear,
     Timeout,
     TimeoutStore,
     Transaction,
@@ -25,6 +28,7 @@ from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected
 from timeoutmgr.message import headers, routes
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.labels import check_labels
 from timeoutmgr.message.message import Message, Received, with_headers
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
 from timeoutmgr.message.validation import (
@@ -60,9 +64,14 @@ _NO_SAGA = "00000000-0000-0000-0000-000000000000"
 """NServiceBus' spelling of no saga."""
 
 
+_ON_THE_WAY: Final[Micros] = 1_000_000
+"""Microseconds that a delivery may take from the broker to its consumer."""
+Stored: TypeAlias = tuple[Received, Timeout]
+
+
 @dataclass(frozen=True, slots=True)
 class ClearTimeouts:
-    """The order to cancel the timeouts of a saga that were sent until then, except *kept* ids."""
+    """The order to cancel the timeouts of a saga, except *kept* ids; *sent* at an instant."""
 
     saga_id: str
     sent: Micros
@@ -92,26 +101,34 @@ class StoreTimeouts:
     wake: Callable[[Micros], None]
     dispatch_now: Callable[[Sequence[Key], Work], None]
     senders: SenderClocks | None = None
+    on_cancelled: Callable[[Timeout], None] | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raise MessageRejected for a message that is not a timeout."""
-        orders = [self._read_queued(received.message) for received in batch]
-        timeouts = [order for order in orders if isinstance(order, Timeout)]
-        if timeouts:
-            repeats = self.store.store_many(timeouts, transaction=work.scope)
-            reach("timeouts.stored")
-            self._count_stored(timeouts, repeats)
-            if repeats:
-                self._settle(batch, orders, repeats, work)
-            if self.senders is not None:
-                self.senders.compare(timeouts)
-        for received, order in zip(batch, orders, strict=True):
-            if isinstance(order, ClearTimeouts):
-                cleared = self._clear(order, routes.of_message(received), work)
-                reach("timeouts.cleared")
-                self.telemetry.count("timeouts_cleared", cleared)
+        orders: list[Timeout | ClearTimeouts | Wake] = []
+        stored: list[Stored] = []
+        has_clears = has_sagas = False
+        for received in batch:
+            order = self._read_queued(received.message)
+            orders.append(order)
+            if isinstance(order, Timeout):
+                stored.append((received, order))
+                has_sagas = (
+                    has_sagas
+                    or order.saga_id is not None
+                    or headers.LABELS in order.message.headers
+                )
+            else:
+                has_clears = has_clears or isinstance(order, ClearTimeouts)
+        timeouts = [timeout for _, timeout in stored]
+        if has_clears:
+            self._store_and_clear(batch, orders, work)
+        elif stored:
+            self._store(self._placed(stored, work) if has_sagas else stored, work)
+        if timeouts and self.senders is not None:
+            self.senders.compare(timeouts)
         if work.scope is not None:
             timeouts = self._dispatch_due(timeouts, work)
         wakes = [
@@ -138,7 +155,7 @@ class StoreTimeouts:
         timeouts = [self._timeout_of(message) for message in messages]
         repeats = self.store.store_many(timeouts, transaction=transaction)
         if transaction is None:  # a caller may still roll back
-            self._count_stored(timeouts, repeats)
+            self._count_stored(len(timeouts), repeats)
             self._report(repeats)
         kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
         return [kinds.get(id(timeout)) for timeout in timeouts]
@@ -150,36 +167,75 @@ class StoreTimeouts:
         refuse(repeats)
         return repeats[0].kind if repeats else None
 
-    def _clear(self, order: ClearTimeouts, channel: str, work: Work) -> int:
-        """Cancel the timeouts of *order*, with *channel* in the history; return their number."""
+    def _placed(self, stored: Sequence[Stored], work: Work) -> list[Stored]:
+        """Return *stored*, the timeouts of sagas or with labels with their places."""
+        place = self._place(work)
+        return [
+            (received, replace(timeout, place=_place_of(received, place)))
+            if _can_be_cleared(timeout)
+            else (received, timeout)
+            for received, timeout in stored
+        ]
+
+    def _place(self, work: Work) -> Place | None:
+        """Return the place of the batch of *work*; None where nobody knows since when it came."""
+        if work.consumer is None or not isinstance(self.store, ClearsInOrder):
+            return None
+        waited = self.clock.monotonic() - work.consumer.since
+        now = self.store.now(transaction=work.scope)
+        return Place(work.consumer.number, now - int(waited * 1_000_000) - _ON_THE_WAY, now)
+
+    def _store(self, stored: Sequence[Stored], work: Work) -> None:
+        repeats = self.store.store_many([one for _, one in stored], transaction=work.scope)
+        reach("timeouts.stored")
+        self._count_stored(len(stored), repeats)
+        if repeats:
+            self._settle(stored, repeats, work)
+
+    def _store_and_clear(
+        self, batch: Sequence[Received], orders: Sequence[object], work: Work
+    ) -> None:
+        """Store and clear, for each saga in the order of the batch.
+
+        A timeout is stored with all others that stand behind as many clears of their sagas.
+        """
+        if work.scope is not None and isinstance(self.store, ClearsInOrder):
+            self.store.await_clears(work.scope)
+        rounds = clear_rounds(batch, orders, self._place(work))
+        for stored, clears in rounds:
+            if stored:
+                self._store(stored, work)
+            for received, clear in clears:
+                cleared = self._clear(replace(clear, channel=routes.of_message(received)), work)
+                reach("timeouts.cleared")
+                self.telemetry.count("timeouts_cleared", len(cleared))
+
+    def _clear(self, order: SagaClear, work: Work) -> Sequence[str]:
+        """Cancel the timeouts that *order* reaches; return their ids."""
+        if isinstance(self.store, ClearsInOrder):
+            return self.store.clear_saga(order, transaction=work.scope)
         cancel_saga = self.store.cancel_saga
         if isinstance(self.store, KeepsHistory):
-            cancel_saga = partial(self.store.cancel_saga, channel=channel)
-        # By the time of sending, not of arrival: a batch, and still more a redelivery,
-        # brings an order to clear together with timeouts that were sent after it.
+            cancel_saga = partial(self.store.cancel_saga, channel=order.channel)
         return cancel_saga(
             order.saga_id, sent_until=order.sent, keeping=order.kept, transaction=work.scope
         )
 
-    def _count_stored(self, timeouts: Sequence[Timeout], repeats: Sequence[Repeat]) -> None:
+    def _count_stored(self, number: int, repeats: Sequence[Repeat]) -> None:
         unstored = sum(repeat.kind is not RepeatKind.REPLACED for repeat in repeats)
-        if len(timeouts) > unstored:
-            self.telemetry.count("timeouts_stored", len(timeouts) - unstored)
+        if number > unstored:
+            self.telemetry.count("timeouts_stored", number - unstored)
 
-    def _settle(
-        self,
-        batch: Sequence[Received],
-        orders: Sequence[object],
-        repeats: Sequence[Repeat],
-        work: Work,
-    ) -> None:
+    def _settle(self, stored: Sequence[Stored], repeats: Sequence[Repeat], work: Work) -> None:
         """Reject conflicts to the error queue, and report every repeat after the commit."""
-        sources = {id(order): received for received, order in zip(batch, orders, strict=True)}
+        sources = {id(timeout): received for received, timeout in stored}
         for repeat in repeats:
             if repeat.kind is RepeatKind.CONFLICT:
                 timeout = repeat.timeout
                 error = ContentConflict(timeout.message.id, timeout.id)
                 work.fail(sources[id(timeout)], error)
+            elif repeat.kind is RepeatKind.CANCELLED and self.on_cancelled is not None:
+                self.on_cancelled(repeat.timeout)
         work.after_commit(lambda: self._report(repeats))
 
     def _report(self, repeats: Sequence[Repeat]) -> None:
@@ -241,6 +297,60 @@ class StoreTimeouts:
         return order
 
 
+def clear_rounds(
+    batch: Sequence[Received], orders: Sequence[object], place: Place | None
+) -> list[tuple[list[Stored], list[tuple[Received, SagaClear]]]]:
+    """Return what is stored, and then cleared, in each round of *batch*.
+
+    A consumer has the messages of a batch in the order of the queue; only the order of a redelivery
+    and a first delivery is not known.
+    """
+    rounds: list[tuple[list[Stored], list[tuple[Received, SagaClear]]]] = [([], [])]
+    seen: dict[str, list[tuple[bool, str | None]]] = {}
+    for received, order in zip(batch, orders, strict=True):
+        if not isinstance(order, Timeout | ClearTimeouts):
+            continue
+        again = received.delivery_count > 0
+        before = seen.setdefault(order.saga_id or "", [])
+        clears = [was_again for was_again, timeout_id in before if timeout_id is None]
+        while len(rounds) <= len(clears):
+            rounds.append(([], []))
+        if isinstance(order, ClearTimeouts):
+            ahead = (one for was_again, one in before if one and (was_again or not again))
+            clear = SagaClear(
+                saga_id=order.saga_id,
+                order_id=received.message.id,
+                sent=order.sent,
+                place=_place_of(received, place),
+                ahead=frozenset(ahead),
+                kept=frozenset(order.kept),
+            )
+            rounds[len(clears)][1].append((received, clear))
+            before.append((again, None))
+            continue
+        stands = _place_of(received, place)
+        if stands is not None and again and any(clears):
+            stands = stands._replace(since=stands.at)  # behind an order that came again as well
+        saga = order.saga_id
+        rounds[len(clears) if saga else 0][0].append(
+            (received, replace(order, place=stands) if _can_be_cleared(order) else order)
+        )
+        if saga:
+            before.append((again, order.id))
+    return rounds
+
+
+def _can_be_cleared(timeout: Timeout) -> bool:
+    """Return whether a cancel of many may reach *timeout*: of its saga, or of a label."""
+    return timeout.saga_id is not None or headers.LABELS in timeout.message.headers
+
+
+def _place_of(received: Received, place: Place | None) -> Place | None:
+    if place is None or not received.delivery_count:
+        return place
+    return place._replace(since=None)
+
+
 def read_wake(message: Message) -> Wake:
     """Read *message* as an order to poll; raise MessageRejected for a malformed instant."""
     return Wake(_instant(message, headers.WAKE))
@@ -269,22 +379,16 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         )
     if len(message.id) > ID_CHARACTERS:
         raise MessageRejected(f"the message id has more than {ID_CHARACTERS} characters")
-    retry = message.headers.get(headers.RETRIES_TIMESTAMP, "")
-    for what, text in (
-        ("message id", message.id),
-        ("content type", message.content_type),
-        ("content encoding", message.content_encoding),
-        (f"header {headers.RETRIES_TIMESTAMP!r}", retry),
-    ):
-        if size_of(text, what) > SHORT_STRING:
-            raise MessageRejected(f"the {what} has more than {SHORT_STRING} bytes")
+    _check_short(message)
     try:
-        check_destination(destination, limits)
+        check_destination(destination, limits, message=message)
         # As the sender was allowed to write the headers: routing's own do not count.
         check_headers(_as_sent(message), limits)
         check_body(message.body, limits)
         due = check_due(_instant(message, headers.EXPIRE))
         check_ahead(due, now + CLOCK_ALLOWANCE, limits)
+        if headers.LABELS in message.headers:
+            check_labels(message)
     except InvalidMessage as error:
         raise MessageRejected(str(error)) from error
     return Timeout(
@@ -316,7 +420,25 @@ def _on_conflict(message: Message) -> OnConflict:
     return asked
 
 
-def size_of(text: str, what: str) -> int:
+def _check_short(message: Message) -> None:
+    """Raise MessageRejected where a text of *message* is too long for its column or property."""
+    retry = message.headers.get(headers.RETRIES_TIMESTAMP, "")
+    texts = (message.id, message.content_type, message.content_encoding, retry)
+    together = "".join(texts)
+    if len(together) <= SHORT_STRING and together.isascii():
+        return  # so each of them is short
+    names = (
+        "message id",
+        "content type",
+        "content encoding",
+        f"header {headers.RETRIES_TIMESTAMP!r}",
+    )
+    for what, text in zip(names, texts, strict=True):
+        if _bytes_of(text, what) > SHORT_STRING:
+            raise MessageRejected(f"the {what} has more than {SHORT_STRING} bytes")
+
+
+def _bytes_of(text: str, what: str) -> int:
     """Return the bytes of *text* in UTF-8; raise MessageRejected for half a surrogate pair."""
     try:
         return len(text.encode())

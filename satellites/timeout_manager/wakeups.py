@@ -19,6 +19,7 @@ from timeoutmgr.contracts import Wakeups
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +53,13 @@ _PAUSE: Final = 1.0
 """Seconds between two questions at least."""
 
 
-class OtherPollers:
+class OtherPollers(ThreadTask):
     """Asks the other processes' pollers, in a thread: the store path must not wait for it.
 
     *now* is the store's clock as far as this host knows it. Without *wakeups* nothing is asked.
     """
+
+    thread_name = "timeoutmgr-wakeups"
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class OtherPollers:
         interval: timedelta,
         now: Callable[[], Micros],
     ) -> None:
+        super().__init__()
         self._wakeups = wakeups
         self._endpoint = endpoint
         self._fields: Final = {"event": "wakeup_not_sent", "endpoint": endpoint}
@@ -75,26 +79,20 @@ class OtherPollers:
         self._checking = threading.Lock()
         self._known: Micros | None = None
         self._asked = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread if the store has wakeups."""
         if self._wakeups is None:
             return
-        self._stop.clear()
         self._asked.clear()
         self._known = None
-        self._thread = threading.Thread(target=self._run, name="timeoutmgr-wakeups", daemon=True)
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Stop; returns when the thread has ended."""
         self._stop.set()
         self._asked.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        super().stop()
         if self._wakeups is not None:
             with self._checking:  # a check after the close would start to listen again
                 self._wakeups.close()

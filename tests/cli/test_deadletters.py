@@ -108,7 +108,7 @@ def test_a_wrong_queue_name_is_a_usage_error_that_shows_the_mistake(shop: Shop) 
     code, text = shop.dead("list", "--queue", "DIRECT=OS:n1\\SYSTEM$;DEADXACTS")
 
     assert code == 2
-    assert text.splitlines()[-1] == "  " + " " * 29 + "^"
+    assert "  " + " " * 29 + "^" in text.splitlines()
     assert shop.dead("list", "--queue", ".\\Journal$")[0] == 2
     assert shop.dead("list", "--class", "nothing")[0] == 2
 
@@ -338,8 +338,8 @@ def _found(ended: Any, check: str) -> dict[str, str]:
 
 
 def test_a_dead_letter_is_not_retried_into_a_forbidden_queue(shop: Shop) -> None:
-    shop.session.create_queues(["victim.Timeouts"])
-    shop.manager.place(a_stored_copy("m1", "victim.Timeouts"))
+    shop.session.create_queues(["victim.TimeoutsDispatcher"])
+    shop.manager.place(a_stored_copy("m1", "victim.TimeoutsDispatcher"))
 
     done = shop.folder.run("--json", "deadletters", "retry", "--all")
 

@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/configuration.md cannot go stale: a test generates and compares both."""
+"""The pages of commands and settings cannot go stale: a test generates and compares both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 from timeoutmgr.cli.exits import MEANINGS
 from timeoutmgr.cli.main import cli
@@ -23,7 +24,7 @@ from timeoutmgr.settings import schema as keys
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "reference"
 TABLES: list[tuple[str, str, Any]] = [
     ("timeout-manager", "timeout-manager", TimeoutManager),
     ("dead-letter-queues", "dead-letter-queues", DeadLetterQueues),
@@ -38,9 +39,35 @@ ROW = re.compile(
 )
 
 
-def test_the_command_reference_matches_the_help_of_the_commands() -> None:
-    path = DOCS / "cli.md"
-    now = "\n".join(_reference()) + "\n"
+PAGES = {
+    "cli-endpoint.md": ("Commands of an endpoint", "run install uninstall status doctor web"),
+    "cli-timeouts.md": (
+        "Commands for timeouts",
+        "send list show cancel cancel-saga reschedule reroute send-now retry",
+    ),
+    "cli-changes.md": ("Commands for many timeouts", "change runs pause resume audit"),
+    "cli-recurring.md": ("Commands for recurring messages", "recurring"),
+    "cli-errors.md": ("Commands for the error queue", "errors"),
+    "cli-dead-letters.md": ("Commands for dead letters and journals", "deadletters journal"),
+    "cli-migrate.md": ("Commands of a migration", "migrate"),
+    "cli-pipeline.md": ("Commands of the data pipeline", "pipeline"),
+}
+"""The pages of commands: title, and the commands on the page."""
+COMPLETION = (
+    *("## Completion in the shell", ""),
+    "A line in `~/.bashrc` has bash complete commands and options:",
+    *("", "```sh", 'eval "$(_TIMEOUTMGR_COMPLETE=bash_source timeoutmgr)"', "```", ""),
+    "zsh takes `zsh_source` in `~/.zshrc`, fish writes the output with `fish_source` to",
+    "`~/.config/fish/completions/timeoutmgr.fish`.",
+    "",
+)
+MADE = "`tests/cli/test_docs.py` makes this page from the commands, and fails when it is stale."
+
+
+@pytest.mark.parametrize("name", ["cli.md", *PAGES])
+def test_the_command_reference_matches_the_help_of_the_commands(name: str) -> None:
+    path = DOCS / name
+    now = "\n".join(_overview() if name == "cli.md" else _page(*PAGES[name])) + "\n"
 
     if os.environ.get("TIMEOUTMGR_APPROVE"):
         path.write_text(now)
@@ -48,10 +75,15 @@ def test_the_command_reference_matches_the_help_of_the_commands() -> None:
     assert path.read_text() == now, "if this is meant: TIMEOUTMGR_APPROVE=1"
 
 
+def test_each_command_is_on_a_page() -> None:
+    assert sorted(cli.commands) == sorted(" ".join(names for _, names in PAGES.values()).split())
+
+
 def test_the_page_of_settings_has_every_key_with_its_variable_and_default() -> None:
     documented = [
         (match["key"], match["name"], match["default"])
-        for match in map(ROW.match, (DOCS / "configuration.md").read_text().splitlines())
+        for page in sorted(DOCS.glob("configuration*.md"))
+        for match in map(ROW.match, page.read_text().splitlines())
         if match
     ]
 
@@ -96,20 +128,35 @@ def _shown(value: object) -> str:
     return f"`{value}`"
 
 
-def _reference() -> Iterator[str]:
-    yield "# Command line"
-    yield ""
-    yield "`tests/cli/test_docs.py` makes this page from the commands, and fails when it is stale."
-    yield ""
+def _overview() -> Iterator[str]:
+    yield from ("# Command line", "", MADE, "")
     yield from _command(cli, "timeoutmgr")
-    for name, command in cli.commands.items():
-        yield from _command(command, f"timeoutmgr {name}")
+    for page, (title, names) in PAGES.items():
+        yield from (f"## {title}", "", "| Command | Effect |", "|---|---|")
+        for name, command in _commands(names):
+            text = cleandoc(command.help or "").replace("\b\n", "")
+            effect = " ".join(text.partition("\n\n")[0].split())
+            yield f"| [`{name}`]({page}#{name.replace(' ', '-')}) | {effect} |"
+        yield ""
+    yield from COMPLETION
+    yield from ("## Exit codes", "")
+    yield from (f"* {code.value}: {meaning}" for code, meaning in MEANINGS.items())
+
+
+def _page(title: str, names: str) -> Iterator[str]:
+    yield from (f"# {title}", "", MADE, "")
+    for name, command in _commands(names):
+        yield from _command(command, name)
+    yield "The [command line](cli.md) has the options of all commands, and the exit codes."
+
+
+def _commands(names: str) -> Iterator[tuple[str, click.Command]]:
+    for name in names.split():
+        command = cli.commands[name]
+        yield f"timeoutmgr {name}", command
         if isinstance(command, click.Group):
             for inner, one in command.commands.items():
-                yield from _command(one, f"timeoutmgr {name} {inner}")
-    yield "## Exit codes"
-    yield ""
-    yield from (f"* {code.value}: {meaning}" for code, meaning in MEANINGS.items())
+                yield f"timeoutmgr {name} {inner}", one
 
 
 def _command(command: click.Command, name: str) -> Iterator[str]:

@@ -60,8 +60,8 @@ def test_the_name_of_a_broker_is_refused_with_its_scheme(name: str, meant: str) 
 
 
 def test_a_database_without_a_persistence_is_refused_with_the_known_databases() -> None:
-    with pytest.raises(UnknownPart, match=r"'mssql'; known: .*postgresql"):
-        persistence_from_url("mssql://localhost/x")
+    with pytest.raises(UnknownPart, match=r"'oracle'; known: .*postgresql"):
+        persistence_from_url("oracle://localhost/x")
 
 
 def test_a_missing_driver_is_reported_with_its_extra(folder: Folder) -> None:
@@ -81,6 +81,46 @@ def test_a_missing_folder_is_reported(folder: Folder) -> None:
 
     assert ended.returncode == 5
     assert "does its folder exist?" in ended.stderr
+
+
+def test_a_file_that_is_no_database_is_reported_in_one_sentence(folder: Folder) -> None:
+    (folder.path / "timeoutmgr.db").write_text("minutes of the meeting " * 99)
+
+    ended = folder.run("install")
+
+    error, *rest = ended.stderr.splitlines()
+    assert ended.returncode == 5
+    assert error.endswith("cannot be used now: DatabaseError: file is not a database")
+    assert len(rest) <= 1, ended.stderr
+
+
+def test_an_uninstall_before_an_install_names_the_command_and_makes_no_file(
+    folder: Folder,
+) -> None:
+    ended = folder.run("uninstall", "timeout-manager")
+
+    assert ended.returncode == 4
+    assert "run `timeoutmgr install`" in ended.stderr
+    assert not (folder.path / "timeoutmgr.db").exists()
+
+
+def test_a_run_logs_nothing_of_the_scheduler(folder: Folder) -> None:
+    program = folder.start("run")
+    program.wait_for(f"endpoint {folder.endpoint} runs")
+
+    program.stop()
+
+    assert [line for line in program.err if "apscheduler" in line] == []
+
+
+def test_a_shell_completes_commands_as_the_page_says(folder: Folder) -> None:
+    folder.variables |= {
+        "_TIMEOUTMGR_COMPLETE": "bash_complete",
+        "COMP_WORDS": "timeoutmgr resch",
+        "COMP_CWORD": "1",
+    }
+
+    assert folder.run().stdout == "plain,reschedule\n"
 
 
 def test_an_endpoint_of_a_name_and_a_feature_that_is_a_class_are_refused() -> None:

@@ -18,9 +18,10 @@ import pytest
 
 from tests.cli.programs import Folder, environment
 from timeoutmgr import EndpointConfiguration, SendOptions, ToSend
-from timeoutmgr.cli.output import cells, distance, table_lines
+from timeoutmgr.cli.output import cells, table_lines
 from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.message.instants import distance
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlTransport

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+import amqp
 import pytest
 
 from tests.cli.programs import Folder, wait_until
@@ -117,3 +118,29 @@ def test_shared_names_without_an_alternate_exchange_are_a_warning(endpoint: OnRa
     removed = endpoint.run("uninstall", "native-delayed-delivery")
     assert removed.returncode == 0, removed.stderr
     wait_until(lambda: endpoint.run("doctor").returncode == 1, "the levels are gone")
+
+
+def test_the_doctor_names_queues_that_conventional_peers_cannot_reach(
+    endpoint: OnRabbitMQ, raw_channel: amqp.Channel
+) -> None:
+    name = endpoint.folder.endpoint
+    endpoint.enable(
+        "native-delayed-delivery", more='[native-delayed-delivery]\nnames = "nservicebus-v2"'
+    )
+    assert endpoint.run("install").returncode == 0
+    assert exchanges_found(endpoint)["level"] == "ok"
+
+    raw_channel.exchange_delete(name)
+
+    found = exchanges_found(endpoint)
+    assert found["level"] == "fail"
+    assert found["text"].startswith(f"missing: {name};")
+    assert found["remedy"] == "run `timeoutmgr install`"
+    assert endpoint.run("install").returncode == 0
+    assert exchanges_found(endpoint)["level"] == "ok"
+
+
+def exchanges_found(endpoint: OnRabbitMQ) -> dict[str, str]:
+    findings = endpoint.run("--json", "doctor").json()["findings"]
+    [found] = [each for each in findings if each["check"] == "exchanges"]
+    return dict(found)

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from timeoutmgr.cli.error_queue import prepared_for_retry
 from timeoutmgr.contracts import SendResult, TransportSession
+from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.validation import Limits

@@ -94,6 +94,28 @@ def test_all_timeouts_of_a_saga_are_cancelled(folder: Folder, running: Program) 
     assert running.process.poll() is None
 
 
+@pytest.mark.behaviour(138)
+def test_pending_timeouts_are_rerouted(folder: Folder, running: Program) -> None:
+    timeout_id = send(folder, "--delay", "1h")
+
+    unsaid = folder.run("reroute", "stock")
+    refused = folder.run("reroute", f"{folder.endpoint}.Timeouts", "--all")
+    missing = folder.run("reroute", "stock", "--all")
+    url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
+    with closing(SqlTransport(url)) as transport, closing(transport.session()) as session:
+        session.create_queues(["stock"], error_queue="error")
+    looked = folder.run("--json", "reroute", "stock", "--all", "--dry-run")
+    done = folder.run("--json", "reroute", "stock", "--destination", folder.endpoint)
+
+    assert unsaid.returncode == 2
+    assert "belongs to the broker or to a timeout manager" in refused.stderr
+    assert "'stock'" in missing.stderr
+    assert (looked.returncode, looked.json()["rerouted"], looked.json()["dry_run"]) == (0, 1, True)
+    assert (done.returncode, done.json()["rerouted"], done.json()["left"]) == (0, 1, 0)
+    listed = folder.run("--json", "list").json()["timeouts"]
+    assert [(each["id"], each["destination"]) for each in listed] == [(timeout_id, "stock")]
+
+
 def test_show_names_the_channel_of_a_cancel(folder: Folder, running: Program) -> None:
     by_command = send(folder, "--delay", "1h")
     by_saga = send(folder, "--delay", "1h", "--saga", "s1")

@@ -1,4 +1,4 @@
-"""An endpoint whose handlers share a commit; some messages of a batch fail."""
+"""An endpoint whose handlers share a commit, or get lists; some messages of a batch fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from timeoutmgr import Endpoint, EndpointConfiguration, TransactionMode
+from timeoutmgr import BatchContext, Endpoint, EndpointConfiguration, TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 
@@ -33,7 +33,14 @@ def main(given: dict[str, Any]) -> int:
         if FAILING in context.message_id:
             raise ValueError("fails always")
 
-    config.add_handler("*", handle)
+    def handle_list(bodies: list[Any], context: BatchContext) -> None:
+        for body, own in zip(bodies, context.contexts, strict=True):
+            handle(body, own)
+
+    if given["lists"]:
+        config.add_handler("*", handle_list, batch="list")
+    else:
+        config.add_handler("*", handle)
     endpoint = Endpoint(config)
     endpoint.run()
     return 0 if endpoint.critical_error is None else 3

@@ -22,6 +22,8 @@ class Pair:
     """Whether it is a delayed message store, and no timeout manager."""
     dead_letters: bool = True
     """Whether it has dead-letter queues, which want to see each message that is dispatched."""
+    destinations: str = ""
+    """The broker of foreign messages, if it is beside the database of the queues."""
 
     @property
     def exactly_once(self) -> bool:
@@ -45,6 +47,14 @@ MOVING: Final = Pair(
 )
 """Where messages that are due are moved inside the database."""
 
+SPLIT_SQLITE: Final = Pair(
+    "sqlite+split", "sqlite", "sqlite", TransactionMode.RECEIVE_ONLY, destinations="rabbitmq"
+)
+SPLIT_POSTGRES: Final = Pair(
+    "postgres+split", "postgres", "postgres", TransactionMode.RECEIVE_ONLY, destinations="rabbitmq"
+)
+"""Where foreign messages go to a broker, and all else stays in one database."""
+
 DELAYED_SQLITE: Final = Pair(
     "delayed+sqlite", "sqlite", "sqlite", TransactionMode.TRANSACTION_SCOPE, delayed=True
 )
@@ -60,6 +70,7 @@ _SQL_QUEUE: Final = (SQLITE, POSTGRES)
 _ON_POSTGRES: Final = (POSTGRES, RABBITMQ)
 _TWO_SYSTEMS: Final = (RABBITMQ, FENCED)
 
+_SPLIT: Final = (SPLIT_SQLITE, SPLIT_POSTGRES)
 _DELAYED: Final = (DELAYED_SQLITE, DELAYED_RABBITMQ, DELAYED_FENCED)
 _BURIES: Final = (*PAIRS, *_DELAYED)
 
@@ -68,14 +79,17 @@ REACHED: Final[Mapping[str, tuple[Pair, ...]]] = {
     "window.": (RABBITMQ,),
     "install.queue_declared": (RABBITMQ,),
     "leases.": _SQL_QUEUE,
+    "expiry.": _SQL_QUEUE,
     "partitions.": _ON_POSTGRES,
     "queues.": _SQL_QUEUE,
     "poller.not_sent": _TWO_SYSTEMS,
     "poller.released": _TWO_SYSTEMS,
+    "split.": _SPLIT,
     "closing.at_once": _ON_POSTGRES,
     "moving.": (MOVING,),
     "dispatch.moved": (MOVING,),
     "taking.marked": _TWO_SYSTEMS,
+    "deadletters.attempt_noted": _TWO_SYSTEMS,
     "taking.claim_added": (RABBITMQ,),
     "taking.fence_raised": (FENCED,),
     "dispatch.arrivals_noted": _BURIES,
@@ -91,15 +105,27 @@ REACHED: Final[Mapping[str, tuple[Pair, ...]]] = {
     "upgrade.index_created": (SQLITE,),
 }
 
+BESIDE: Final = frozenset(
+    {
+        *("dispatch.taken", "dispatch.confirmed", "dispatch.error_copy_confirmed"),
+        *("dispatch.closed", "closing.keys_closed", "closing.rows_removed"),
+        *("closing.claim_dropped", "poller.claimed", "pump.handled", "work.committed"),
+    }
+)
+"""Points that are reached by a split transport too, on the way of its foreign messages."""
+
 _ONE_CHANGE: Final = ("replaced", "prepared", "swapped", "discarded")
 ONCE: Final = {
     ("upgrade.schema_created", RABBITMQ),
     ("upgrade.revisions_run", RABBITMQ),
     *((f"install.{point}", pair) for point in ("marker_kept", "broker_marked") for pair in PAIRS),
+    *(("deadletters.attempt_noted", pair) for pair in _TWO_SYSTEMS),
+    *((f"expiry.{point}", pair) for point in ("settled", "deleted") for pair in _SQL_QUEUE),
     *((f"partitions.{point}", pair) for point in _ONE_CHANGE for pair in _ON_POSTGRES),
 }
 """Reached once only: there is one set of tables where only the store is in the database, one pair
-of store and broker to mark, and one partition to replace.
+of store and broker to mark, one chunk that cannot be sent, one sweep of what has expired, and one
+partition to replace.
 """
 
 FRESH: Final = frozenset(
@@ -123,7 +149,7 @@ def more(point: str, name: str, target: str) -> dict[str, Any]:
         return {"lease": 1}
     if point in {"poller.not_sent", "poller.released"}:
         return {"stumbles": f"{name}.TimeoutsDispatcher"}
-    if point == "taking.marked":
+    if point in {"taking.marked", "deadletters.attempt_noted"}:
         return {"stumbles": target}
     return {}
 
@@ -161,7 +187,8 @@ class Case:
 def pairs_of(point: str) -> tuple[Pair, ...]:
     """Return the pairs on which *point* is reached."""
     group = point.partition(".")[0] + "."
-    return REACHED.get(point) or REACHED.get(group) or PAIRS
+    pairs = REACHED.get(point) or REACHED.get(group) or PAIRS
+    return (*pairs, *_SPLIT) if point in BESIDE else pairs
 
 
 NATIVE: Final = ("topology.", "unroutable.", "forgetting.", "uninstall.")
@@ -170,8 +197,10 @@ MIGRATIONS: Final = ("migration.", "ledger.", "leaving.", "arriving.", "draining
 """Groups of points that no endpoint comes by; ``test_migrations.py`` does."""
 RECURRING: Final = ("recurring.",)
 """Points of recurring timeouts, which these endpoints do not have; ``test_recurring.py`` does."""
+BULK: Final = ("pausing.", "bulk.", "changing.cancel_remembered")
+"""Points of pauses, bulk runs and cancels of many; ``test_bulk_runs.py`` has them."""
 ON_THE_WAY: Final = tuple(
-    point for point in POINTS if not point.startswith((*NATIVE, *MIGRATIONS, *RECURRING))
+    point for point in POINTS if not point.startswith((*NATIVE, *MIGRATIONS, *RECURRING, *BULK))
 )
 SAMPLED: Final = tuple(point for point in ON_THE_WAY if not point.startswith("partitions."))
 

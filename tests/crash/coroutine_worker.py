@@ -13,6 +13,14 @@ from timeoutmgr import AsyncHandlerContext, Endpoint, EndpointConfiguration
 from timeoutmgr.crashpoints import arm
 
 
+class AnnouncedEndpoint(Endpoint):
+    """An endpoint that prints a line once it runs and ends in order at SIGTERM."""
+
+    def start(self) -> None:
+        super().start()
+        print("started", flush=True)
+
+
 def main(given: dict[str, Any]) -> None:
     """Run until SIGTERM, or death."""
     config = EndpointConfiguration(given["name"])
@@ -32,7 +40,7 @@ def main(given: dict[str, Any]) -> None:
 
     if given["point"] is not None:
         arm(given["point"])
-    Endpoint(config).run()
+    AnnouncedEndpoint(config).run()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ CLEAN: Final[State] = frozenset({None})
 
 EFFECTS: Final = {
     # ports: stores, sessions, receivers, transports
-    *("store_many", "claim", "release", "lock_for_dispatch", "cancel_saga", "heartbeat", "purge"),
+    *("store_many", "claim", "release", "lock_for_dispatch", "heartbeat", "purge"),
+    *("cancel_saga", "clear_saga", "reroute"),
     *(
         "send",
         "send_isolated",

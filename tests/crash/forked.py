@@ -12,6 +12,7 @@ from chaos.crash_command import arm_from_environment
 ENTRY: Final = f"{__name__}:main"
 MODULES: Final = (
     *("tests.crash.worker", "tests.crash.mover", "tests.crash.scheduler"),
+    "tests.crash.bulk_worker",
     "timeoutmgr.transport.sql.session",
     *("timeoutmgr.database.notifications", "timeoutmgr.transport.sql.leases", "argparse"),
     *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),

@@ -15,6 +15,7 @@ from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
+from timeoutmgr.testing.conformance.transports.suite import with_properties
 
 _OURS: Final = {
     *(headers.DELIVER_AT, headers.RELATED_TO_TIMEOUT, headers.DISPATCHED_AT, marks.HOPS),
@@ -28,11 +29,11 @@ class Ledger:
         self._site = site
         self._readers: list[ErrorQueue] = []
         self.rounds: Final[list[Workload]] = []
-        self._arrived: tuple[list[tuple[Micros, Message]], ...] = ([], [])
+        self._arrived: tuple[list[tuple[Micros, Message]], ...] = ([], [], [])
 
     def open(self) -> None:
         """Begin to read; the queues exist now."""
-        self._readers = list(self._site.watch())
+        self._readers = self._site.watch()
 
     def begin(self, one: Workload) -> None:
         """Let *one* leave its seed behind, then expect the messages that it will send."""
@@ -54,7 +55,7 @@ class Ledger:
 
     def read(self, wait: float) -> None:
         """Read the messages that are present, after *wait* seconds at most."""
-        for reader, arrived in zip(self._readers, self._arrived, strict=True):
+        for reader, arrived in zip(self._readers, self._arrived, strict=False):
             messages = reader.poll(wait)
             now = self._site.clock.now()
             arrived += [(now, message) for message in messages[len(arrived) :]]
@@ -109,19 +110,22 @@ class Ledger:
     ) -> Sequence[tuple[str, dict[str, Due], list[tuple[Micros, Message]]]]:
         target = {name: due for one in self.rounds for name, due in one.target.items()}
         errors = {name: due for one in self.rounds for name, due in one.errors.items()}
-        return [("target", target, self._arrived[0]), ("error", errors, self._arrived[1])]
+        beside = {name: due for one in self.rounds for name, due in one.beside.items()}
+        return [
+            *zip(("target", "error", "tasks"), (target, errors, beside), self._arrived, strict=True)
+        ]
 
 
 def _check_whole(copy: Message, due: Due) -> None:
     """Check that *copy* is all of the message that failed, and says where."""
-    original = due.message
+    original = with_properties(due.message)
     assert copy.body == original.body
     assert copy.content_type == original.content_type
     assert copy.headers[headers.FAILED_QUEUE] == due.failed_queue
     assert copy.headers[headers.EXCEPTION_MESSAGE]
     kept = {
         name: value
-        for name, value in copy.headers.items()
+        for name, value in with_properties(copy).headers.items()
         if name not in headers.FAILURE_HEADERS | _OURS
     }
     assert kept == {name: original.headers[name] for name in original.headers if name not in _OURS}

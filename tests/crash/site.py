@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy import MetaData, create_engine, func, select, text
 
 from chaos.crash_command import VARIABLE
 from chaos.forkserver_client import ForkServer, Streams
@@ -113,6 +113,7 @@ class Site:
         self.target: Final = f"{name}-target"
         self.missing: Final = f"{name}-missing"
         self.error_queue: Final = f"{name}.error"
+        self.tasks: Final = f"{name}-tasks" if pair.destinations else self.target
         self.clock: Final = SystemClock()
         self.closing: Final = contextlib.ExitStack()
         self._urls = urls
@@ -122,12 +123,18 @@ class Site:
         self._queue_schema = (
             {"schema": f"{name}q"} if on_postgres and pair.queue == "postgres" else {}
         )
+        beside = self.pair.destinations
+        self._options = self._queue_schema | ({"destinations": urls[beside]} if beside else {})
         self._store_schema = {"schema": f"{name}s"} if on_postgres else {}
         self._workers = 0
 
     def transport(self) -> Transport:
         """Return a transport of its own, as another process would have it."""
-        return transport_from_url(self._urls[self.pair.queue], **self._queue_schema)
+        return transport_from_url(self._urls[self.pair.queue], **self._options)
+
+    def elsewhere(self) -> Transport:
+        """Return a transport to the broker beside the database."""
+        return transport_from_url(self._urls[self.pair.destinations])
 
     def persistence(self) -> Persistence:
         """Return a persistence of its own."""
@@ -195,12 +202,25 @@ class Site:
             change = Change((ALL,), tuple(fresh(now)))
             eventually(lambda: _prepared(whole, change), "there are copies", 30)
 
-    def watch(self) -> tuple[ErrorQueue, ErrorQueue]:
-        """Return readers of the target and of the error queue."""
+    def watch(self) -> list[ErrorQueue]:
+        """Return readers of the target, of the error queue, and of a queue of tasks beside them."""
         self.session.create_queues([self.target])
         target = self.closing.enter_context(ErrorQueue(self.transport(), self.target))
         errors = self.closing.enter_context(ErrorQueue(self.transport(), self.error_queue))
-        return target, errors
+        if not self.pair.destinations:
+            return [target, errors]
+        with self._session_elsewhere() as session:
+            session.create_queues([self.tasks])
+        beside = self.closing.enter_context(ErrorQueue(self.elsewhere(), self.tasks))
+        return [target, errors, beside]
+
+    @contextlib.contextmanager
+    def _session_elsewhere(self) -> Iterator[TransportSession]:
+        with (
+            contextlib.closing(self.elsewhere()) as transport,
+            contextlib.closing(transport.session()) as session,
+        ):
+            yield session
 
     @property
     def queues(self) -> list[str]:
@@ -247,7 +267,7 @@ class Site:
             "name": self.name,
             "target": self.target,
             "transport": self._urls[self.pair.queue],
-            "transport_options": self._queue_schema,
+            "transport_options": self._options,
             "store": self._urls[self.pair.store],
             "store_options": self._store_schema,
             "mode": self.pair.mode.value,
@@ -266,10 +286,23 @@ class Site:
             self.delayed.count() if self.pair.delayed else self.store(self.own).statistics().pending
         )
         left["kept"] = self.kept()
+        left["labels"] = 0 if self.pair.delayed else self._labels()
         return {what: count for what, count in left.items() if count}
+
+    def _labels(self) -> int:
+        """Return the number of rows of labels."""
+        labels = tables(self._store_schema.get("schema"), "timeoutmgr_").labels
+        mine = select(func.count()).where(labels.c.endpoint == self.name)
+        database = self.own.database
+        assert database is not None
+        with as_database(database).read() as connection:
+            return int(connection.execute(mine).scalar_one())
 
     def clean_up(self) -> None:
         """Delete the queues of a broker, which the run's end does not."""
+        if self.pair.destinations:
+            with self._session_elsewhere() as session:
+                session.delete_queues([self.tasks])
         if self.pair.queue != "rabbitmq":
             return
         with (

@@ -76,6 +76,7 @@ class Scene:
                 json.dumps(given),
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
             text=True,
         )
 
@@ -87,6 +88,9 @@ class Scene:
         """Run workers until one has left no message behind."""
         while True:
             with self.worker(None) as other:
+                # Before this line SIGTERM kills the process, and its exit code says nothing.
+                assert other.stdout is not None
+                assert other.stdout.readline() == "started\n"
                 eventually(lambda: self.waiting(self.target) >= COUNT, "most are handled", 60)
                 other.terminate()
                 assert other.wait(60) == 0

@@ -24,7 +24,7 @@ def site(
 ) -> Iterator[Site]:
     """The case's queue and store."""
     urls = {"sqlite": f"sqlite:///{tmp_path / 'timeoutmgr.db'}"}
-    for server in {case.pair.queue, case.pair.store} - {"sqlite"}:
+    for server in {case.pair.queue, case.pair.store, case.pair.destinations} - {"sqlite", ""}:
         urls[server] = request.getfixturevalue(f"{server}_url")
     made = Site(case.pair, urls, unique, tmp_path, fork_server, fresh=case.fresh)
     with made.closing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
@@ -40,18 +40,28 @@ IN_ONE_DATABASE: Final = (
     *("leases.settled:2", "work.committed:2"),
 )
 SAMPLED: Final = (
-    ("sqlite", "handler.kept:4"),
-    ("postgres", "pump.acked:1"),
-    ("mysql", "work.committed:1"),
-    ("rabbitmq", "handler.sent:1"),
+    ("sqlite", "handler.kept:4", "single"),
+    ("postgres", "pump.acked:1", "single"),
+    ("mysql", "work.committed:1", "single"),
+    ("rabbitmq", "handler.sent:1", "single"),
+    ("sqlite", "pump.acked:1", "list"),
+    ("postgres", "handler.kept:1", "sound list"),
+    ("mysql", "handler.kept:4", "list"),
+    ("rabbitmq", "pump.acked:1", "sound list"),
 )
 MATRIX: Final = (
     *((kind, at) for kind in ("sqlite", "postgres", "mysql") for at in IN_ONE_DATABASE),
     *(("rabbitmq", at) for at in IN_EACH_MODE),
 )
+SOUND: Final = ("handler.kept:1", "pump.handled:1", "pump.acked:1", "work.committed:1")
+WHOLE: Final = (
+    *((kind, at, "single") for kind, at in MATRIX),
+    *((kind, at, "list") for kind, at in MATRIX),
+    *((kind, at, "sound list") for kind, at in MATRIX if at in SOUND),
+)
+"""The handler gets single messages, lists that fail with two of their messages, or sound lists."""
 CASES: Final = [
-    pytest.param(kind, at, marks=[] if (kind, at) in SAMPLED else pytest.mark.crash_full)
-    for kind, at in MATRIX
+    pytest.param(*case, marks=[] if case in SAMPLED else pytest.mark.crash_full) for case in WHOLE
 ]
 GOOD: Final = [f"good-{number}" for number in range(6)]
 BAD: Final = [f"{FAILING}-{number}" for number in range(2)]
@@ -82,16 +92,17 @@ class Site:
             **{"name": name, "done": self.done, "errors": self.errors, "mode": self.mode.value},
         }
 
-    def send(self) -> None:
+    def send(self, ids: Sequence[str]) -> None:
         sent = to_wire(SystemClock().now())
         own = {headers.ENCLOSED_MESSAGE_TYPES: "Work", headers.TIME_SENT: sent}
-        batch = [Outgoing(self.name, Message(id=one, headers=own, body=b"{}")) for one in BATCH]
+        batch = [Outgoing(self.name, Message(id=one, headers=own, body=b"{}")) for one in ids]
         assert set(self._session.send(batch)) == {SendResult.CONFIRMED}
 
-    def worker(self, crash: Crash | None) -> Worker:
+    def worker(self, crash: Crash | None, *, lists: bool) -> Worker:
         self._workers += 1
         output = self._folder / f"worker-{self._workers}"
-        worker = Worker(self._fork_server, self._given, output, crash)
+        given = {**self._given, "lists": lists}
+        worker = Worker(self._fork_server, given, output, crash)
         self.stack.callback(worker.kill)
         return worker
 
@@ -138,26 +149,29 @@ def site(
         yield made
 
 
-@pytest.mark.parametrize(("kind", "at"), CASES)
-def test_a_crash_in_a_batch_of_handlers_loses_nothing(kind: str, at: str, site: Site) -> None:
+@pytest.mark.parametrize(("kind", "at", "handled"), CASES)
+def test_a_crash_in_a_batch_of_handlers_loses_nothing(
+    kind: str, at: str, handled: str, site: Site
+) -> None:
     point, _, nth = at.partition(":")
-    site.send()
-    doomed = site.worker(Crash(point, int(nth)))
+    lists, bad = handled != "single", [] if handled == "sound list" else BAD
+    site.send([each for each in BATCH if each in (*GOOD, *bad)])
+    doomed = site.worker(Crash(point, int(nth)), lists=lists)
     doomed.wait_until_it_ends()
     assert doomed.was_killed, doomed.said
 
-    last = site.worker(None)
+    last = site.worker(None, lists=lists)
     last.wait_until_it_runs()
     done = site.messages(site.done, len(GOOD))
-    failed = Counter(message.id for message in site.messages(site.errors, len(BAD)))
+    failed = Counter(message.id for message in site.messages(site.errors, len(bad)))
     assert last.terminate() == 0, last.said
 
     assert site.is_done()
     causes = Counter(json.loads(message.body)["cause"] for message in done)
-    assert (sorted(causes), sorted(failed)) == (sorted(GOOD), sorted(BAD))
+    assert (sorted(causes), sorted(failed)) == (sorted(GOOD), sorted(bad))
     if site.mode is TransactionMode.TRANSACTION_SCOPE:
         assert site.noted() == Counter(GOOD)
-        assert (causes, failed) == (Counter(GOOD), Counter(BAD))
+        assert (causes, failed) == (Counter(GOOD), Counter(bad))
     else:
         assert max([*causes.values(), *failed.values()]) <= 2, "one batch is repeated, once"
         assert len({message.id for message in done}) == len(GOOD), "repeated under the same ids"

@@ -19,21 +19,25 @@ STEPS: Final = (
     *(f"satellites/delivery/{name}.py" for name in ("dispatch", "unroutable")),
     *(
         f"timeoutmgr/deadletter/{name}.py"
-        for name in ("policies", "manager", "service", "acknowledgements")
+        for name in ("policies", "manager", "service", "acknowledgements", "expiry")
     ),
     *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
     "timeoutmgr/endpoint/handlers.py",
     *(f"timeoutmgr/transport/{name}.py" for name in ("pump", "work", "error_queue")),
-    *(f"timeoutmgr/transport/amqp/{name}.py" for name in ("dispatch", "session", "topology")),
+    *(
+        f"timeoutmgr/transport/amqp/{name}.py"
+        for name in ("dispatch", "session", "topology", "foreign")
+    ),
     *(
         f"timeoutmgr/transport/sql/{name}.py"
-        for name in ("leases", "session", "receiver", "queues")
+        for name in ("leases", "session", "receiver", "queues", "expiry", "foreign", "split")
     ),
     *(
         f"persistence/sql/{name}.py"
         for name in (
             *("insert", "batch_writes", "claim/claimer", "claim/rows", "context"),
-            *("dispatch/lock", "dispatch/outcomes", "commands", "rows"),
+            *("dispatch/lock", "dispatch/outcomes", "commands", "rows", "labels", "mass_cancel"),
+            *("row_changes", "pauses", "audit", "bulk_runs"),
             *("maintenance", "partitions/conversion", "partitions/upkeep"),
             *("migration/ledger", "migration/source", "migration/target"),
         )
@@ -66,12 +70,32 @@ _IN_PROCESS = "what it notifies is in this process, and dies with it"
 _WITH_THE_RUN = "in the transaction that ends the run: a crash undoes all of them"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
+_PLAN = "between two pages of a plan: a plan that dies is never applied"
+
 _PUMP = "timeoutmgr/transport/pump.py"
 _PUMP_POLICY = "timeoutmgr/deadletter/policies.py"
 _RECEIVER = "timeoutmgr/transport/sql/receiver.py"
 _STORE = "persistence/sql"
 
+_QUEUE_BY_QUEUE = "as between two queues of one call: the next installation creates the rest"
+_EACH_DISPATCH = "each dispatch declares what its route asks for, if it is not there"
+
 ALLOWED: Final = {
+    (
+        "timeoutmgr/transport/amqp/foreign.py:_declare",
+        "queue_declare",
+        "queue_declare",
+    ): _EACH_DISPATCH,
+    ("timeoutmgr/transport/sql/split.py:_send_one_here", "send", "send"): _ALONE,
+    (f"{_STORE}/mass_cancel.py:_end", "execute", "execute_many"): _LOCKED,
+    (f"{_STORE}/mass_cancel.py:_lock", "execute", "execute"): _LOCKED,
+    (f"{_STORE}/mass_cancel.py:_locked", "execute", "execute"): _LOCKED,
+    ("timeoutmgr/deadletter/manager.py:work", "execute", "execute"): _PARTS,
+    (
+        "timeoutmgr/endpoint/installation.py:create_queues",
+        "create_queues",
+        "create_queues",
+    ): _QUEUE_BY_QUEUE,
     ("satellites/delayed_store/receiver.py:_put", "put", "put"): _IN_STEP,
     ("satellites/delivery/dispatch.py:__call__", "move", "close"): _REFUSED,
     ("timeoutmgr/deadletter/policies.py:_place_timeout", "dead_letter", "dead_letter"): _NOT_BURIED,
@@ -108,7 +132,9 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_lease_rows", "lease_rows", "lease_rows"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
     ("timeoutmgr/transport/sql/session.py:put", "execute", "execute"): _PARTS,
-    (f"{_STORE}/batch_writes.py:insert_missing", "execute", "execute"): _PARTS,
+    (f"{_STORE}/pauses.py:_pause", "execute", "execute"): _NOTHING,
+    (f"{_STORE}/bulk_runs.py:work", "execute_many", "insert_rows"): _PLAN,
+    ("timeoutmgr/database/upgrade.py:create_missing", "create_table", "execute"): _PARTS,
     (f"{_STORE}/insert.py:_insert_keys", "insert_keys", "insert_keys"): _NOTHING,
     (f"{_STORE}/claim/claimer.py:_may_be_dropped", "flag_free_rows", "flag_free_rows"): _NOTHING,
     (f"{_STORE}/claim/claimer.py:_drop_ended", "flag_free_rows", "forget"): _NOTHING,

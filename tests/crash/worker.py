@@ -12,7 +12,12 @@ from functools import partial
 from typing import Any
 
 from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
-from timeoutmgr.contracts import ChangeResult, SendResult, Transport, TransportSession
+from timeoutmgr.contracts import (
+    ReroutesTimeouts,
+    SendResult,
+    Transport,
+    TransportSession,
+)
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, DeliveryOptions, JournalLevel
 from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 from timeoutmgr.endpoint.handlers import HandlerContext
@@ -133,6 +138,7 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
                 store=DeadLetterStore(given["store"], **given["store_options"]),
                 dead_letter=False,
                 journaled=(given["name"],),
+                sweep_interval=timedelta(milliseconds=100),
             )
         )
     return config
@@ -147,6 +153,7 @@ class Handlers:
         self.endpoint: Endpoint | None = None
         config.add_handler("Flaky", self.flaky)
         config.add_handler("Move", self.move)
+        config.add_handler("CancelLabel", self.cancel_label)
         config.add_handler("Slow", self.slow)
         config.add_handler("Scratch", self.scratch)
         config.add_handler("Reject", self.reject)
@@ -163,12 +170,19 @@ class Handlers:
         context.send(self._target, "Later", body, message_id=later, delay=0.1)
 
     def move(self, body: Any, _context: HandlerContext) -> None:
-        """Reschedule a timeout; retried until it is stored."""
+        """Reroute a timeout to where it goes, and reschedule it; retried until it is stored."""
         assert self.endpoint is not None
-        due = from_micros(body["due"])
-        result = self.endpoint.timeouts.reschedule(body["id"], deliver_at=due)
-        if result is ChangeResult.UNKNOWN:
+        store, found = self.endpoint._parts.features.store, self.endpoint.timeouts.show(body["id"])
+        if found is None:  # stored after this look it would be rescheduled without a reroute
             raise RuntimeError("is not stored yet")
+        if isinstance(store, ReroutesTimeouts) and found[1] is not None:
+            store.reroute([found[1].key], found[1].destination)
+        self.endpoint.timeouts.reschedule(body["id"], deliver_at=from_micros(body["due"]))
+
+    def cancel_label(self, body: Any, _context: HandlerContext) -> None:
+        """Cancel the timeouts of a label, also those that are not stored yet."""
+        assert self.endpoint is not None
+        self.endpoint.timeouts.cancel_where(labels=body)
 
     def slow(self, _body: Any, _context: HandlerContext) -> None:
         """Take longer than a third of the lease, twice."""

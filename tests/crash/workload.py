@@ -7,13 +7,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from amqp import Message as Prepared
+
 from tests.crash.cases import FENCED, RABBITMQ
 from tests.crash.site import Site
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.acknowledgements import acknowledgement
 from timeoutmgr.message import headers
+from timeoutmgr.message.foreign import QueueDeclaration, Route
 from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.labels import label_headers
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import (
     DISPATCHER,
@@ -22,6 +26,7 @@ from timeoutmgr.message.routes import (
     to_delayed_store,
     to_timeout_manager,
 )
+from timeoutmgr.transport.foreign import foreign_from_kombu
 
 _SOON: Final = 300_000
 _HOUR: Final = 3_600_000_000
@@ -50,6 +55,8 @@ class Workload:
     point: str
     target: dict[str, Due] = field(default_factory=dict)
     errors: dict[str, Due] = field(default_factory=dict)
+    beside: dict[str, Due] = field(default_factory=dict)
+    """The messages that must arrive at the broker beside the database."""
     dead: set[str] = field(default_factory=set)
     """Ids of messages that must be in the dead-letter queue."""
     is_cancelled_early: bool = False
@@ -124,12 +131,42 @@ class Workload:
                 *(one for n in range(2) for one in self._conflict(n, soon)),
                 *(self._malformed(n) for n in range(2)),
                 *moves,
+                *(self._foreign(n, soon) for n in range(4)),
+                *self._labelled(now),
                 *(self._own("Flaky", f"flaky{n}", {}) for n in range(2)),
                 *self._of_dead_letters(soon),
                 *self._scratch(),
                 *self._single_orders(),
             ]
         )
+
+    def _foreign(self, n: int, due: Micros) -> Outgoing:
+        """Return a message of another program, with a label, that is due soon."""
+        message_id, queue = self._id("foreign", n), self.site.tasks
+        beside = self.site.pair.destinations
+        kept = {"message_id": message_id, "priority": 3}
+        own = {headers.MESSAGE_ID: message_id, "retries": n, "eta": None}
+        prepared: Any = {"headers": own, "properties": kept, "body": "task"}
+        if "rabbitmq" in (beside, self.site.pair.queue):
+            prepared = Prepared("task", application_headers=own, **kept)
+        route = Route("", queue, (QueueDeclaration(queue),))
+        foreign = foreign_from_kombu(prepared, route)
+        carried = {**foreign.as_headers(), **label_headers({"task": "crash"})}
+        message = self._message("foreign", n, foreign.body, None)
+        message = replace(message, headers={**message.headers, **carried})
+        (self.beside if beside else self.target)[message_id] = Due(message, due)
+        return self._routed(route.destination, message, due)
+
+    def _labelled(self, now: Micros) -> list[Outgoing]:
+        """Return timeouts that are far ahead, and orders to cancel them by their labels."""
+        orders = []
+        for n in range(2):
+            far = self._timeout("labelled", n, now + _HOUR, arrives=None)
+            label = {"cancelled": self._id("label", n)}
+            carried = {**far.message.headers, **label_headers(label)}
+            orders.append(replace(far, message=replace(far.message, headers=carried)))
+            orders.append(self._own("CancelLabel", f"cancel{n}", label))
+        return orders
 
     def _send_delayed(self, now: Micros, soon: Micros) -> None:
         """Send messages for a delayed message store.
@@ -157,6 +194,7 @@ class Workload:
             return []
         return [
             *self._to_dead_letter(soon),
+            *self._expired(),
             *(self._own("Keep", f"keep{n}", {}) for n in range(2)),
             *(self._own("Kept", "twice", {}) for _ in range(3)),
             *(self._acknowledgement(n) for n in range(2)),
@@ -268,6 +306,20 @@ class Workload:
         ]
         self.dead |= {one.id for one in missing} | {one.message.id for one in rejected}
         return [*routed, *marked, *marked]
+
+    def _expired(self) -> list[Outgoing]:
+        """Return messages that end in a queue that nobody reads: two leave dead letters."""
+        if self.site.pair.queue == "rabbitmq":
+            return []
+        queue = f"{self.site.name}-unread"
+        self.site.session.create_queues([queue])
+        messages = [self._message("expired", n, b"1", None) for n in range(4)]
+        asked = [{marks.JOURNAL: "1"}] * 2 + [{}] * 2
+        self.dead |= {one.id for one in messages[:2]}
+        return [
+            Outgoing(queue, replace(one, headers={**one.headers, **more}), time_to_live=n // 2)
+            for n, (one, more) in enumerate(zip(messages, asked, strict=True))
+        ]
 
     def _acknowledgement(self, n: int) -> Outgoing:
         """Return an acknowledgement that comes too late, when the message is not kept any more."""

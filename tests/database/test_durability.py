@@ -110,6 +110,21 @@ def test_an_endpoint_on_such_a_server_is_refused_unless_loss_is_accepted(
         getattr(accepted, step)()
 
 
+@pytest.mark.parametrize("step", ["start", "install"])
+def test_queues_on_such_a_server_are_refused_unless_loss_is_accepted(
+    step: str, careful: Database, careless: Database, unique: str
+) -> None:
+    refused = Endpoint(with_manager(unique, careless, careful))
+    with pytest.raises(CombinationRefused, match="synchronous_commit = off"):
+        getattr(refused, step)()
+    refused.close()
+
+    config = with_manager(unique, careless, careful)
+    config.accept_loss()
+    with closing(Endpoint(config)) as accepted:
+        getattr(accepted, step)()
+
+
 def test_a_store_that_comes_later_is_refused_too(careless: Database, unique: str) -> None:
     persistence = SqlPersistence(careless, prefix=f"{unique}_")
     ready = Readiness(persistence, persistence.timeouts("e", SystemClock()), install=True)

@@ -340,3 +340,30 @@ def test_a_reader_of_a_lock_file_is_not_its_owner(file: Database) -> None:
 def _eventually_dead(locks: SessionLocks, owner: str) -> bool:
     # A server notices the end of a connection a moment after the kernel does.
     return any(locks.dead_owners([owner]) == {owner} for _ in range(2000))
+
+
+UNWRITABLE = """
+import os, sys
+from timeoutmgr.database import Database
+from timeoutmgr.database.session_locks import SessionLocks
+from timeoutmgr.errors import StorageUnavailable
+locks = SessionLocks(Database(sys.argv[1]))
+if os.getuid() == 0:
+    os.setuid(65534)  # to root every folder is writable
+try:
+    locks.acquire("mine")
+except StorageUnavailable as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    url = f"sqlite:///{tmp_path / 'some.db'}"
+
+    said = subprocess.run(
+        [sys.executable, "-c", UNWRITABLE, url], capture_output=True, text=True, check=True
+    ).stdout
+
+    tmp_path.chmod(0o755)
+    assert f"meet in the folder '{tmp_path / 'some.db-owners'}', which cannot be written" in said

@@ -51,9 +51,10 @@ class Scene:
         *,
         delayed: bool = False,
         check_destinations: bool = False,
+        starts: bool = True,
         **feature: Any,
     ) -> Endpoint:
-        """Return a running endpoint; *delayed* with a delayed message store."""
+        """Return an endpoint, running if it *starts*; *delayed* with a delayed message store."""
         config = EndpointConfiguration(name)
         if delayed:
             store = DelayedDeliverySettings(SqlDelayedMessageStore(self.url))
@@ -72,7 +73,10 @@ class Scene:
         for message_type, handler in handlers.items():
             config.add_handler(message_type, handler)
         endpoint = self._stack.enter_context(closing(Endpoint(config)))
-        endpoint.start()
+        if starts:
+            endpoint.start()
+        else:
+            endpoint.install()
         return endpoint
 
     def box(self, node: str, box: NodeQueue, name: str = "") -> StoredCopyQueue:

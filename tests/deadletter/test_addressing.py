@@ -28,6 +28,8 @@ def nodes() -> Mapping[str, str]:
         ("DIRECT=TCP:127.0.0.1\\billing", "billing"),
         (".\\private$\\billing", "billing"),
         ("n1\\billing;retry", "billing;retry"),
+        ("FormatName:DIRECT=OS:.\\billing", "billing"),
+        ("system$;DEADLETTER", "system$;DEADLETTER"),
     ],
 )
 def test_names_of_a_queue_are_that_queue(text: str, queue: str) -> None:
@@ -46,6 +48,9 @@ def test_names_of_a_queue_are_that_queue(text: str, queue: str) -> None:
         ("DIRECT=OS:.\\billing;JOURNAL", NodeQueueAddress("n1", NodeQueue.JOURNAL, "billing")),
         (".\\XactDeadletter$", NodeQueueAddress("n1", NodeQueue.DEADXACT)),
         ("N2\\Journal$", NodeQueueAddress("n2", NodeQueue.JOURNAL)),
+        ("n2\\system$;DEADLETTER", NodeQueueAddress("n2", NodeQueue.DEADLETTER)),
+        (".\\billing\\Journal$", NodeQueueAddress("n1", NodeQueue.JOURNAL, "billing")),
+        (f"FormatName:MACHINE={GUID};DEADXACT", NodeQueueAddress("n2", NodeQueue.DEADXACT)),
     ],
 )
 def test_names_of_a_nodes_own_queues_are_readable(text: str, address: NodeQueueAddress) -> None:
@@ -65,6 +70,8 @@ def test_names_of_a_nodes_own_queues_are_readable(text: str, address: NodeQueueA
         (f"PUBLIC={GUID}", "directory service"),
         ("MULTICAST=224.0.0.1:80", "directory service"),
         (f"DL={GUID}", "directory service"),
+        (f"FormatName:MACHINE={GUID}", "expected ';' and one of JOURNAL"),
+        ("FormatName:billing", "expected PUBLIC="),
     ],
 )
 def test_a_name_without_a_queue_is_refused_with_a_sentence(text: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The rights that docs/dead-letter-queues.md gives to operators are enough, and not too many."""
+"""The rights that the page of dead-letter queues gives to operators are enough, not too many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.store import DeadLetterStore
 
-_PAGE = Path(__file__).parents[2] / "docs" / "dead-letter-queues.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "dead-letter-queues.md"
 
 
 @pytest.fixture(params=["postgres", "mysql"])

@@ -30,7 +30,7 @@ from timeoutmgr.errors import InvalidMessage, InvalidQueueName
 
 GUID = "0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"
 _HOSTS = {
-    "OS": [".", "host", "sales01", "SALES-01.example.com", "a_b", "127.0.0.1", "x" * 200],
+    "OS": [".", "host", "sales01", "SALES-01.example.com", "a_b", "127.0.0.1", "x" * 256],
     "TCP": ["10.0.0.1", "255.255.255.255", "::1", "fe80::1", "2001:db8::8:800:200c:417a"],
     "IPX": ["00000012:00a0f7370a32"],
 }
@@ -73,7 +73,13 @@ _CANONICAL = [
     f"DL={GUID}",
     f"DL={GUID}@example.com",
     f"CONNECTOR={GUID}",
+    f"CONNECTOR={GUID};XACTONLY",
+    f"CONNECTOR={GUID};XACTONLY,PUBLIC={GUID}",
+    f"DL={GUID}@{'d' * 256}",
+    "MULTICAST=224.0.0.0:0",
     "MULTICAST=224.0.0.0:1",
+    "MULTICAST=229.0.0.1:9",
+    "MULTICAST=230.10.99.100:10000",
     "MULTICAST=239.255.255.255:65535",
     f"PUBLIC={GUID},DIRECT=OS:.\\q,DL={GUID},MULTICAST=234.1.1.1:8001",
     "DIRECT=OS:.\\a,DIRECT=OS:.\\b;retry",
@@ -87,7 +93,10 @@ _READ_ALIKE = [
     ("DIRECT=HTTPS://h\\MSMQ\\q", "DIRECT=HTTPS://h/MSMQ/q"),
     ("DIRECT=TCP:FE80:0:0:0:0:0:0:1\\q", "DIRECT=TCP:fe80::1\\q"),
     ("DIRECT=IPX:0000001F:00A0F7370A32\\q", "DIRECT=IPX:0000001f:00a0f7370a32\\q"),
-    ("MULTICAST=224.1.1.1:080", "MULTICAST=224.1.1.1:80"),
+    (f"connector={GUID.upper()};xactonly", f"CONNECTOR={GUID};XACTONLY"),
+    ("FormatName:DIRECT=OS:h\\q", "DIRECT=OS:h\\q"),
+    ("FORMATNAME:direct=os:h\\q,DIRECT=OS:i\\q", "DIRECT=OS:h\\q,DIRECT=OS:i\\q"),
+    (f"formatname:MACHINE={GUID};DEADXACT", f"MACHINE={GUID};DEADXACT"),
     ("DIRECT=OS:h\\system$;deadletter", "DIRECT=OS:h\\SYSTEM$;DEADLETTER"),
 ]
 _WRONG = [
@@ -103,6 +112,9 @@ _WRONG = [
     ("DIRECT=OS:", 10),
     ("DIRECT=OS:\\q", 10),
     ("DIRECT=OS:ho st\\q", 12),
+    ("DIRECT=OS:" + "x" * 257 + "\\q", 266),
+    ("DIRECT=HTTP://" + "x" * 257 + "/MSMQ/q", 270),
+    (f"DL={GUID}@" + "x" * 257, 296),
     ("DIRECT=OS:h", 11),
     ("DIRECT=OS:h/q", 11),
     ("DIRECT=OS:h\\", 12),
@@ -172,6 +184,8 @@ _WRONG = [
     (f"DL={GUID}@", 40),
     (f"DL={GUID};JOURNAL", 39),
     (f"CONNECTOR={GUID};XACT", 46),
+    (f"CONNECTOR={GUID};XACTONLYX", 46),
+    (f"CONNECTOR={GUID};XACTONLY;JOURNAL", 55),
     ("CONNECTOR=q", 10),
     ("MULTICAST=", 10),
     ("MULTICAST=223.255.255.255:1", 10),
@@ -180,9 +194,17 @@ _WRONG = [
     ("MULTICAST=ff02::1:1", 10),
     ("MULTICAST=224.0.0.1", 19),
     ("MULTICAST=224.0.0.1:", 20),
-    ("MULTICAST=224.0.0.1:0", 20),
+    ("MULTICAST=224.0.0.1:080", 21),
+    ("MULTICAST=224.0.0.1:00", 21),
+    ("MULTICAST=224.0.0.1:65536", 20),
     ("MULTICAST=224.0.0.1:99999", 20),
     ("MULTICAST=224.0.0.1:80x", 22),
+    ("FormatName:", 11),
+    ("FormatName:q", 11),
+    ("FormatName: DIRECT=OS:h\\q", 11),
+    ("FormatName:FormatName:DIRECT=OS:h\\q", 11),
+    (f"FormatName:MACHINE={GUID}", 55),
+    ("DIRECT=OS:h\\q,FormatName:DIRECT=OS:h\\q", 14),
     ("DIRECT=OS:.\\a,", 14),
     (",DIRECT=OS:.\\a", 0),
     ("DIRECT=OS:.\\a,,DIRECT=OS:.\\b", 14),
@@ -259,7 +281,7 @@ _reserved = ("JOURNAL", "DEADLETTER", "DEADXACT", "SYSTEM$", "PRIVATE$", "JOURNA
 _not_queues = (*_reserved, "DEADLETTER$", "XACTDEADLETTER$")
 _names = st.text(_signs, min_size=1, max_size=124).filter(lambda t: t.upper() not in _not_queues)
 _parts = st.text(_signs, min_size=1, max_size=32).filter(lambda t: t.upper() not in _not_queues)
-_hosts = st.from_regex(r"[A-Za-z0-9._-]{1,60}", fullmatch=True)
+_hosts = st.from_regex(r"[A-Za-z0-9._-]{1,256}", fullmatch=True)
 _kinds = st.sampled_from(SystemQueue)
 _addresses = st.one_of(
     st.tuples(st.just(Protocol.OS), _hosts),
@@ -289,11 +311,11 @@ _elements: st.SearchStrategy[Element] = st.one_of(
     st.builds(PrivateName, _guids, st.integers(0, 2**32 - 1), st.booleans()),
     st.builds(MachineName, _guids, _kinds),
     st.builds(DistributionListName, _guids, st.none() | _hosts),
-    st.builds(ConnectorName, _guids),
+    st.builds(ConnectorName, _guids, st.booleans()),
     st.builds(
         MulticastName,
         st.ip_addresses(v=4, network="224.0.0.0/4").map(str),
-        st.integers(1, 65535),
+        st.integers(0, 65535),
     ),
 )
 _all: st.SearchStrategy[FormatName] = _elements | st.builds(
@@ -307,6 +329,18 @@ _all: st.SearchStrategy[FormatName] = _elements | st.builds(
 def test_parsing_a_printed_name_gives_the_same_name(name: FormatName) -> None:
     assert parse_format_name(str(name)) == name
     assert is_format_name(str(name))
+
+
+@given(_all, st.sampled_from(["FormatName:", "FORMATNAME:", "formatname:"]))
+def test_a_prefix_changes_no_name(name: FormatName, prefix: str) -> None:
+    assert parse_format_name(f"{prefix}{name}") == name
+    assert is_format_name(f"{prefix}{name}")
+
+
+@pytest.mark.behaviour(104)
+@given(st.text())
+def test_a_text_with_the_prefix_is_never_the_name_of_a_plain_queue(text: str) -> None:
+    assert is_format_name(f"FormatName:{text}")
 
 
 @given(_all, st.data())
@@ -345,6 +379,11 @@ def test_any_text_is_a_name_or_an_error_that_points_into_it(text: str) -> None:
         ("sales01\\Deadletter$", "DIRECT=OS:sales01\\SYSTEM$;DEADLETTER"),
         ("sales01\\XactDeadletter$", "DIRECT=OS:sales01\\SYSTEM$;DEADXACT"),
         ("sales01\\Journal$", "DIRECT=OS:sales01\\SYSTEM$;JOURNAL"),
+        ("sales01\\system$;DEADLETTER", "DIRECT=OS:sales01\\SYSTEM$;DEADLETTER"),
+        (".\\SYSTEM$;deadxact", "DIRECT=OS:.\\SYSTEM$;DEADXACT"),
+        ("sales01\\system$;Journal", "DIRECT=OS:sales01\\SYSTEM$;JOURNAL"),
+        ("sales01\\billing\\Journal$", "DIRECT=OS:sales01\\billing;JOURNAL"),
+        (".\\private$\\billing\\journal$", "DIRECT=OS:.\\PRIVATE$\\billing;JOURNAL"),
     ],
 )
 def test_path_names_are_read_as_names_of_the_same_queue(text: str, printed: str) -> None:
@@ -353,7 +392,21 @@ def test_path_names_are_read_as_names_of_the_same_queue(text: str, printed: str)
 
 @pytest.mark.parametrize(
     ("text", "at"),
-    [("", 0), ("billing", 7), ("a\\", 2), ("a\\b\\c", 3), ("a\\Deadletter$;JOURNAL", 13)],
+    [
+        ("", 0),
+        ("billing", 7),
+        ("a\\", 2),
+        ("a\\b\\c", 3),
+        ("a\\Deadletter$;JOURNAL", 13),
+        ("a\\system$", 2),
+        ("a\\system$;", 10),
+        ("a\\system$;q", 10),
+        ("a\\system$;DEADLETTER\\Journal$", 20),
+        ("a\\b\\Journal$s", 12),
+        ("a\\b;JOURNAL\\Journal$", 11),
+        ("a\\b\\Deadletter$", 3),
+        ("x" * 257 + "\\q", 256),
+    ],
 )
 def test_a_wrong_path_name_is_pointed_at_too(text: str, at: int) -> None:
     with pytest.raises(InvalidQueueName) as caught:

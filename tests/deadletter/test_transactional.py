@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -13,13 +14,14 @@ from tests.support.makers import a_received
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import SettleStoredCopies
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
-from timeoutmgr.deadletter.manager import SWEEP, QueueManager
+from timeoutmgr.deadletter.manager import REMEMBERED, SWEEP, FirstAttempt, QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement, StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import CORRELATION_ID
 from timeoutmgr.message.message import Message, Received
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.testing.conformance.samples import race
 from timeoutmgr.transport.work import Work
 
 DAY = 86_400_000_000
@@ -173,6 +175,39 @@ def test_a_dead_letter_sent_again_awaits_its_acknowledgement_again(nodes: Nodes)
     assert everywhere(manager) == [[], ["m1"], []]
 
 
+def test_the_first_attempt_stays_the_first_until_it_is_forgotten(nodes: Nodes) -> None:
+    manager, other = nodes.manager("a"), nodes.manager("b")
+    first = FirstAttempt(key=("m1", "billing"), due=START, at=START + 5, reach_queue=DAY)
+
+    manager.note_attempts([first, replace(first, key=("m2", "billing"))])
+    manager.note_attempts([replace(first, at=START + 9)])
+
+    assert manager.first_attempt(first.key, START) == START + 5
+    assert manager.first_attempt(first.key, START + 1) is None
+    assert other.first_attempt(first.key, START) is None
+    manager.note_attempts([replace(first, due=START + 1, at=START + 9)])
+    assert manager.first_attempt(first.key, START + 1) == START + 9
+    assert manager.first_attempt(first.key, START) is None
+    over = START + 9 + DAY + REMEMBERED
+    other.forget_attempts(over)
+    manager.forget_attempts(over - 1)
+    assert manager.first_attempt(first.key, START + 1) == START + 9
+    manager.forget_attempts(over)
+    assert manager.first_attempt(first.key, START + 1) is None
+
+
+def test_concurrent_first_attempts_of_one_message_are_one(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    noted = [
+        FirstAttempt(key=("m1", "billing"), due=START, at=START + n, reach_queue=DAY)
+        for n in range(4)
+    ]
+
+    race(*(partial(manager.note_attempts, [one]) for one in noted))
+
+    assert manager.first_attempt(("m1", "billing"), START) in {one.at for one in noted}
+
+
 def test_an_application_has_its_own_queue_for_its_transactional_messages(nodes: Nodes) -> None:
     manager = nodes.manager()
     own = StoredCopyQueue(manager, NodeQueue.DEADXACT, "sales.dead")
@@ -288,13 +323,14 @@ def test_a_copy_that_is_sent_again_forgets_the_acknowledgement(nodes: Nodes) -> 
     assert again.channel is None
 
 
-def test_acknowledgements_that_leave_no_row_are_logged_with_their_channel_once_a_minute(
+def test_acknowledgements_that_leave_no_row_are_counted_and_logged_once_a_minute(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     manager = nodes.manager()
     manager.keep([sent()], START + DAY, None)
-    step = SettleStoredCopies(manager=manager, telemetry=Counters(), joins=False)
+    counted = Counters()
+    step = SettleStoredCopies(manager=manager, telemetry=counted, joins=False)
     arrived = [acknowledging(MessageClass.ACK_RECEIVE, f"a{n}") for n in range(1, 4)]
 
     step(arrived[:2], cast(Work, None))
@@ -307,3 +343,4 @@ def test_acknowledgements_that_leave_no_row_are_logged_with_their_channel_once_a
         "satellite received 2 acknowledgements without a copy; the newest by "
         "queue 'sales.Acknowledgements', message 'a3'",
     ]
+    assert counted.snapshot() == {"final_acknowledgements": 1, "acknowledged_unknown": 2}

@@ -98,6 +98,19 @@ def test_delayed_retries_that_nothing_can_delay_are_refused_when_asked_for() -> 
 
 
 @pytest.mark.behaviour(129)
+def test_delayed_retries_without_transactions_are_refused_when_asked_for() -> None:
+    config = a_config(manager=True)
+    config.transaction_mode = TransactionMode.NONE
+    config.recoverability = RecoverabilitySettings(delayed=2)
+
+    with pytest.raises(ConfigurationError, match=r"2 delayed retries .* in transaction_mode none"):
+        assemble(config.settings())
+
+    config.recoverability = RecoverabilitySettings(delayed=0)
+    assert assemble(config.settings()).mode is TransactionMode.NONE
+
+
+@pytest.mark.behaviour(129)
 def test_default_retries_are_immediate_only_if_nothing_can_delay() -> None:
     [satellite] = assemble(a_config().settings()).satellites
 

@@ -67,7 +67,7 @@ def test_messages_are_sent_and_handled(sqlite_url: str) -> None:
             count = await endpoint.send_many(ToSend("sales", "Ping", n) for n in range(3))
             assert count == 3
             assert {first.message_id, second.message_id} <= set(await came(inbox, 5))
-            assert endpoint.snapshot()["handled"] == 5
+        assert endpoint.snapshot()["handled"] == 5  # counted behind the commit
 
     run(main)
 
@@ -94,7 +94,8 @@ def test_timeouts_are_listed_changed_and_cancelled(sqlite_url: str) -> None:
         assert await timeouts.waiting() is not None
         assert await timeouts.now() > 0
         assert await timeouts.history(ids[0])
-        assert await timeouts.cancel_saga("none") == 0
+        assert await timeouts.cancel_saga("none") == []
+        assert (await timeouts.reroute("sales", dry_run=True)).left == []
         await endpoint.close()
 
     run(main)
@@ -275,6 +276,32 @@ def test_it_runs_until_a_signal_asks_it_to_end(sqlite_url: str) -> None:
             await endpoint.send_local("Ping", {})
 
     run(main)
+
+
+def test_a_loop_starts_one_thread_and_never_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starters: list[str] = []
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        if thread.name.startswith("timeoutmgr-call"):
+            starters.append(threading.current_thread().name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
+
+    async def main() -> None:
+        threads = CallThreads("sales", 4)
+        together = threading.Barrier(4)
+        await threads.run(lambda: None)
+        await asyncio.gather(*(threads.run(lambda: together.wait(PATIENCE)) for _ in range(4)))
+        threads.close()
+
+    run(main)
+
+    assert starters[0] == threading.current_thread().name
+    assert [name.startswith("timeoutmgr-call") for name in starters[1:]] == [True] * 3
 
 
 def test_a_failure_that_no_task_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from timeoutmgr.endpoint.configuration import (
     persistence_from_url,
     transport_from_url,
 )
-from timeoutmgr.errors import ConfigurationError, UnknownPart
+from timeoutmgr.errors import ConfigurationError, UnknownPart, UnknownSetting
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -282,3 +283,63 @@ def test_a_batch_of_a_handler_is_one_message_or_left_out() -> None:
 
     with pytest.raises(ConfigurationError, match="batch of a handler is 1"):
         config.add_handler("X", lambda _body, _context: None, batch=2)  # type: ignore[call-overload]  # the mistake
+
+
+def test_a_setting_of_a_file_that_code_gives_in_an_object_is_refused_with_that_object() -> None:
+    config = EndpointConfiguration("sales")
+
+    with pytest.raises(
+        UnknownSetting, match=r"did you mean 'settings=SqlSettings\(clock=\.\.\.\)'"
+    ):
+        config.use_persistence("sqlite:///timeoutmgr.db", clock="host")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("concurency", 3, "did you mean 'concurrency'"),
+        ("middleware", ["x"], "did you mean 'add_middleware'"),
+        ("use_transport", "amqp://", "use_transport is called"),
+        ("name", "other", "keeps its name"),
+        ("concurrency", "4", "concurrency takes int, got '4' of type str"),
+        ("concurrency", True, "concurrency takes int, got True of type bool"),
+        ("check_destinations", "false", "check_destinations takes bool"),
+        ("limits", None, "limits takes Limits"),
+        ("recoverability", {"immediate": 2}, "takes RecoverabilitySettings or None"),
+        ("shutdown_timeout", 5, r"timedelta\(seconds=5\), got 5 of type int"),
+    ],
+)
+def test_a_misspelt_setting_and_a_wrong_type_are_refused_where_they_are_written(
+    name: str, value: object, text: str
+) -> None:
+    config = EndpointConfiguration("sales")
+
+    with pytest.raises(ConfigurationError, match=text):
+        setattr(config, name, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TimeoutManager(poll_interval=cast("Any", 5)), "TimeoutManager.poll_interval"),
+        (lambda: RecoverabilitySettings(immediate=cast("Any", "2")), "immediate takes int"),
+        (lambda: Limits(max_delay=cast("Any", 5)), "Limits.max_delay takes a timedelta"),
+    ],
+)
+def test_settings_of_a_wrong_type_name_the_field(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        make()
+
+
+def test_a_decorator_without_its_message_type_is_refused() -> None:
+    config = EndpointConfiguration("sales")
+
+    with pytest.raises(ConfigurationError, match="handler is called with a message type"):
+
+        @cast("Callable[[object], Callable[..., None]]", config.handler)
+        def remind(message: object, context: object) -> None: ...
+
+
+def test_a_feature_is_no_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"such as TimeoutManager\(\)"):
+        EndpointConfiguration("sales").enable_feature(cast("Any", "timeout-manager"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -189,6 +190,23 @@ def test_an_endpoint_runs_until_a_signal_or_a_stop(
     assert stopped.in_vain >= 3
     assert stage.journal == ["start first", "start second", "stop first", "stop second"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_running_endpoint_spares_the_garbage_collector_the_objects_of_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, seen = Stage(), list[int]()
+
+    def end() -> None:
+        seen.append(gc.get_freeze_count())
+        stage.endpoint.stop()
+
+    monkeypatch.setattr(stage.endpoint, "_stopped", Patience(3, end))
+
+    stage.endpoint.run()
+
+    assert seen[0] > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def closed() -> Endpoint:

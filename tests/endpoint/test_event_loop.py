@@ -6,6 +6,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -158,6 +160,129 @@ def test_coroutines_that_run_at_the_end_of_the_loop_were_stopped_and_did_not_fai
     coroutines.stop()
 
     assert isinstance(outcomes.next(), HandlerStopped)
+
+
+def test_each_coroutine_has_the_context_variables_of_the_thread_that_began_it(
+    coroutines: HandlerCoroutines,
+) -> None:
+    """One wake of the loop creates the coroutines of several threads."""
+    tenant: ContextVar[str] = ContextVar("tenant")
+    seen: list[tuple[str, str]] = []
+    outcomes, blocked = Outcomes(coroutines), threading.Event()
+
+    def begin(name: str) -> None:
+        async def note() -> None:
+            seen.append((name, tenant.get()))
+            tenant.set("left behind")
+
+        tenant.set(name)
+        outcomes.begin(note)
+
+    coroutines.loop.call_soon_threadsafe(blocked.wait, PATIENCE)
+    for name in ("acme", "beta"):
+        thread = threading.Thread(target=begin, args=(name,))
+        thread.start()
+        thread.join()
+    blocked.set()
+
+    assert (outcomes.next(), outcomes.next()) == (None, None)
+    assert seen == [("acme", "acme"), ("beta", "beta")]
+
+
+def test_a_start_right_after_a_stop_runs_coroutines_while_others_use_the_loop(
+    coroutines: HandlerCoroutines,
+) -> None:
+    again, blocked = HandlerCoroutines(), threading.Event()
+    again.start()
+    coroutines.loop.call_soon_threadsafe(blocked.wait, PATIENCE)
+    again.stop()
+    again.start()
+    outcomes = Outcomes(again)
+    outcomes.begin(nothing)
+    blocked.set()
+
+    assert outcomes.next() is None
+    again.stop()
+
+
+def test_a_coroutine_that_ignores_its_cancellation_does_not_keep_the_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("timeoutmgr.endpoint.coroutines.GRACE", 0.0)
+    coroutines, released = HandlerCoroutines(), threading.Event()
+    coroutines.start()
+    outcomes = Outcomes(coroutines)
+
+    async def ignore() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+
+    outcomes.begin(ignore)
+    coroutines.stop_within(0)
+
+    assert isinstance(outcomes.next(), HandlerStopped)
+    released.set()
+    coroutines.stop()
+    assert len(outcomes.errors) == 1, "it ends once"
+    assert "ignores its cancellation" in caplog.text
+
+
+BEGUN = threading.Event()
+
+
+async def close_badly() -> None:
+    BEGUN.set()
+    try:
+        await forever()
+    finally:
+        raise ConnectionError("the client is closed")
+
+
+async def fail_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(close_badly())
+
+
+async def return_at_once() -> None:
+    with suppress(asyncio.CancelledError):
+        await forever()
+
+
+@pytest.mark.parametrize("begin", [close_badly, fail_in_a_group])
+def test_an_error_of_a_coroutine_while_it_is_cancelled_is_no_failure_of_its_message(
+    coroutines: HandlerCoroutines, begin: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    BEGUN.clear()
+    outcomes = Outcomes(coroutines)
+    cancel = outcomes.begin(begin)
+    assert BEGUN.wait(PATIENCE)
+    cancel()
+
+    error = outcomes.next()
+
+    assert isinstance(error, HandlerStopped)
+    assert error.__cause__ is not None
+
+
+def test_a_coroutine_that_is_cancelled_and_returns_has_handled_its_message(
+    coroutines: HandlerCoroutines,
+) -> None:
+    outcomes = Outcomes(coroutines)
+    cancel = outcomes.begin(return_at_once)
+    outcomes.of(nothing)
+    cancel()
+
+    assert outcomes.next() is None
+
+
+def test_a_thread_that_outlives_the_stop_begins_no_coroutine() -> None:
+    coroutines = HandlerCoroutines()
+    coroutines.start()
+    coroutines.stop()
+
+    with pytest.raises(HandlerStopped):
+        coroutines.begin(nothing, lambda _error: None)
 
 
 def test_plain_handlers_start_no_loop(sqlite_url: str) -> None:

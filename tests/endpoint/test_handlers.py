@@ -12,6 +12,7 @@ from tests.support.makers import SECOND, a_composer, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import (
+    AGAIN,
     ANY,
     Handler,
     HandlerContext,
@@ -400,14 +401,43 @@ def test_messages_that_are_handled_alone_split_a_batch_in_its_order() -> None:
     assert parts == [["A", "A"], ["B"], ["A", "A"], ["B"]]
 
 
-def test_a_message_that_was_delivered_before_is_settled_alone() -> None:
-    """It may have killed its process, and its neighbours' commit with it."""
+def test_messages_that_were_delivered_before_are_settled_by_few_and_then_alone() -> None:
+    """One of them may have killed its process, and its neighbours' commit with it."""
     step = Harness(A=[lambda _body, _context: None]).step
+    counts = [0, 0, *[1] * (AGAIN + 1), 2, 2, 0]
     batch = [
         replace(a_received(a_message(str(number), enclosed_message_types="A")), delivery_count=n)
-        for number, n in enumerate([0, 0, 1, 2, 0])
+        for number, n in enumerate(counts)
     ]
 
-    parts = [[received.message.id for received in part] for part in step.split(batch)]
+    parts = [len(part) for part in step.split(batch)]
 
-    assert parts == [["0", "1"], ["2"], ["3"], ["4"]]
+    assert parts == [2, AGAIN, 1, 1, 1, 1]
+
+
+@pytest.mark.behaviour(78)
+def test_a_critical_error_of_a_handler_reaches_the_hooks_and_the_handler_goes_on() -> None:
+    raised: list[tuple[str, BaseException]] = []
+    cause = RuntimeError("the printer burns")
+
+    def handle(_body: object, context: HandlerContext) -> None:
+        context.raise_critical_error("Printing is impossible", cause)
+        context.raise_critical_error("and more")
+        context.send("billing", "Bill", 1)
+
+    harness = Harness(Bill=[handle])
+    harness.step = replace(
+        harness.step, raise_critical=lambda error, exception: raised.append((error, exception))
+    )
+    harness.handle(bill())
+
+    assert raised[0] == ("Printing is impossible", cause)
+    assert (raised[1][0], str(raised[1][1])) == ("and more", "and more")
+    assert len(harness.transport.ids("billing")) == 1
+
+
+def test_a_critical_error_without_a_sentence_is_refused() -> None:
+    harness = Harness(Bill=[lambda _, context: context.raise_critical_error("")])
+
+    with pytest.raises(InvalidMessage, match="needs a sentence"):
+        harness.handle(bill())

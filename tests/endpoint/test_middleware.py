@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import re
-from collections.abc import Callable, Iterator
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +30,7 @@ from timeoutmgr import (
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
-from timeoutmgr.endpoint.middleware import CallNext
+from timeoutmgr.endpoint.middleware import AsyncCallNext, CallNext, await_through
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,
@@ -168,15 +170,21 @@ def test_a_middleware_that_returns_something_to_run_is_refused() -> None:
         Harness(lazy).handle()
 
 
-async def coroutine(_context: HandlerContext, _call_next: CallNext) -> None:
+async def generator(_context: HandlerContext, _call_next: CallNext) -> AsyncIterator[None]:
     """Run nothing when it is called."""
+    yield
+
+
+async def coroutine(_message: ToSend) -> ToSend:
+    """Run nothing when it is called."""
+    return _message
 
 
 def lonely(_context: HandlerContext) -> None:
     """Take no call_next."""
 
 
-@pytest.mark.parametrize("wrong", [coroutine, lonely, "shop.ops:tenant"])
+@pytest.mark.parametrize("wrong", [generator, lonely, "shop.ops:tenant"])
 def test_a_middleware_that_a_call_would_not_run_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="a middleware"):
         EndpointConfiguration("sales").add_middleware(wrong)
@@ -275,35 +283,157 @@ def test_a_send_middleware_that_returns_no_message_is_refused(
     endpoint.close()
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto-middleware.md"
+async def remind(_body: object, _context: AsyncHandlerContext) -> None:
+    """Remind on the loop."""
 
 
-def test_the_program_of_the_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def awaiting(_context: AsyncHandlerContext, call_next: AsyncCallNext) -> None:
+    await call_next()
+
+
+def calling(_context: HandlerContext, call_next: CallNext) -> None:
+    call_next()
+
+
+@pytest.mark.parametrize(
+    ("middleware", "at_once"), [([], True), ([calling], False), ([awaiting, awaiting], True)]
+)
+def test_plain_middleware_waits_for_coroutine_handlers_and_awaited_middleware_does_not(
+    middleware: list[Any], at_once: bool
 ) -> None:
-    monkeypatch.setenv("TIMEOUTMGR_DATA", str(tmp_path / "sales.db"))
-    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    found: dict[str, Any] = {"__name__": "__main__"}
+    config = EndpointConfiguration("sales")
+    config.transaction_mode = "receive_only"
+    config.add_handler("Remind", remind)
+    for each in middleware:
+        config.add_middleware(each)
+    [handlers] = assemble(config.settings()).satellites
 
-    exec(compile(program, str(PAGE), "exec", dont_inherit=True), found)
-
-    assert capsys.readouterr().out == "acme: A7 is overdue\n"
+    assert (handlers.consumption.concurrent is not None) is at_once
 
 
-def test_coroutine_handlers_run_at_once_only_without_middleware() -> None:
-    """A plain function around a coroutine has to wait for it."""
+def plain(_body: object, _context: HandlerContext) -> None:
+    """Remind in a thread."""
 
-    async def remind(_body: object, _context: AsyncHandlerContext) -> None:
+
+@pytest.mark.parametrize(
+    ("handlers", "middleware"), [([plain], [awaiting]), ([remind], [awaiting, calling])]
+)
+def test_awaited_middleware_beside_plain_functions_is_refused(
+    handlers: list[Any], middleware: list[Any]
+) -> None:
+    config = EndpointConfiguration("sales")
+    for number, each in enumerate(handlers):
+        config.add_handler(f"Remind{number}", each)
+    for each in middleware:
+        config.add_middleware(each)
+
+    with pytest.raises(ConfigurationError, match="beside coroutine functions alone"):
+        config.settings()
+
+
+@dataclass(frozen=True)
+class Named:
+    message_id: str = "m1"
+
+
+def awaited(*middleware: Any) -> list[str]:
+    """Await *middleware* around a handler; return what was noted."""
+
+    async def handle() -> None:
+        await asyncio.sleep(0)
+        NOTED.append("handled")
+
+    NOTED.clear()
+    asyncio.run(await_through(middleware, Named(), handle))
+    return NOTED
+
+
+NOTED: list[str] = []
+
+
+def test_the_first_added_awaited_middleware_is_the_outermost() -> None:
+    def around(name: str) -> Any:
+        async def middleware(_context: Named, call_next: AsyncCallNext) -> None:
+            NOTED.append(name)
+            await call_next()
+            NOTED.append(f"after {name}")
+
+        return middleware
+
+    noted = awaited(around("outer"), around("inner"))
+
+    assert noted == ["outer", "inner", "handled", "after inner", "after outer"]
+
+
+async def awaiting_twice(_context: Named, call_next: AsyncCallNext) -> None:
+    await call_next()
+    await call_next()
+
+
+async def forgetting(_context: Named, call_next: AsyncCallNext) -> None:
+    call_next()  # type: ignore[unused-coroutine]  # the mistake
+
+
+async def not_waiting(_context: Named, call_next: AsyncCallNext) -> None:
+    task = asyncio.create_task(call_next())
+    await asyncio.sleep(0)
+    NOTED.append(f"{task.done()}")
+
+
+@pytest.mark.parametrize(
+    ("middleware", "error", "noted"),
+    [
+        (awaiting_twice, "called call_next twice", ["handled"]),
+        (forgetting, "did not await its call_next", []),
+        (not_waiting, "did not await its call_next", ["False", "handled"]),
+    ],
+)
+def test_a_middleware_that_does_not_await_its_call_next_once_fails_its_message(
+    middleware: Any, error: str, noted: list[str]
+) -> None:
+    with pytest.raises(HandlerFailed, match=error):
+        awaited(middleware)
+    assert noted == NOTED
+
+
+def test_an_awaited_middleware_may_skip_the_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    async def skip(_context: Named, _call_next: AsyncCallNext) -> None:
         pass
 
-    at_once = []
-    for middleware in ([], [lambda _context, call_next: call_next()]):
-        config = EndpointConfiguration("sales")
-        config.transaction_mode = "receive_only"
-        config.add_handler("Remind", remind)
-        for each in middleware:
-            config.add_middleware(each)
-        [handlers] = assemble(config.settings()).satellites
-        at_once.append(handlers.consumption.concurrent is not None)
+    with caplog.at_level(logging.DEBUG, "timeoutmgr.endpoint.middleware"):
+        assert awaited(skip) == []
+    [record] = caplog.records
+    assert vars(record)["event"] == "handlers_skipped"
 
-    assert at_once == [True, False]
+
+@pytest.mark.parametrize("mode", ["receive_only", "transaction_scope"])
+def test_awaited_middleware_is_around_all_handlers_of_each_message(
+    sqlite_url: str, mode: Any
+) -> None:
+    """Two messages run at once without a transaction, one after the other within."""
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.transaction_mode = mode
+    tenant: ContextVar[str] = ContextVar("tenant")
+    inbox: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    async def with_tenant(context: AsyncHandlerContext, call_next: AsyncCallNext) -> None:
+        tenant.set(context.headers["tenant"])
+        await call_next()
+        inbox.put(("left", tenant.get()))
+
+    async def note(_body: object, context: AsyncHandlerContext) -> None:
+        await asyncio.sleep(0)
+        inbox.put((context.message_type, tenant.get()))
+
+    config.add_middleware(with_tenant)
+    config.add_handler("Note", note)
+    config.add_handler("Note", note)
+    with Endpoint(config) as endpoint:
+        for name in ("acme", "beta"):
+            endpoint.send_local("Note", {}, headers={"tenant": name})
+        noted = [inbox.get(timeout=30) for _ in range(6)]
+
+    for name in ("acme", "beta"):
+        mine = [what for what, whose in noted if whose == name]
+        assert mine == ["Note", "Note", "left"]

@@ -3,12 +3,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from queue import SimpleQueue
 
 import pytest
 
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
-from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
+from timeoutmgr import AsyncHandlerContext, CriticalErrorContext, Endpoint, EndpointConfiguration
+from timeoutmgr.endpoint.runner import Runner
 from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.message import Received
@@ -106,3 +108,52 @@ def test_an_error_that_ends_a_thread_does_not_end_the_watch(stage: Stage) -> Non
 
     assert left.wait(SOON)
     stage.wait_for_cycles(5)
+
+
+@pytest.mark.behaviour(78)
+def test_a_critical_error_of_a_coroutine_handler_reaches_the_hooks() -> None:
+    reported: SimpleQueue[CriticalErrorContext] = SimpleQueue()
+    config = EndpointConfiguration("sales")
+    config.use_transport("memory://", accept_loss=True)
+    config.install = True
+    config.define_critical_error_action(reported.put)
+
+    @config.handler("Print")
+    async def handle(_body: object, context: AsyncHandlerContext) -> None:
+        context.raise_critical_error("Printing is impossible")
+
+    with closing(Endpoint(config)) as endpoint:
+        endpoint.start()
+        endpoint.send_local("Print", 1)
+
+        error = reported.get(timeout=6 * SOON)
+        assert error.error == "Printing is impossible"
+        assert endpoint.critical_error == (error.error, error.exception)
+
+
+class Lingering(threading.Thread):
+    """A thread that does not end; to wait for it moves the clock *now*."""
+
+    def __init__(self, now: list[float]) -> None:
+        super().__init__(name="lingering")
+        self._now = now
+
+    def join(self, timeout: float | None = None) -> None:
+        assert timeout is not None
+        self._now[0] += timeout
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_a_stop_waits_once_for_all_threads_that_do_not_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("timeoutmgr.endpoint.runner.time.monotonic", lambda: now[0])
+    runner = Runner(stage.endpoint._parts, lambda: None)
+    runner._threads.extend(Lingering(now) for _ in range(4))
+
+    runner.stop()
+
+    assert now[0] == 60.0

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,9 +10,13 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
 from timeoutmgr import CancelResult, ChangeResult, TimeoutState
+from timeoutmgr.contracts import Count, TimeoutStore
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
 from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message.labels import NO_LABELS, Labels, label_headers
+from timeoutmgr.message.message import with_headers
+from timeoutmgr.message.validation import Limits, check_destination
 
 
 class Book:
@@ -23,8 +28,16 @@ class Book:
         self.woken: list[int] = []
         self.timeouts = Timeouts(self.store, self.woken.append)
 
-    def put(self, message_id: str = "m1", due: int = START + 60 * SECOND, **more: Any) -> str:
+    def put(
+        self,
+        message_id: str = "m1",
+        due: int = START + 60 * SECOND,
+        labels: Labels = NO_LABELS,
+        **more: Any,
+    ) -> str:
         timeout = a_timeout(message_id, due, **more)
+        given = {**timeout.message.headers, **label_headers(labels)}
+        timeout = replace(timeout, message=with_headers(timeout.message, given))
         self.store.store_many([timeout])
         return timeout.id
 
@@ -67,6 +80,43 @@ def test_a_cancel_of_a_timeout_never_stored_is_unknown(book: Book) -> None:
     assert book.timeouts.cancel("nobody") is CancelResult.WILL_BE_CANCELLED
 
 
+@pytest.mark.parametrize(
+    "message_id", ["m1", "6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c"], ids=["text", "like a timeout's"]
+)
+def test_a_timeout_is_also_named_by_the_id_of_its_message(book: Book, message_id: str) -> None:
+    one = book.put(message_id)
+
+    later = from_micros(START + 90 * SECOND)
+    assert book.timeouts.reschedule(message_id, deliver_at=later) is ChangeResult.CHANGED
+    found = book.timeouts.show(message_id)
+    assert found is not None
+    assert found[1] is not None
+    assert (found[1].id, found[1].due) == (one, START + 90 * SECOND)
+    assert book.timeouts.cancel(message_id) is CancelResult.CANCELLED
+    assert book.timeouts.show(one) == (TimeoutState.CANCELLED, None)
+    assert book.timeouts.history(message_id) == book.timeouts.history(one)
+
+
+@pytest.mark.parametrize(
+    "message_id", ["m1", "6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c"], ids=["text", "like a timeout's"]
+)
+def test_a_message_is_cancelled_by_its_own_id_before_it_is_stored(
+    book: Book, message_id: str
+) -> None:
+    assert book.timeouts.cancel(message_id) is CancelResult.WILL_BE_CANCELLED
+
+    book.put(message_id)
+
+    assert book.timeouts.count() == 0
+
+
+@pytest.mark.parametrize("given", ["", "x" * 201, "two\nlines", None, 5, ["m1"]])
+def test_what_cannot_be_an_id_is_refused(book: Book, given: Any) -> None:
+    for change in (book.timeouts.cancel, book.timeouts.send_now, book.timeouts.show):
+        with pytest.raises(InvalidMessage, match="id"):
+            change(given)
+
+
 @pytest.mark.behaviour(31)
 def test_a_timeout_that_was_cancelled_before_it_arrived_is_not_stored(book: Book) -> None:
     late = a_timeout("late")
@@ -83,7 +133,7 @@ def test_cancelling_a_saga_leaves_other_sagas(book: Book) -> None:
     book.put("b", saga_id="s1")
     book.put("c", saga_id="s2")
 
-    assert book.timeouts.cancel_saga("s1") == 2
+    assert len(book.timeouts.cancel_saga("s1")) == 2
     assert [one.saga_id for one in book.timeouts.list()] == ["s2"]
 
 
@@ -175,3 +225,89 @@ def test_counts_and_lists_agree_about_a_filter(book: Book, which: Any, found: in
 def test_a_naive_bound_of_a_filter_is_refused(book: Book) -> None:
     with pytest.raises(InvalidMessage, match="no time zone"):
         book.timeouts.count(due_from=datetime(2030, 1, 1))
+
+
+@pytest.mark.behaviour(138)
+def test_a_reroute_changes_the_destination_of_the_timeouts_that_match(book: Book) -> None:
+    moved = [book.put(f"m{n}", saga_id="s") for n in range(3)]
+    book.put("other", destination="stock")
+
+    seen = book.timeouts.reroute("billing-eu", destination="billing", dry_run=True)
+    before = [one.destination for one in book.timeouts.list()]
+    done = book.timeouts.reroute("billing-eu", destination="billing")
+
+    assert sorted(seen.rerouted) == sorted(done.rerouted) == sorted(moved)
+    assert (done.left, done.maybe_sent, done.searched_to) == ([], [], None)
+    assert sorted(before) == ["billing"] * 3 + ["stock"]
+    after = sorted(one.destination for one in book.timeouts.list())
+    assert after == ["billing-eu"] * 3 + ["stock"]
+
+
+@pytest.mark.behaviour(138)
+def test_a_reroute_goes_on_at_its_cursor(book: Book) -> None:
+    ids = [book.put(f"m{n}", START + n * SECOND) for n in range(7)]
+
+    first = book.timeouts.reroute("elsewhere", limit=5)
+    second = book.timeouts.reroute("elsewhere", limit=5, after=first.searched_to)
+
+    assert (list(first.rerouted), list(second.rerouted)) == (ids[:5], ids[5:])
+    assert second.searched_to is None
+    assert book.timeouts.reroute("elsewhere").rerouted == []
+
+
+@pytest.mark.behaviour(138)
+def test_a_reroute_leaves_a_timeout_that_is_being_dispatched(book: Book) -> None:
+    one = book.put(due=START)
+    key = book.store.key_of(one)
+    assert key is not None
+
+    with book.store.lock_for_dispatch("", [key]):
+        done = book.timeouts.reroute("elsewhere")
+
+    assert (done.rerouted, done.left) == ([], [one])
+
+
+@pytest.mark.behaviour(138)
+def test_a_reroute_to_a_queue_that_no_message_may_go_to_changes_nothing() -> None:
+    def refuse(queue: str) -> None:
+        check_destination(queue, Limits(refused_destinations=("secret.*",)))
+
+    book = Book()
+    book.put()
+    timeouts = Timeouts(book.store, book.woken.append, require_destination=refuse)
+
+    with pytest.raises(DestinationNotAllowed):
+        timeouts.reroute("secret.vault")
+    with pytest.raises(DestinationNotAllowed):
+        timeouts.reroute("sales.Timeouts")
+
+    assert [one.destination for one in book.timeouts.list()] == ["billing"]
+
+
+def test_a_store_without_reroute_says_what_to_do() -> None:
+    timeouts = Timeouts(cast(TimeoutStore, object()), lambda _due: None)
+
+    with pytest.raises(Unsupported, match="Cancel the timeouts, and send the messages again"):
+        timeouts.reroute("elsewhere")
+
+
+@pytest.mark.behaviour(138)
+def test_timeouts_are_cancelled_and_moved_by_label(book: Book) -> None:
+    for name, tenant in (("a", "x"), ("b", "x"), ("c", "y")):
+        book.put(name, labels={"tenant": tenant, "task": "t"})
+
+    [one] = book.timeouts.list(labels={"tenant": "y"})
+    moved = book.timeouts.reschedule_where(labels={"tenant": "y"}, delay=3600)
+    met = book.timeouts.cancel_where(labels={"tenant": "x"})
+
+    assert one.labels == ("task=t", "tenant=y")
+    assert moved == {one.id: ChangeResult.CHANGED}
+    assert [each.result for each in met] == [CancelResult.CANCELLED] * 2
+    assert [each.id for each in book.timeouts.list(labels={"task": "t"})] == [one.id]
+    assert book.timeouts.count_in_bounds(labels={"task": "t"}) == Count(1)
+
+
+def test_a_cancel_of_many_names_one_label_or_one_saga(book: Book) -> None:
+    for given in ({}, {"labels": {"a": "b", "c": "d"}}, {"labels": {"a": "b"}, "saga_id": "s"}):
+        with pytest.raises(InvalidMessage, match="one label or one saga"):
+            book.timeouts.cancel_where(**given)

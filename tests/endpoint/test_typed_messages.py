@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +52,21 @@ class Line:
     article: str
     price: Decimal
     count: int = 1
+
+
+@dataclass(frozen=True)
+class Rate:
+    percent: float | None
+    others: tuple[Any, ...] = ()
+
+
+class ModelledRate(pydantic.BaseModel):
+    percent: float | None
+    other: Any = None
+
+
+class ConstantRate(ModelledRate):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
 
 
 @dataclass(frozen=True)
@@ -289,6 +304,27 @@ def test_an_object_that_cannot_be_read_again_is_refused_when_it_is_sent(wrong: o
         encode_body(wrong)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        Rate(math.nan),
+        Rate(None, ({"rate": [math.inf]},)),
+        ModelledRate(percent=-math.inf),
+        ModelledRate(percent=1.5, other=(math.nan, None)),
+    ],
+)
+def test_a_float_that_would_arrive_as_null_is_refused_when_it_is_sent(lost: object) -> None:
+    with pytest.raises(InvalidMessage, match="NaN or infinite would arrive as null"):
+        encode_body(lost)
+
+
+@pytest.mark.parametrize(
+    "kept", [Rate(None), Rate(None, (0.5, None)), ConstantRate(percent=math.inf)]
+)
+def test_a_null_and_a_float_that_arrives_are_sent(kept: object) -> None:
+    assert of_wire(kept) == kept
+
+
 def test_a_body_of_another_content_type_is_rejected() -> None:
     message = Outgoing("q", a_message("m1", b"raw")).message
     raw = type(message)(
@@ -389,22 +425,3 @@ def test_an_endpoint_without_typed_messages_imports_no_converter() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.strip() == "set()"
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "howto-typed-messages.md"
-
-
-def test_the_program_of_the_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TIMEOUTMGR_DATA", str(tmp_path / "sales.db"))
-    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    found: dict[str, Any] = {"__name__": "__main__"}
-
-    exec(compile(program, str(PAGE), "exec", dont_inherit=True), found)
-
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "A7 is overdue by 12.50",
-        "A8 is overdue by 99",
-        "paid: A7",
-    ]

@@ -25,7 +25,8 @@ def test_seven_messages_reach_the_expected_queues_and_are_sent_again() -> None:
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.startswith("7 messages are dead")
-    assert ended.stdout.count("shop-1, deadletter:") == 2
+    # The late message ends by the sweep of the shop, or in the hands of the warehouse.
+    ended_by = [ended.stdout.count(f"{node}, deadletter:") for node in ("shop-1", "warehouse-1")]
+    assert ended_by in ([2, 4], [3, 3])
     assert ended.stdout.count("shop-1, deadxact:") == 1
-    assert ended.stdout.count("warehouse-1, deadletter:") == 4
     assert ended.stdout.endswith("0 dead letters are left\n")

@@ -41,7 +41,8 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
         made.run("manage.py", "timeoutmgr", "install")
         yield made
         if request.param != "sqlite3":  # a later test finds the same database
-            made.run("manage.py", "migrate", "orders", "zero", "--verbosity", "0")
+            for app in ("orders", "timeoutmgr_tasks"):
+                made.run("manage.py", "migrate", app, "zero", "--verbosity", "0")
 
 
 def test_an_order_is_reminded_of_unless_its_transaction_is_rolled_back(shop: Shop) -> None:
@@ -53,3 +54,36 @@ def test_an_order_is_reminded_of_unless_its_transaction_is_rolled_back(shop: Sho
 
     pending = json.loads(shop.run("manage.py", "timeoutmgr", "--json", "list"))
     assert pending["timeouts"] == []
+
+
+TASKS = """
+import time
+from datetime import timedelta
+from django.db import transaction
+from django.utils import timezone
+from orders.models import Order
+from orders.tasks import pay
+
+with transaction.atomic():
+    Order.objects.create(number="A7")
+    soon = timezone.now() + timedelta(seconds=1)
+    results = [task.enqueue("A7") for task in (pay, pay.using(priority=9, run_after=soon))]
+with transaction.atomic():
+    gone = pay.enqueue("A7")
+    transaction.set_rollback(True)
+until = time.monotonic() + 60
+while not all(result.is_finished for result in results) and time.monotonic() < until:
+    time.sleep(0.1)
+    for result in results:
+        result.refresh()
+print([result.return_value for result in results], Order.objects.get(number="A7").paid)
+print(results[1].started_at >= soon)
+"""
+
+
+def test_tasks_are_executed_if_their_transaction_commits(shop: Shop) -> None:
+    shop.start("manage.py", "timeoutmgr", "run")
+
+    printed = shop.run("manage.py", "shell", "--verbosity", "0", "-c", TASKS)
+
+    assert printed.splitlines()[-2:] == ["[True, True] True", "True"]

@@ -129,6 +129,8 @@ class Place:
                         headers.SAGA_ID: one.saga_id or "",
                         headers.TIME_SENT: to_wire(one.created),
                         headers.ORIGINATING_ENDPOINT: self.name,
+                        headers.MESSAGE_ID: one.message.id,
+                        headers.CONTENT_TYPE: one.message.content_type,
                     },
                 ),
             )

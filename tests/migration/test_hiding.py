@@ -41,7 +41,7 @@ def test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here(mov
     before = [moves.source.cancel("t000"), moves.source.reschedule("t001", NOW + HOUR)]
     saga = moves.source.cancel_saga("saga 2")
     assert before == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE]
-    assert saga == 0
+    assert saga == []
 
     send(parts, run, hidden)
     after = [moves.source.cancel("t000"), moves.source.reschedule("t001", NOW + HOUR)]

@@ -13,7 +13,6 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_micros, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.migration.levels.waiting_message import (
-    DELAY_IN_SECONDS,
     Unreadable,
     Waiting,
     as_timeout,
@@ -23,7 +22,7 @@ from timeoutmgr.migration.levels.waiting_message import (
 from timeoutmgr.native.levels import MAX_SECONDS, routing_key
 
 KEY = routing_key(5, "eu.sales")
-SENT: dict[str, Any] = {headers.TIME_SENT: to_wire(NOW), DELAY_IN_SECONDS: 5}
+SENT: dict[str, Any] = {headers.TIME_SENT: to_wire(NOW), headers.DELAY_IN_SECONDS: 5}
 
 
 @pytest.mark.behaviour(117)
@@ -31,9 +30,9 @@ SENT: dict[str, Any] = {headers.TIME_SENT: to_wire(NOW), DELAY_IN_SECONDS: 5}
     ("found", "due"),
     [
         (SENT, NOW + 5 * SECOND),
-        ({**SENT, DELAY_IN_SECONDS: "5"}, NOW + 5 * SECOND),
-        ({**SENT, DELAY_IN_SECONDS: 0}, NOW),
-        ({**SENT, DELAY_IN_SECONDS: 4.1}, NOW + 5 * SECOND),
+        ({**SENT, headers.DELAY_IN_SECONDS: "5"}, NOW + 5 * SECOND),
+        ({**SENT, headers.DELAY_IN_SECONDS: 0}, NOW),
+        ({**SENT, headers.DELAY_IN_SECONDS: 4.1}, NOW + 5 * SECOND),
         ({**SENT, headers.DELIVER_AT: to_wire(NOW + 9)}, NOW + 9),
         ({"eta": from_micros(NOW + 7).isoformat()}, NOW + 7),
         ({"eta": from_micros(NOW + 7).replace(tzinfo=None).isoformat()}, NOW + 7),
@@ -51,15 +50,15 @@ def test_an_absolute_instant_counts_before_a_sum_of_delays(found: dict[str, Any]
     [
         ({}, KEY, "its key says 5 s, and not since when"),
         ({headers.TIME_SENT: to_wire(NOW)}, KEY, "it has neither"),
-        ({**SENT, DELAY_IN_SECONDS: "soon"}, KEY, "'soon'"),
-        ({**SENT, DELAY_IN_SECONDS: [1]}, KEY, r"\[1\]"),
+        ({**SENT, headers.DELAY_IN_SECONDS: "soon"}, KEY, "'soon'"),
+        ({**SENT, headers.DELAY_IN_SECONDS: [1]}, KEY, r"\[1\]"),
         ({**SENT, headers.TIME_SENT: "now"}, KEY, "TimeSent is 'now'"),
         ({headers.DELIVER_AT: 5}, KEY, "DeliverAt is 5"),
         ({"eta": "tomorrow"}, KEY, "eta is 'tomorrow'"),
         ({"eta": "0001-01-01T00:00:00+12:00"}, KEY, "outside the years 1 to 9999"),
         ({"eta": "9999-12-31T23:59:59-12:00"}, KEY, "outside the years 1 to 9999"),
-        ({**SENT, DELAY_IN_SECONDS: 10**30}, KEY, "outside the years 1 to 9999"),
-        ({**SENT, DELAY_IN_SECONDS: float("inf")}, KEY, "DelayInSeconds is inf"),
+        ({**SENT, headers.DELAY_IN_SECONDS: 10**30}, KEY, "outside the years 1 to 9999"),
+        ({**SENT, headers.DELAY_IN_SECONDS: float("inf")}, KEY, "DelayInSeconds is inf"),
         (SENT, "billing", "not a key of delay levels"),
         (SENT, None, "not a key of delay levels"),
     ],
@@ -81,7 +80,7 @@ def test_a_destination_with_dots_is_read_whole(seconds: int, destination: str) -
 
 
 def test_a_timeout_keeps_all_headers_but_the_headers_of_the_levels() -> None:
-    message = Message(id="m", headers={**SENT, DELAY_IN_SECONDS: "5", headers.SAGA_ID: "s"})
+    message = Message(id="m", headers={**SENT, headers.DELAY_IN_SECONDS: "5", headers.SAGA_ID: "s"})
 
     made = as_timeout(message, Waiting("billing", NOW + 5 * SECOND), "sales", NOW + 1)
 

@@ -19,7 +19,8 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import clear_timeouts, timeout_id
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.satellites.poller import PollTimeouts
@@ -95,6 +96,8 @@ class Scenario:
     store: type[RowLockStore | FencedStore] = RowLockStore
     same_database: bool = False
     sent: tuple[tuple[str, Micros], ...] = (("m1", DUE),)
+    saga: tuple[tuple[str, Micros], ...] = ()
+    """The order of the queue, with times of sending: of *sent*, and of ``clear``, which clears."""
     clients: tuple[tuple[str, str], ...] = ()
     orders: tuple[str, ...] = ()
     """Message ids whose dispatch is ordered in NServiceBus' single-id form."""
@@ -116,6 +119,12 @@ class Scenario:
     @property
     def ids(self) -> Mapping[str, str]:
         return MappingProxyType({name: timeout_id("sales", name) for name, _ in self.sent})
+
+    @property
+    def ahead(self) -> list[str]:
+        """The messages ahead of the clear."""
+        names = [name for name, _ in self.saga]
+        return names[: names.index(CLEAR)] if names else []
 
     def model(self) -> Model:
         """Return the model of this scenario."""
@@ -140,6 +149,8 @@ class Scenario:
         return world.requeued(*lost).over(*owned).released(who)
 
     def _tick(self, world: World) -> Iterator[tuple[str, World]]:
+        if self.saga and (world.queues[STORE] or world.held):
+            return  # nothing is due before the clear is handled
         latest = LATER if any(what == CHANGE for what, _ in self.clients) else DUE
         if world.now < latest:
             yield "the clock moves on", world._replace(now=world.now + HOUR)
@@ -188,6 +199,7 @@ class _Play:
             ids=scenario.ids,
             changed_to=LATER,
             failing=not scenario.has_destination,
+            cleared=frozenset(scenario.ahead),
         )
         self._broker = Broker(
             bounds=scenario.bounds,
@@ -197,6 +209,9 @@ class _Play:
 
     def world(self) -> World:
         sent = [a_delayed(name, due, DESTINATION, **_SENT_AT) for name, due in self._in.sent]
+        if self._in.saga:
+            dues = dict(self._in.sent)
+            sent = [_of_saga(name, at, dues.get(name)) for name, at in self._in.saga]
         waiting = tuple(Copy(n, body_number(message)) for n, message in enumerate(sent))
         orders = [a_message(f"o{name}", timeout_id=self._in.ids[name]) for name in self._in.orders]
         ordered = tuple(Copy(100 + n, body_number(message)) for n, message in enumerate(orders))
@@ -259,10 +274,11 @@ class _Play:
             clock=quiet,
             telemetry=quiet,
             broker=BREAKER,
+            number=ord(who[-1]),
         )
         step, batch = self._step(who, queue, player, quiet)
         pump = Pump(Consumption(name=who, queue=queue, step=step, batch=batch), surroundings)
-        receiver = SimReceiver(player, who, queue)
+        receiver = SimReceiver(player, who, queue, counts=bool(self._in.saga))
         session = self._session(player, who)
         try:
             pump.pump_once(as_session(session), as_receiver(receiver), 0)
@@ -322,6 +338,13 @@ class _Play:
         return self.promises.answered(world, what, name, cast(str, answer))
 
 
+def _of_saga(name: str, at: Micros, due: Micros | None) -> Message:
+    if due is None:
+        return clear_timeouts("s", STORE, name, at).message
+    return a_delayed(name, due, DESTINATION, saga_id="s", time_sent=to_wire(at))
+
+
+CLEAR = "clear"
 _SENT_AT = {"time_sent": to_wire(BEFORE)}
 
 

@@ -14,6 +14,7 @@ from timeoutmgr.contracts import (
     LockedTimeouts,
     Outcome,
     Repeat,
+    SagaClear,
     Timeout,
     Transaction,
 )
@@ -37,8 +38,25 @@ class FencedStore(SimStore):
         batch = in_order(timeouts)
         self._run(
             "store",
-            lambda world: tuple(one.id for one in batch if one.id not in world.keys),
-            lambda world, fresh: tables.inserted(world, batch, fresh),
+            lambda world: (
+                tuple(one.id for one in batch if one.id not in world.keys),
+                tables.reached(world, batch),
+            ),
+            lambda world, found: tables.inserted(world, batch, *found),
+            transaction,
+        )
+        return ()
+
+    def await_clears(self, transaction: Transaction) -> None:
+        return
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        self._run(
+            "clear",
+            lambda world: None,
+            lambda world, _: tables.cleared(world, order),
             transaction,
         )
         return ()

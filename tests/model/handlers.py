@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tests.support.makers import a_composer, a_message
 from timeoutmgr.contracts import TransactionMode, Transport
 from timeoutmgr.endpoint.handlers import ANY, HandlerContext, HandlerStep
+from timeoutmgr.endpoint.list_handlers import BatchContext, ListHandlerStep
 from timeoutmgr.errors import (
     DeliveryUnknown,
     LeaseLost,
@@ -64,6 +65,8 @@ class HandlerScenario:
     batch: int = 3
     counts: bool = True
     """Whether the broker reports which messages it delivered before."""
+    lists: bool = False
+    """Whether the handler gets the messages of a batch as a list."""
     bounds: Bounds = field(default_factory=Bounds)
     step: type[HandlerStep] = HandlerStep
     pump: type[Pump] = Pump
@@ -213,9 +216,12 @@ class _Run:
         self._player = player
         self._seconds = 0.0
         quiet = Quiet(player)
-        step = scenario.step(
+        made: Any = (
+            partial(ListHandlerStep, lists=frozenset({ANY})) if scenario.lists else scenario.step
+        )
+        step = made(
             queue=INPUT,
-            handlers={ANY: [self._handle]},
+            handlers={ANY: [self._handle_list if scenario.lists else self._handle]},
             composer=a_composer(quiet),
             clock=quiet,
             telemetry=quiet,
@@ -258,6 +264,10 @@ class _Run:
             self.pump.give_back()  # of another thread, while this handler waits
         elif FAILS in end:
             raise ValueError(name)
+
+    def _handle_list(self, bodies: list[object], context: BatchContext) -> None:
+        for body, own in zip(bodies, context.contexts, strict=True):
+            self._handle(body, own)
 
     def _ends(self, name: str, world: World) -> Outcomes:
         """Yield the ways in which the handler of *name* may end now."""

@@ -7,15 +7,18 @@ from typing import Any
 
 from timeoutmgr.contracts import TransactionMode
 
-from .actors import Scenario
+from .actors import CLEAR, Scenario
 from .fenced import FencedStore
 from .handlers import HandlerScenario
 from .promises import CANCEL, CHANGE, Promise
+from .recurring import RecurringScenario
 from .rowlocks import RowLockStore
-from .world import BEFORE, DUE, Bounds
+from .world import BEFORE, DUE, LATER, Bounds
 from .wrong import (
     CancelLeavesNoTombstone,
     CancelWithoutRowLock,
+    ClearsBesideStores,
+    ClearsByTimeOfSending,
     ConfirmNotAwaited,
     DeleteBeforePublish,
     DueNotLookedAtAgain,
@@ -23,6 +26,7 @@ from .wrong import (
     EndsOthersClaim,
     ErrorQueueAfterRemoval,
     FlagBeforePublish,
+    ForgetsClears,
     HighWaterKey,
     LeaseWithoutRowLock,
     NewIdPerDispatch,
@@ -51,14 +55,23 @@ class Mutant:
 
     name: str
     promise: Promise
-    scenario: Scenario | HandlerScenario
+    scenario: Scenario | HandlerScenario | RecurringScenario
     change: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def mutated(self) -> Scenario | HandlerScenario:
+    def mutated(self) -> Scenario | HandlerScenario | RecurringScenario:
         return replace(self.scenario, **self.change)
 
 
+CLEARED = Scenario(
+    saga=(("m1", BEFORE), (CLEAR, BEFORE + 1)),
+    sent=(("m1", DUE),),
+    chunk=1,
+    stores=2,
+    dispatchers=1,
+    starts=BEFORE,
+    bounds=Bounds(polls=1),
+)
 ONE_CRASH, ONE_UNKNOWN = Bounds(crashes=1), Bounds(unknowns=1)
 ROW_LOCKS = Scenario(store=RowLockStore)
 FENCED = Scenario(store=FencedStore)
@@ -67,6 +80,24 @@ HANDLERS = HandlerScenario()
 HANDLERS_RECEIVE_ONLY = HandlerScenario(mode=TransactionMode.RECEIVE_ONLY)
 
 MUTANTS = (
+    Mutant(
+        name="a clear goes by two hosts' clocks",
+        promise=Promise.CLEARS_IN_ORDER,
+        scenario=replace(CLEARED, saga=(("m1", LATER), (CLEAR, DUE)), stores=1),
+        change={"store": ClearsByTimeOfSending},
+    ),
+    Mutant(
+        name="a clear is not remembered for messages in hand",
+        promise=Promise.CLEARS_IN_ORDER,
+        scenario=replace(CLEARED, store=FencedStore),
+        change={"store": ForgetsClears},
+    ),
+    Mutant(
+        name="a clear does not wait for transactions that store",
+        promise=Promise.CLEARS_IN_ORDER,
+        scenario=CLEARED,
+        change={"store": ClearsBesideStores},
+    ),
     Mutant(
         name="ack before insert",
         promise=Promise.NEVER_LOST,
@@ -242,5 +273,23 @@ MUTANTS = (
         promise=Promise.SAME_ID,
         scenario=replace(HANDLERS_RECEIVE_ONLY, bounds=ONE_CRASH),
         change={"step": NewIdPerHandling},
+    ),
+    Mutant(
+        name="two processes store one occurrence under two ids",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=RecurringScenario(),
+        change={"has_lock": False, "own_ids": True},
+    ),
+    Mutant(
+        name="a schedule is advanced before its run is stored",
+        promise=Promise.NEVER_LOST,
+        scenario=RecurringScenario(bounds=ONE_CRASH),
+        change={"one_transaction": False},
+    ),
+    Mutant(
+        name="after a pause the id of the cancelled run is used again",
+        promise=Promise.NEVER_LOST,
+        scenario=RecurringScenario(paused=True),
+        change={"forgets_cancels": True},
     ),
 )

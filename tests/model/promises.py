@@ -26,10 +26,11 @@ class Promise(StrEnum):
     NEVER_EARLY = "never early"
     EXACTLY_ONCE = "exactly once in one transaction"
     FAILS_ALONE = "a failed message leaves an error copy and no effect"
+    CLEARS_IN_ORDER = "a clear reaches what stands ahead of it"
     NOBODY_WAITS_FOR_EVER = "nobody waits for ever"
 
 
-class PromiseBroken(Exception):
+class PromiseBroken(AssertionError):
     """A promise that does not hold, and the way there."""
 
     def __init__(self, promise: Promise, why: str, steps: Sequence[str] = ()) -> None:
@@ -52,13 +53,15 @@ class Promises:
     """The promises for some accepted messages.
 
     *dues* are their due times, *ids* the ids of their timeouts; *changed_to* is the due time after
-    a reschedule. *failing* says that their destination does not exist.
+    a reschedule. *failing* says that their destination does not exist; *cleared* stand ahead of a
+    clear of their saga.
     """
 
     dues: Mapping[str, Micros]
     ids: Mapping[str, str]
     changed_to: Micros
     failing: bool = False
+    cleared: frozenset[str] = frozenset()
 
     def delivered(self, world: World, message: Message) -> World:
         """Record a delivery, if it may be made now."""
@@ -69,6 +72,8 @@ class Promises:
             raise PromiseBroken(Promise.SAME_ID, f"{name} names another timeout")
         if world.now < self.dues[name]:
             raise PromiseBroken(Promise.NEVER_EARLY, f"{name} is delivered before it is due")
+        if name in self.cleared and world.cleared:
+            raise PromiseBroken(Promise.CLEARS_IN_ORDER, f"{name} is cleared, and is delivered")
         self._is_allowed(world, name)
         if world.times_delivered(name) > world.causes:
             raise PromiseBroken(
@@ -141,6 +146,8 @@ class Promises:
             if cancelled and f"{CANCEL} {name}" in world.answers:
                 continue
             if self.failing and name in world.failed:
+                continue
+            if cancelled and name in self.cleared:
                 continue
             if not world.times_delivered(name):
                 raise PromiseBroken(Promise.NEVER_LOST, f"{name} was accepted, and never arrives")

@@ -19,6 +19,7 @@ from timeoutmgr.contracts import (
     Outcome,
     OutcomeKind,
     Repeat,
+    SagaClear,
     Timeout,
     Transaction,
 )
@@ -30,7 +31,7 @@ from .store import AWAY, LockedRows, Rows, SimStore, as_simulated, cancel_by, ch
 from .tables import ClaimedKeys
 from .world import Claim, Op, Outcomes, World
 
-ENDPOINT = "endpoint"
+ENDPOINT, CLEARS = "endpoint", "clears"
 
 
 class RowLockStore(SimStore):
@@ -43,21 +44,60 @@ class RowLockStore(SimStore):
         joined = as_simulated(transaction)
         see = joined.seen() if joined is not None else _as_it_is
 
-        def insert_keys(world: World) -> tuple[World, tuple[str, ...]] | None:
+        def insert_keys(world: World) -> tuple[World, tuple[tuple[str, ...], Any]] | None:
             fresh = tuple(one.id for one in batch if one.id not in see(world).keys)
             if any(world.held_by_other(("key", one), self._who) for one in fresh):
                 return None  # another inserts it now: whether it is there depends on its commit
-            return world.locking(self._who, *(("key", one) for one in fresh)), fresh
+            if world.held_by_other(CLEARS, self._who):
+                return None
+            locks = [("key", one) for one in fresh]
+            storing = [self._storing] if any(one.place for one in batch) else []
+            return world.locking(self._who, *locks, *storing), (
+                fresh,
+                tables.reached(see(world), batch),
+            )
 
-        fresh: tuple[str, ...] = self._ask("insert the keys", insert_keys)
+        fresh, reached = self._ask("insert the keys", insert_keys)
         if joined is not None:
-            joined.changes.append(lambda world: tables.inserted(world, batch, fresh))
+            joined.changes.append(lambda world: tables.inserted(world, batch, fresh, reached))
         elif fresh:
             self._commit(
                 "insert the rows",
-                lambda world: (tables.inserted(world, batch, fresh).released(self._who), None),
+                lambda world: (
+                    tables.inserted(world, batch, fresh, reached).released(self._who),
+                    None,
+                ),
             )
+        elif any(one.place for one in batch):
+            self._ask("end", lambda world: (world.released(self._who), None))
         return ()
+
+    @property
+    def _storing(self) -> tuple[str, str]:
+        """The lock of a transaction that stores a saga's timeouts; it excludes clears alone."""
+        return ("storing", self._who)
+
+    def await_clears(self, transaction: Transaction) -> None:
+        self._ask("wait for those that store", self._lock_clears)
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        joined = as_simulated(transaction)
+        if joined is not None:
+            joined.changes.append(lambda world: tables.cleared(world, order))
+            return ()
+        self._ask("wait for those that store", self._lock_clears)
+        self._commit(
+            "clear", lambda world: (tables.cleared(world, order).released(self._who), None)
+        )
+        return ()
+
+    def _lock_clears(self, world: World) -> tuple[World, None] | None:
+        others = [lock for lock in world.locks if isinstance(lock, tuple) and lock[0] == "storing"]
+        if any(world.held_by_other(lock, self._who) for lock in (CLEARS, *others)):
+            return None
+        return world.locking(self._who, CLEARS), None
 
     def claim(
         self,

@@ -5,13 +5,14 @@ Each pair is a read, whose result is hashable and complete, and the change that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, SagaClear, Timeout, TimeoutState
+from timeoutmgr.contracts.sagas import remembered
 from timeoutmgr.message.instants import Micros
 
-from .letters import content
+from .letters import content, timeout
 from .world import Claim, KeyRow, Map, Row, World
 
 STATES = {
@@ -29,13 +30,45 @@ class ClaimedKeys(NamedTuple):
     token: str = ""
 
 
-def inserted(world: World, timeouts: Sequence[Timeout], fresh: Sequence[str]) -> World:
+def inserted(
+    world: World,
+    timeouts: Sequence[Timeout],
+    fresh: Sequence[str],
+    reached: Collection[str] = (),
+) -> World:
+    """Store the *fresh* ids; ids that a clear *reached* are cancelled on arrival."""
     rows, keys = world.rows, world.keys
-    for timeout in timeouts:
-        if timeout.id in fresh:
-            keys = keys.having(timeout.id, KeyRow(TimeoutState.PENDING, timeout.due))
-            rows = rows.having(timeout.key, Row(content(timeout)))
+    for one in timeouts:
+        if one.id in fresh and one.id in reached:
+            keys = keys.having(one.id, KeyRow(TimeoutState.CANCELLED, one.due))
+        elif one.id in fresh:
+            keys = keys.having(one.id, KeyRow(TimeoutState.PENDING, one.due))
+            rows = rows.having(one.key, Row(content(one), place=one.place))
     return world._replace(rows=rows, keys=keys)
+
+
+def reached(world: World, timeouts: Sequence[Timeout]) -> frozenset[str]:
+    """Return the ids of *timeouts*, which arrive now, that a remembered clear reaches."""
+    known = world.cleared
+    return frozenset(
+        one.id
+        for one in timeouts
+        if (clear := known.get(one.saga_id or "")) is not None and clear.reaches(one)
+    )
+
+
+def cleared(world: World, order: SagaClear) -> World:
+    """Carry out *order*, whose rows no dispatcher has locked."""
+    before = world.cleared.get(order.saga_id)
+    if before is not None and before.order_id == order.order_id:
+        return world
+    memory = remembered(before, order, world.now, is_complete=True)
+    world = world._replace(cleared=world.cleared.having(order.saga_id, memory))
+    for key, row in world.rows.items():
+        one = timeout(row.timeout)
+        if one.saga_id == order.saga_id and order.reaches(key.id, one.created, row.place):
+            world = cancelled(world, key, row.maybe_sent)
+    return world
 
 
 def is_due(world: World, key: Key, now: Micros) -> bool:

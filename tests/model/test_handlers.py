@@ -55,12 +55,36 @@ def test_a_failed_handler_leaves_its_neighbours_whole(mode: str, name: str) -> N
     assert explored.ends > 0, f"{explored}"
 
 
+LISTS: dict[str, dict[str, Any]] = {
+    "one list": {"bounds": Bounds(crashes=1, pauses=1)},
+    "fails once": {"failures": 1, "bounds": Bounds(crashes=1, pauses=1)},
+    "two lists of two": {"sent": FOUR, "batch": 2, "bounds": Bounds(crashes=1)},
+    "the broker does not count": {"counts": False, "bounds": Bounds(crashes=1, pauses=1)},
+    "a redelivery": {"bounds": Bounds(redeliveries=1, pauses=1)},
+    "an unknown": {"bounds": Bounds(crashes=1, unknowns=1)},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LISTS)
+def test_a_failed_list_leaves_each_of_its_messages_whole(mode: str, name: str) -> None:
+    scenario = replace(MODES[mode], lists=True, **LISTS[name])
+
+    explored = explore(scenario.model())
+
+    assert explored.ends > 0, f"{explored}"
+
+
+@pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("failures", [1, None])
-def test_a_transaction_that_the_database_ended_is_handled_again(failures: int | None) -> None:
+def test_a_transaction_that_the_database_ended_is_handled_again(
+    failures: int | None, lists: bool
+) -> None:
     # A lost transaction of a single message counts as a failed attempt: it may be its handler's.
     bounds = Bounds(losses=1, crashes=1)
 
-    explored = explore(replace(SCOPE, failures=failures, attempts=3, bounds=bounds).model())
+    scenario = replace(SCOPE, failures=failures, attempts=3, bounds=bounds, lists=lists)
+    explored = explore(scenario.model())
 
     assert explored.ends > 0, f"{explored}"
     assert explored.most_delivered == 1, f"{explored}"

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.model.actors import Scenario
+from tests.model.actors import CLEAR, Scenario
 from tests.model.explorer import Explored, explore
 from tests.model.fenced import FencedStore
 from tests.model.promises import CANCEL, CHANGE
 from tests.model.rowlocks import RowLockStore
-from tests.model.world import BEFORE, DUE, Bounds
+from tests.model.world import BEFORE, DUE, LATER, Bounds
 
 CANCELLED, CHANGED = (CANCEL, "m1"), (CHANGE, "m1")
 TWO = (("m1", DUE), ("m2", DUE))
@@ -36,6 +36,19 @@ STORES = {
     "fenced claim": FENCED,
     "same database": ONE_DATABASE,
     "same file": ONE_FILE,
+}
+
+CLEARED: dict[str, Any] = {
+    "saga": (("m1", BEFORE), (CLEAR, BEFORE + 1), ("m2", BEFORE + 2)),
+    "sent": TWO,
+    "chunk": 1,
+    "dispatchers": 1,
+    "starts": BEFORE,
+    "bounds": Bounds(polls=1),
+}
+CLEARED_BY_WRONG_CLOCKS: dict[str, Any] = {
+    **CLEARED,
+    "saga": (("m1", LATER), (CLEAR, DUE), ("m2", BEFORE)),
 }
 
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -66,6 +79,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "two timeouts and a cancel": {"sent": TWO, "clients": (CANCELLED,)},
     "two timeouts and a reschedule": {"sent": TWO, "clients": (CHANGED,)},
     "no destination": {"has_destination": False, "bounds": Bounds(crashes=1, unknowns=1, polls=1)},
+    "a saga is cleared": {**CLEARED, "stores": 2},
+    "a saga is cleared, a crash": {**CLEARED, "stores": 2, "bounds": Bounds(crashes=1, polls=1)},
+    "a saga is cleared, an unknown": {**CLEARED, "bounds": Bounds(unknowns=1, polls=1)},
+    "a saga is cleared by wrong clocks": CLEARED_BY_WRONG_CLOCKS,
     "somebody orders a dispatch": {"orders": ("m1",), "bounds": Bounds(crashes=1)},
 }
 

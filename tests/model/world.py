@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tests.support.clock import START
-from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.contracts import Key, Place, ScheduleRecord, TimeoutState
+from timeoutmgr.contracts.sagas import Cleared
 from timeoutmgr.message.instants import Micros
 
 K = TypeVar("K")
@@ -46,6 +47,7 @@ class Row(NamedTuple):
     next_try: Micros = 0
     attempts: int = 0
     maybe_sent: bool = False
+    place: Place | None = None
 
 
 class KeyRow(NamedTuple):
@@ -99,6 +101,31 @@ class Handling(NamedTuple):
     losses: int = 0
 
 
+class Run(NamedTuple):
+    """A run of a schedule, by its id: sent or cancelled at *closed_at*, otherwise pending."""
+
+    due: Micros
+    state: TimeoutState = TimeoutState.PENDING
+    closed_at: Micros | None = None
+
+
+class Recurring(NamedTuple):
+    """The row of a schedule, and its runs."""
+
+    record: ScheduleRecord
+    runs: Map[str, Run] = Map()
+    began: Micros | None = None
+    """Until when occurrences are not the schedule's: the time of its first change."""
+
+    def sent(self) -> dict[Micros, Micros]:
+        """Return when the runs were sent, by their occurrences."""
+        return {run.due: run.closed_at or 0 for run in self.runs.values() if _is_sent(run)}
+
+
+def _is_sent(run: Run) -> bool:
+    return run.state is TimeoutState.DISPATCHED
+
+
 class World(NamedTuple):
     """The disks of broker and database, their locks, the clock, and the observations."""
 
@@ -108,6 +135,7 @@ class World(NamedTuple):
     rows: Map[Key, Row] = Map()
     keys: Map[str, KeyRow] = Map()
     claims: Map[str, Claim] = Map()
+    cleared: Map[str, Cleared] = Map()
     locks: Map[Hashable, str] = Map()
     high_water: Key = Key(0, "")
     """Used by one mutant."""
@@ -126,6 +154,7 @@ class World(NamedTuple):
     causes: int = 0
     """Interruptions that a repeat may be tied to."""
     handling: Handling = Handling()
+    recurring: Recurring = Recurring(ScheduleRecord(name="tick"))
 
     def times_delivered(self, message_id: str) -> int:
         return sum(times for (name, _), times in self.delivered.items() if name == message_id)

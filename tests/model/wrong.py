@@ -15,6 +15,7 @@ from timeoutmgr.contracts import (
     Outcome,
     OutcomeKind,
     Repeat,
+    SagaClear,
     Sending,
     SendResult,
     Timeout,
@@ -270,3 +271,35 @@ class ReleasesLockedClaim(FencedStore):
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
         self._run("release", lambda world: None, lambda world, _: tables.forgotten(world, token))
+
+
+class ClearsByTimeOfSending(RowLockStore):
+    """Clears what was sent before the order by the clocks of two hosts."""
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        by_clocks = replace(order, place=None, ahead=frozenset())
+        return super().clear_saga(by_clocks, transaction=transaction)
+
+
+class ForgetsClears(FencedStore):
+    """Stores a message that a consumer had in hand when its saga was cleared."""
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        def change(world: World, _: object) -> World:
+            after = tables.cleared(world, order)
+            forgetful = {saga: replace(c, sent=0) for saga, c in after.cleared.items()}
+            return after._replace(cleared=type(after.cleared)(forgetful))
+
+        self._run("clear", lambda world: None, change, transaction)
+        return ()
+
+
+class ClearsBesideStores(RowLockStore):
+    """Clears while another transaction stores a timeout of the saga."""
+
+    def _lock_clears(self, world: World) -> tuple[World, None]:
+        return world, None

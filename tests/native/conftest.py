@@ -10,7 +10,7 @@ import pytest
 import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.native.fleet import Fleet
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
-from timeoutmgr.native.names import OURS
+from timeoutmgr.native.names import NSERVICEBUS_V1, NSERVICEBUS_V2, OURS
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
@@ -26,6 +26,22 @@ def session(transport: KombuTransport) -> Iterator[RabbitMQSession]:
     with closing(transport.session()) as session:
         assert isinstance(session, RabbitMQSession)
         yield session
+
+
+@pytest.fixture(scope="module")
+def levels_of_others_go(rabbitmq_url: str) -> Iterator[None]:
+    """Levels with NServiceBus' names are removed behind a module.
+
+    Each is a queue with files of its own, and a broker may open a thousand.
+    """
+    yield
+    with (
+        closing(KombuTransport(rabbitmq_url)) as transport,
+        closing(transport.session()) as session,
+    ):
+        assert isinstance(session, RabbitMQSession)
+        for names in (NSERVICEBUS_V1, NSERVICEBUS_V2):
+            session.remove(delay_topology(names))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from timeoutmgr import SendOptions
 from timeoutmgr.errors import DelayTooLong, Unsupported
 from timeoutmgr.message import headers
 from timeoutmgr.message.headers import DELIVER_AT
-from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.instants import Micros, from_wire, to_wire
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import MAX_SECONDS, held_by, read_routing_key, routing_key
@@ -26,9 +27,12 @@ from timeoutmgr.native.names import (
     OURS,
     NameSet,
     NativeRoute,
+    delay_in_seconds,
     to_levels,
 )
 from timeoutmgr.sender.composer import Composer
+from timeoutmgr.transport.amqp.frames import content_header
+from timeoutmgr.transport.envelope import seal
 
 
 def to_store(outgoing: Outgoing, _due: Micros) -> Outgoing:
@@ -126,6 +130,86 @@ def test_without_fallback_nothing_is_stored(clock: FakeClock) -> None:
     assert short.via.address() == ("timeoutmgr.v1.delay-part-1-of-8", routing_key(0, "billing"))
     with pytest.raises(DelayTooLong):
         route(Outgoing("billing", a_message()), START + MAX_SECONDS * SECOND + 1)
+
+
+# --- NServiceBus' own header for a delay ------------------------------------------------------
+
+GOLDEN: Final = (
+    b"\x00\x3c\x00\x00"  # the class basic, weight 0
+    b"\x00\x00\x00\x00\x00\x00\x00\x02"  # the size of the body
+    b"\xf0\x80"  # content type, encoding, headers, delivery mode, message id
+    b"\x10application/json"
+    b"\x05utf-8"
+    b"\x00\x00\x00\xbd"  # the size of the headers
+    b"\x15NServiceBus.MessageIdS\x00\x00\x00\x02m1"
+    b"\x14NServiceBus.TimeSentS\x00\x00\x00\x1c2026-01-01 00:00:00:000000 Z"
+    b"\x15NServiceBus.DeliverAtS\x00\x00\x00\x1c2026-01-01 00:00:04:200000 Z"
+    b"\x2dNServiceBus.Transport.RabbitMQ.DelayInSecondsI\x00\x00\x00\x05"
+    b"\x02"  # persistent
+    b"\x02m1"
+)
+"""The content header of a message that waits 4.2 s from its TimeSent in NServiceBus' levels."""
+
+
+def header_of(routed: Outgoing) -> bytes:
+    """Return the content header of *routed*, as a session writes it."""
+    assert routed.via is not None
+    numbers = routed.via.numbers(routed.message)
+    return content_header(seal(routed.message, numbers), len(routed.message.body))
+
+
+@pytest.mark.parametrize("names", [NSERVICEBUS_V2, NSERVICEBUS_V1], ids=lambda names: names.name)
+def test_a_delay_in_nservicebus_levels_is_an_integer_of_amqp(names: NameSet) -> None:
+    sent = a_message("m1", time_sent="2026-01-01 00:00:00:000000 Z")
+    at = from_wire("2026-01-01 00:00:00:000000 Z")
+
+    routed = to_levels(Outgoing("billing", sent), at + 4_200_000, names, FakeClock(at))
+
+    assert header_of(routed) == GOLDEN
+
+
+@pytest.mark.parametrize("names", [OURS, CELERY], ids=lambda names: names.name)
+def test_a_delay_in_other_levels_is_no_header(names: NameSet, clock: FakeClock) -> None:
+    sent = a_message("m1", time_sent=to_wire(START))
+
+    routed = to_levels(Outgoing("billing", sent), START + SECOND, names, clock)
+
+    assert b"DelayInSeconds" not in header_of(routed)
+
+
+@pytest.mark.behaviour(119)
+@pytest.mark.parametrize(
+    ("sent", "due", "seconds"),
+    [
+        (START, START, 0),
+        (START, START + 1, 1),
+        (START, START + SECOND, 1),
+        (START, START + SECOND + 1, 2),
+        (START - 3600 * SECOND, START + SECOND, 3601),
+        (START + 10 * SECOND, START + SECOND, -9),
+        (START, START + (2**31 - 1) * SECOND, 2**31 - 1),
+        (START, START + (2**31 - 1) * SECOND + 1, None),
+    ],
+)
+def test_a_delay_in_seconds_counts_from_time_sent_and_is_rounded_up(
+    sent: Micros, due: Micros, seconds: int | None
+) -> None:
+    assert delay_in_seconds(a_message(time_sent=to_wire(sent)), due) == seconds
+
+
+def test_a_message_without_a_time_sent_gets_the_present(clock: FakeClock) -> None:
+    plain = Outgoing("billing", a_message())
+    unreadable = Outgoing("billing", a_message(time_sent="yesterday"))
+
+    routed, odd = (
+        to_levels(each, START + 5 * SECOND, NSERVICEBUS_V2, clock) for each in (plain, unreadable)
+    )
+
+    assert routed.via is not None
+    assert routed.message.headers[headers.TIME_SENT] == to_wire(START)
+    assert routed.via.numbers(routed.message) == {headers.DELAY_IN_SECONDS: 5}
+    assert odd.message.headers[headers.TIME_SENT] == "yesterday"
+    assert b"DelayInSeconds" not in header_of(odd)
 
 
 # --- requests ---------------------------------------------------------------------------------

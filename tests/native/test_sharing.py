@@ -16,6 +16,8 @@ from timeoutmgr.native.infrastructure import DelayLevels, delay_topology
 from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, NameSet
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 
+pytestmark = pytest.mark.usefixtures("levels_of_others_go")
+
 kombu: Any = kombu_package  # its annotations are too few to check against
 helper: Any = kombus_helper
 

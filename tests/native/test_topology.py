@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from timeoutmgr.contracts import SendResult, Topology
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
-from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.levels import binding_key, routing_key
 from timeoutmgr.native.names import CELERY, NAME_SETS, OURS, NameSet, name_set
@@ -145,6 +146,9 @@ class Through:
 
     def address(self) -> tuple[str, str]:
         return self._address
+
+    def numbers(self, _message: Message) -> Mapping[str, int]:
+        return NO_NUMBERS
 
 
 def test_a_message_that_no_exchange_is_there_for_is_unknown_and_the_session_goes_on(

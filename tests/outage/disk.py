@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -33,9 +34,10 @@ class SmallDisk:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Lazily: a server that has just ended may still hold a file for a moment.
+        # Lazily: a server that has just ended may still hold a file for a moment, and one that
+        # reconnects puts files where the disk was.
         subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
-        self.folder.rmdir()
+        shutil.rmtree(self.folder)
 
     def fill(self) -> None:
         """Take all that is free."""

@@ -16,6 +16,7 @@ from timeoutmgr.deadletter import MessageClass, StoredCopy
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.manager import Quotas
 from timeoutmgr.deadletter.policies import DeadLetterForwarding
+from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS, DispatchTimeouts
@@ -82,23 +83,53 @@ def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(
     assert harness.transport.ids("error") == []
 
 
+@pytest.mark.behaviour(104)
 def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(
     harness: DispatchHarness,
 ) -> None:
-    harness.put("m1", "billing", time_to_reach_queue="00:00:02")
+    harness.put("m1", "billing", time_to_reach_queue="00:10:00")
     harness.clock.advance(1_000_000)  # it may be due for long: no attempt was made until now
     harness.transport.script("billing", *[SendResult.UNKNOWN] * 2)
 
     harness.order_due()
-    harness.clock.advance(120)
+    harness.clock.advance(599)
     harness.order_due()
     assert harness.dead() == []
-    harness.clock.advance(120)
+    harness.clock.advance(2)
     harness.order_due()
 
     [copy] = harness.dead()
     assert copy.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
     assert harness.transport.ids("billing") == []
+
+
+@pytest.mark.behaviour(104)
+def test_an_outage_counts_as_time_to_reach_the_queue(harness: DispatchHarness) -> None:
+    harness.put("m1", "billing", time_to_reach_queue="00:10:00")
+    harness.put("m2", "billing", time_to_reach_queue="01:00:00")
+    harness.transport.fail("send", TransportUnavailable("is down"))
+    with pytest.raises(TransportUnavailable):
+        harness.order_due()
+
+    harness.clock.advance(601)
+    harness.order_due()
+
+    dead = [(one.message.id, one.message_class, one.attempts) for one in harness.dead()]
+    assert dead == [("m1", MessageClass.NACK_REACH_QUEUE_TIMEOUT, 1)]
+    assert harness.transport.ids("billing") == ["m2"]
+
+
+def test_a_first_attempt_is_of_one_due_time(harness: DispatchHarness) -> None:
+    harness.transport.script("billing", SendResult.UNKNOWN)
+    harness.put("m1", "billing", time_to_reach_queue="00:10:00")
+    harness.order_due()
+    timeout = a_timeout("m1")
+    harness.store.reschedule(timeout.id, harness.clock.now() + 1)
+
+    harness.clock.advance(1_000_000)
+    harness.order_due()
+
+    assert (harness.dead(), harness.transport.ids("billing")) == ([], ["m1"])
 
 
 def test_neighbours_of_a_dead_letter_are_delivered(harness: DispatchHarness) -> None:

@@ -280,6 +280,17 @@ def test_a_wake_request_wakes_the_poller() -> None:
     assert harness.woken == [START + SECOND]
 
 
+def test_wakes_without_a_pause_wake_the_poller_ten_times_a_second() -> None:
+    harness = DispatchHarness()
+
+    for number in range(100):
+        harness.receive(wake_manager("sales.timeouts", START - SECOND, f"w{number}").message)
+        harness.clock.advance(0.01)
+
+    assert harness.telemetry.snapshot()["wakes_received"] == 100
+    assert sum(due < START for due in harness.woken) <= 10  # the others join a later poll
+
+
 def test_only_a_delayed_message_is_stored_inside_a_transaction() -> None:
     harness = DispatchHarness()
     with pytest.raises(InvalidMessage):

@@ -20,7 +20,7 @@ from timeoutmgr.deadletter import DeliveryOptions, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.manager import Quotas
 from timeoutmgr.deadletter.policies import DeadLetterForwarding
-from timeoutmgr.errors import NodeFull, StorageUnavailable
+from timeoutmgr.errors import NodeFull, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_delayed_store
 from timeoutmgr.message.validation import Limits
@@ -204,19 +204,33 @@ def test_a_message_forwarded_too_often_becomes_a_dead_letter_unsent(
     assert (delivered.id, delivered.headers[marks.HOPS]) == ("m14", "15")
 
 
+@pytest.mark.behaviour(104)
 def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(make: Make) -> None:
     harness = make(retries=9)
     harness.clock.advance(1_000_000)  # it is due for long: no attempt was made until now
     harness.transport.script("billing", *[SendResult.REFUSED] * 2)
 
-    harness.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:00:02"))
-    for _ in range(2):
+    harness.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:10:00"))
+    for seconds in (599, 2):
         assert harness.lie_dead() == {}
-        harness.clock.advance(60)
+        harness.clock.advance(seconds)
         harness.dispatch()
 
     assert harness.lie_dead() == {"m1": MessageClass.NACK_REACH_QUEUE_TIMEOUT}
     assert harness.transport.ids("billing") == []
+
+
+@pytest.mark.behaviour(104)
+def test_an_outage_counts_as_time_to_reach_the_queue(make: Make) -> None:
+    harness = make(retries=9)
+    harness.transport.fail("send", TransportUnavailable("is down"))
+    harness.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:10:00"))
+    assert harness.stored == ["m1"]
+
+    harness.clock.advance(601)
+    harness.dispatch()
+
+    assert harness.lie_dead() == {"m1": MessageClass.NACK_REACH_QUEUE_TIMEOUT}
 
 
 def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once(

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.makers import SECOND
 from tests.support.ports import FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr import CriticalErrorContext, EndpointConfiguration, SendOptions, TransactionMode
-from timeoutmgr.contracts import Clock, Persistence, TimeoutStore
+from timeoutmgr.contracts import Clock, Persistence, RaiseCriticalError, TimeoutStore
 from timeoutmgr.deadletter import DeadLetterQueues
 from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing, StorageUnavailable
@@ -418,3 +419,25 @@ def test_a_clock_that_is_far_off_is_a_critical_error() -> None:
 
     [error] = hooked.critical_errors()
     assert "differs from this host's by 42 s" in error
+
+
+class Reporting(ScriptedStore):
+    """A store of another author that finds its table ruined."""
+
+    def use_critical_errors(self, raise_error: RaiseCriticalError) -> None:
+        self.raise_error = raise_error
+
+
+@pytest.mark.behaviour(79)
+def test_a_store_reports_critical_errors_to_the_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Reporting(FakeClock())
+    monkeypatch.setattr(MemoryPersistence, "timeouts", lambda *_arguments, **_options: store)
+    reported: SimpleQueue[str] = SimpleQueue()
+    config = a_config()
+    config.define_critical_error_action(lambda context: reported.put(context.error))
+    parts = assemble(config.settings())
+
+    store.raise_error("The table is ruined", RuntimeError("checksum"))
+    parts.critical.started(lambda: None)
+
+    assert reported.get(timeout=SOON) == "The table is ruined"

@@ -22,10 +22,10 @@ class _Mover:
 
     def __call__(
         self, token: str, keys: Sequence[Key], _at: Micros, transaction: Transaction
-    ) -> list[Key]:
+    ) -> dict[Key, str]:
         assert transaction is not None
         self.asked.append((token, [key.id for key in keys]))
-        return [key for key in keys if key.id not in self._kept_back]
+        return {key: "billing" for key in keys if key.id not in self._kept_back}
 
 
 def test_timeouts_moved_in_the_database_are_counted_and_not_sent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from timeoutmgr.contracts import CancelResult, OnConflict, RepeatKind, Transacti
 from timeoutmgr.errors import ContentConflict, IdInUse, MessageRejected, StorageUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
-from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.message import Message, Received, with_headers
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.transport.work import Work
 
@@ -177,3 +178,23 @@ def test_past_the_queue_an_error_is_raised_and_nothing_stored() -> None:
         counter.step.store_directly([a_delayed("m2", LATER), refused], None)
 
     assert [one.message.id for one in counter.stored()] == ["m1"]
+
+
+def test_the_caller_hears_of_a_message_that_was_cancelled_before_it_came() -> None:
+    heard: list[str] = []
+    counter = Counter()
+    counter.step = replace(counter.step, on_cancelled=lambda one: heard.append(one.message.id))
+    counter.store.cancel(timeout_id("sales", "m1"))
+
+    counter.receive(a_delayed("m1", LATER), a_delayed("m2", LATER))
+    counter.receive(a_delayed("m1", LATER))
+
+    assert heard == ["m1"]
+
+
+def test_malformed_labels_are_rejected() -> None:
+    message = a_delayed("m1", LATER)
+    labelled = with_headers(message, {**message.headers, headers.LABELS: "[1]"})
+
+    with pytest.raises(MessageRejected, match=headers.LABELS):
+        Counter().receive(labelled)

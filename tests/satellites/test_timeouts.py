@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_delayed, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
-from timeoutmgr.contracts import Key, Timeout, TimeoutState, TransactionMode
+from timeoutmgr.contracts import Key, Timeout, TimeoutState, TimeoutStore, TransactionMode
 from timeoutmgr.errors import InvalidMessage, MessageRejected, StorageUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, to_wire
@@ -22,7 +22,7 @@ from timeoutmgr.message.routes import clear_timeouts, timeout_id, wake_manager
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts, read_timeout
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.work import Consumer, Work
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -49,10 +49,21 @@ class Counter:
             dispatch_now=self._dispatch,
         )
 
-    def receive(self, *messages: Message) -> None:
-        session = self.transport.session()
-        with Work(session, FakeReceiver(self.transport, "sales"), self.mode) as work:
-            self.step([a_received(message) for message in messages], work)
+    def receive(
+        self, *messages: Message, again: Sequence[str] = (), consumer: Consumer | None = None
+    ) -> None:
+        """Take a batch; the ids *again* were delivered before."""
+        session, receiver = self.transport.session(), FakeReceiver(self.transport, "sales")
+        batch = [
+            replace(a_received(message), delivery_count=int(message.id in again))
+            for message in messages
+        ]
+        with Work(session, receiver, self.mode, consumer=consumer) as work:
+            self.step(batch, work)
+
+    def consumer(self, number: int = 1) -> Consumer:
+        """Return a consumer whose line is empty until now."""
+        return Consumer(number, self.clock.monotonic())
 
     def stored(self) -> list[Timeout]:
         return [row.timeout for row in self.store._in.rows.values()]
@@ -64,6 +75,25 @@ class Counter:
     def _dispatch(self, keys: Sequence[Key], work: Work) -> None:
         assert work.scope is not None
         self.straight_on += keys
+
+
+class WithoutOrder:
+    """A store of another author, as it was before clears went by the order of the queue."""
+
+    endpoint = "sales"
+
+    def __init__(self, store: ScriptedStore) -> None:
+        self.store_many = store.store_many
+        self.cancel_saga = store.cancel_saga
+        self.now = store.now
+
+
+def a_clear(message_id: str, sent: Micros) -> Message:
+    return clear_timeouts("s1", "sales.Timeouts", message_id, sent).message
+
+
+def a_sagas(message_id: str, sent: Micros) -> Message:
+    return a_delayed(message_id, saga_id="s1", time_sent=to_wire(sent))
 
 
 @pytest.mark.behaviour(24)
@@ -406,14 +436,143 @@ def test_clear_without_a_saga_is_rejected_with_the_documented_sentence(saga: str
 
 
 @pytest.mark.behaviour(31)
-def test_a_clear_that_came_in_the_same_batch_before_the_timeout_holds() -> None:
+def test_a_clear_cancels_a_redelivery_of_what_was_sent_before_it() -> None:
     counter = Counter()
 
     counter.receive(
-        clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message, a_delayed("m1", saga_id="s1")
+        a_clear("c1", START), a_sagas("m1", START - 1), again=["m1"], consumer=counter.consumer()
     )
 
     assert counter.store.find(timeout_id("sales", "m1")) == (TimeoutState.CANCELLED, None)
+    [entry] = counter.store.history(timeout_id("sales", "m1"))
+    assert (entry.event, entry.channel) == ("cancelled", "queue 'sales', message 'c1'")
+
+
+@pytest.mark.behaviour(31)
+@pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
+@pytest.mark.parametrize("sender", [-60 * SECOND, 60 * SECOND])
+def test_a_clear_goes_by_the_order_of_the_queue_and_by_no_senders_clock(
+    mode: TransactionMode, sender: Micros
+) -> None:
+    counter = Counter(mode)
+    consumer = counter.consumer()
+    counter.receive(a_sagas("m1", START + 60 * SECOND), consumer=consumer)
+
+    counter.receive(
+        a_sagas("m2", START + 60 * SECOND),
+        a_clear("c1", START + sender),
+        a_sagas("m3", START - 60 * SECOND),
+        consumer=consumer,
+    )
+    counter.receive(a_sagas("m4", START - 60 * SECOND), consumer=consumer)
+
+    assert [stored.message.id for stored in counter.stored()] == ["m3", "m4"]
+
+
+@pytest.mark.behaviour(31)
+def test_two_clears_of_a_batch_clear_each_what_stands_ahead() -> None:
+    counter = Counter()
+
+    counter.receive(
+        a_sagas("m1", START),
+        a_clear("c1", START - 60 * SECOND),
+        a_sagas("m2", START),
+        a_clear("c2", START - 60 * SECOND),
+        a_sagas("m3", START),
+        consumer=counter.consumer(),
+    )
+
+    assert [stored.message.id for stored in counter.stored()] == ["m3"]
+    assert counter.telemetry.snapshot()["timeouts_cleared"] == 2
+
+
+@pytest.mark.behaviour(31)
+def test_a_clear_reaches_what_another_consumer_stored_before_the_clear_came() -> None:
+    counter = Counter()
+    one, other = counter.consumer(1), counter.consumer(2)
+    counter.receive(a_sagas("m1", START + 60 * SECOND), consumer=one)
+    counter.clock.advance(5)
+    other.received([], 1, counter.clock.monotonic())
+    counter.clock.advance(5)
+    order = a_clear("c1", START - 60 * SECOND)
+    other.received([a_received(order)], 2, counter.clock.monotonic())
+
+    counter.receive(order, consumer=other)
+
+    assert counter.stored() == []
+
+
+@pytest.mark.behaviour(31)
+@pytest.mark.parametrize(("sent", "left"), [(START - 1, []), (START + 1, ["m1"])])
+def test_of_what_another_consumer_had_the_time_of_sending_decides(
+    sent: Micros, left: list[str]
+) -> None:
+    stored_first, cleared_first = Counter(), Counter()
+    order, timeout = a_clear("c1", START), a_sagas("m1", sent)
+
+    one, other = stored_first.consumer(1), stored_first.consumer(2)
+    stored_first.receive(timeout, consumer=one)
+    stored_first.receive(order, consumer=other)
+    one, other = cleared_first.consumer(1), cleared_first.consumer(2)
+    cleared_first.receive(order, consumer=other)
+    cleared_first.receive(timeout, consumer=one)
+
+    assert [stored.message.id for stored in stored_first.stored()] == left
+    assert [stored.message.id for stored in cleared_first.stored()] == left
+
+
+@pytest.mark.behaviour(31)
+def test_a_message_that_comes_after_a_clear_was_handled_is_a_later_message() -> None:
+    counter = Counter()
+    one, other = counter.consumer(1), counter.consumer(2)
+    counter.receive(a_clear("c1", START), consumer=other)
+    counter.clock.advance(5)
+    one.received([], 1, counter.clock.monotonic())
+    counter.clock.advance(5)
+    later = a_sagas("m1", START - 60 * SECOND)
+    one.received([a_received(later)], 2, counter.clock.monotonic())
+
+    counter.receive(later, consumer=one)
+
+    assert [stored.message.id for stored in counter.stored()] == ["m1"]
+
+
+@pytest.mark.behaviour(31)
+def test_after_a_crash_a_redelivered_batch_is_in_its_order_again() -> None:
+    counter = Counter()
+    batch = [a_sagas("m1", START + 60 * SECOND), a_clear("c1", START), a_sagas("m2", START - 1)]
+    counter.receive(batch[0], consumer=counter.consumer(1))
+
+    counter.receive(*batch, again=["m1", "c1", "m2"], consumer=counter.consumer(2))
+
+    assert [stored.message.id for stored in counter.stored()] == ["m2"]
+
+
+@pytest.mark.behaviour(31)
+def test_a_redelivered_clear_that_was_carried_out_does_nothing() -> None:
+    counter = Counter()
+    consumer = counter.consumer()
+    order = a_clear("c1", START)
+    counter.receive(a_sagas("m1", START), order, consumer=consumer)
+    counter.receive(a_sagas("m2", START - 60 * SECOND), consumer=consumer)
+
+    counter.receive(order, again=["c1"], consumer=counter.consumer(2))
+
+    assert [stored.message.id for stored in counter.stored()] == ["m2"]
+
+
+def test_a_store_that_cannot_clear_in_order_goes_by_the_time_of_sending() -> None:
+    counter = Counter()
+    counter.step = replace(counter.step, store=cast(TimeoutStore, WithoutOrder(counter.store)))
+
+    counter.receive(
+        a_sagas("m1", START),
+        a_sagas("m2", START + 2),
+        a_clear("c1", START + 1),
+        consumer=counter.consumer(),
+    )
+
+    assert [stored.message.id for stored in counter.stored()] == ["m2"]
 
 
 @pytest.mark.behaviour(31)
@@ -480,6 +639,17 @@ def test_wakes_are_logged_with_their_channel_once_a_minute(
         "satellite received 2 wakes; the newest by queue 'sales', message 'w1'",
         "satellite received 2 wakes; the newest by queue 'sales', message 'w3'",
     ]
+
+
+def test_wakes_without_a_pause_wake_the_poller_ten_times_a_second() -> None:
+    counter = Counter()
+
+    for number in range(100):
+        counter.receive(wake_manager("sales.Timeouts", START - SECOND, f"w{number}").message)
+        counter.clock.advance(0.01)
+
+    assert counter.telemetry.snapshot()["wakes_received"] == 100
+    assert sum(due < START for due in counter.woken) <= 10  # the others join a later poll
 
 
 def test_a_malformed_wake_is_rejected() -> None:

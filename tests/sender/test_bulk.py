@@ -190,10 +190,16 @@ def test_storing_passes_the_queue_by_under_the_same_ids(bulk: Bulk) -> None:
     assert bulk.endpoint.send("billing", "Bill", 1, options).id == stored.id
 
 
+def test_storing_wakes_nobody_for_what_a_poll_finds_in_time(bulk: Bulk) -> None:
+    assert bulk.store(orders(1, SendOptions(delay=121.0))) == 1
+
+    assert bulk.transport.ids(QUEUE) == []
+
+
 def test_storing_wakes_the_manager_only_for_something_earlier(bulk: Bulk) -> None:
     dues = chain(
-        orders(WINDOW, SendOptions(delay=600.0)),
-        orders(WINDOW, SendOptions(delay=900.0)),
+        orders(WINDOW, SendOptions(delay=100.0)),
+        orders(WINDOW, SendOptions(delay=110.0)),
         orders(WINDOW, SendOptions(delay=60.0)),
     )
 

@@ -282,3 +282,16 @@ def test_a_route_that_remembers_no_ids_refuses_to_check_for_used_ids(asked: OnCo
 def test_the_headers_of_a_used_id_are_the_timeout_managers(composer: Composer, name: str) -> None:
     with pytest.raises(InvalidMessage, match="set by the timeout manager"):
         headers_of(composer, delay=7, headers={name: "replace"})
+
+
+def test_labels_are_written_on_delayed_messages_alone(composer: Composer) -> None:
+    given = {"tenant": "a"}
+
+    assert headers_of(composer, labels=given, delay=1)[headers.LABELS] == '["tenant=a"]'
+    assert headers.LABELS not in headers_of(composer, labels=given)
+    assert headers.LABELS not in headers_of(composer, delay=1)
+
+
+def test_labels_are_refused_where_no_store_finds_them(composer: Composer) -> None:
+    with pytest.raises(Unsupported, match="labels without the timeout manager's store"):
+        headers_of(replace(composer, remembering_delays=None), labels={"a": "b"}, delay=1)

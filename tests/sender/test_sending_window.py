@@ -61,6 +61,9 @@ class Keeping:
     def __init__(self, transport: FakeTransport) -> None:
         self._journal = transport.journal
 
+    def ending(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        return outgoing
+
     def before_sending(self, outgoing: Sequence[Outgoing], _: Transaction | None = None) -> None:
         self._journal.append(f"keep {len(outgoing)}")
 

@@ -10,24 +10,19 @@ from typing import Any
 import redis
 
 from tests.services.private import PrivateServer
+from tests.services.run import has_crashed
 
 APT = ["redis-server"]
 
 _LEASE = "tmtest:lease:{}"
 
 _CLAIM_DATABASE = """
--- Take a database that nobody has: an empty one, or one that a crashed run of ours has left.
+-- Take an empty database, or the database that the crashed holder ARGV[3] has left.
 local holder = redis.call('GET', KEYS[1])
 redis.call('SELECT', ARGV[1])
 local size = redis.call('DBSIZE')
 redis.call('SELECT', ARGV[4])
-if holder then
-    local started = tonumber(string.match(holder, '^tmtest_(%d+)_') or '')
-    -- A benchmark's name has no time: nothing tells whether the benchmark still runs.
-    if not started or started > tonumber(ARGV[3]) - 3600 then return 0 end
-elseif size > 0 then
-    return 0
-end
+if holder and holder ~= ARGV[3] or not holder and size > 0 then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('SELECT', ARGV[1])
 redis.call('FLUSHDB')
@@ -58,7 +53,7 @@ def create(url: str, name: str) -> str:
             if number == own:
                 continue
             lease = _LEASE.format(number)
-            if client.eval(_CLAIM_DATABASE, 1, lease, number, name, int(time.time()), own):
+            if client.eval(_CLAIM_DATABASE, 1, lease, number, name, _crashed(client, lease), own):
                 return f"{url.rpartition('/')[0]}/{number}"
     raise RuntimeError(f"all databases of {url} are in use; give Redis more by `databases`")
 
@@ -73,6 +68,15 @@ def sweep(url: str, ours: Callable[[str], bool]) -> None:
                 with _connect(f"{url.rpartition('/')[0]}/{number}") as leased:
                     leased.flushdb()
                 client.delete(lease)
+
+
+def _crashed(client: Any, lease: str) -> bytes:
+    """Return the holder of *lease* if the holder has crashed.
+
+    A benchmark's name has no time: nothing tells whether the benchmark still runs.
+    """
+    holder: bytes = client.get(lease) or b""
+    return holder if has_crashed(holder.decode(), int(time.time())) else b""
 
 
 def _connect(url: str) -> Any:

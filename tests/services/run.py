@@ -17,7 +17,7 @@ RUN_VARIABLE = "TIMEOUTMGR_TEST_RUN"
 _FOLDER_PREFIX = "timeoutmgr-tests-"
 _NAME = re.compile(r"tmtest_(?P<started>[0-9]{9,})_(?P<run>[0-9a-f]{6})_[a-z0-9]+")
 _OLD = 3600
-"""Seconds after which a run is taken for crashed; no run lasts so long."""
+"""Seconds after which a run is taken for crashed, unless its controller is alive here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,9 @@ class Run:
         return f"tmtest_{self.started}_{self.id}_{worker}"
 
     def owns(self, name: str) -> bool:
-        """Whether this run made *name*, or a run that crashed an hour ago or more."""
+        """Whether this run made *name*, or a run that crashed."""
         match = _NAME.fullmatch(name)
-        if match is None:
-            return False
-        return match["run"] == self.id or int(match["started"]) < self.started - _OLD
+        return match is not None and (match["run"] == self.id or has_crashed(name, self.started))
 
 
 def begin() -> Run:
@@ -58,14 +56,20 @@ def joined() -> Run:
     return Run(folder=folder, started=int(started), id=run_id)
 
 
+def has_crashed(name: str, now: int) -> bool:
+    """Whether a run made *name* an hour before *now* or earlier, and no longer runs.
+
+    A run on another machine, whose folder is not here, counts as crashed by its age alone.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or int(match["started"]) >= now - _OLD:
+        return False
+    return not any(map(_is_controlled, _folders(match["run"])))
+
+
 def crashed() -> list[Path]:
     """Return the folders of runs whose controller is gone."""
-    found = []
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*-*"):
-        controller = folder.name.rsplit("-", 1)[-1]
-        if controller.isdigit() and not _is_alive(int(controller)):
-            found.append(folder)
-    return found
+    return [folder for folder in _folders() if not _is_controlled(folder)]
 
 
 def remove(folder: Path) -> None:
@@ -73,9 +77,17 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_alive(pid: int) -> bool:
+def _folders(run_id: str = "*") -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-{run_id}-*"))
+
+
+def _is_controlled(folder: Path) -> bool:
+    """Whether the controller of the run in *folder* is alive."""
+    pid = folder.name.rpartition("-")[2]
+    if not pid.isdigit():
+        return True  # not a folder of ours
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
     except PermissionError:

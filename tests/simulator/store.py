@@ -122,6 +122,15 @@ class SimStore:
             return None
         return Key(known.due, timeout_id)
 
+    def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
+        self.calls.before()
+        self.reach()
+        known = self.database.known.get(timeout_id)
+        if known is None:
+            return None
+        row = self.database.rows.get(Key(known.due, timeout_id))
+        return known.state, None if row is None else row.timeout
+
     def cancel(self, timeout_id: str) -> CancelResult:
         return self.commit(lambda: self._cancel(timeout_id))
 
@@ -132,8 +141,8 @@ class SimStore:
         sent_until: Micros | None = None,
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
-    ) -> int:
-        def work() -> int:
+    ) -> Sequence[str]:
+        def work() -> list[str]:
             ids = [
                 row.timeout.id
                 for row in self.database.rows.values()
@@ -141,7 +150,7 @@ class SimStore:
                 and (sent_until is None or row.timeout.created <= sent_until)
                 and row.timeout.id not in keeping
             ]
-            return sum(self._cancel(one) is not CancelResult.TOO_LATE for one in ids)
+            return [one for one in ids if self._cancel(one) is not CancelResult.TOO_LATE]
 
         return self.commit(work)
 

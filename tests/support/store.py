@@ -13,11 +13,13 @@ from timeoutmgr.contracts import (
     LockedTimeouts,
     Outcome,
     Repeat,
+    SagaClear,
     Timeout,
     Transaction,
 )
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.persistence.memory_store import MemoryContents, MemoryTimeoutStore
+from timeoutmgr.persistence.memory_insight import MemoryContents
+from timeoutmgr.persistence.memory_store import MemoryTimeoutStore
 
 MINUTE = 60_000_000
 
@@ -106,9 +108,15 @@ class ScriptedStore(MemoryTimeoutStore):
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
         channel: str | None = None,
-    ) -> int:
+    ) -> Sequence[str]:
         self._called("cancel_saga", transaction)
         return super().cancel_saga(saga_id, sent_until=sent_until, keeping=keeping, channel=channel)
+
+    def clear_saga(
+        self, order: SagaClear, *, transaction: Transaction | None = None
+    ) -> Sequence[str]:
+        self._called("clear_saga", transaction)
+        return super().clear_saga(order)
 
     def _called(self, method: str, transaction: Transaction | None = None) -> None:
         self.calls[method] += 1

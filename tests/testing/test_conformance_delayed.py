@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -68,6 +69,12 @@ class TestPostgres(InSql):
 
 class TestMysql(InSql):
     database = "mysql"
+
+
+if "TIMEOUTMGR_TEST_MSSQL_URL" in os.environ:
+
+    class TestSqlServer(InSql):
+        database = "mssql"
 
 
 class TestTheExample(DelayedStoreConformance):

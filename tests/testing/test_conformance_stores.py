@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
@@ -50,6 +51,10 @@ class TestMemory(StoreConformance):
     durable, row_locks, transactions = False, True, False
     limits_text = False
     keeps_schedules = True
+    clears_in_order = True
+    finds_by_labels = True
+    has_insight = True
+    reroutes = True
     races = 10_000
 
     @pytest.fixture
@@ -61,6 +66,13 @@ class TestMemory(StoreConformance):
 class Tables(StoreSuite):
     durable, row_locks, transactions = True, True, True
     keeps_schedules = True
+    clears_in_order = True
+    finds_by_labels = True
+    has_insight = True
+    pauses_dispatch = True
+    changes_in_bulk = True
+    keeps_audit = True
+    reroutes = True
     database: ClassVar[str]
     settings: ClassVar[SqlSettings] = BY_OUR_CLOCK
 
@@ -85,6 +97,12 @@ class TestPostgres(InSql):
 
 class TestMysql(InSql):
     database = "mysql"
+
+
+if "TIMEOUTMGR_TEST_MSSQL_URL" in os.environ:
+
+    class TestSqlServer(InSql):
+        database = "mssql"
 
 
 class ByTheDatabasesClock(Tables, SharedCases, TimeoutClaims, TimeoutDispatchLock):

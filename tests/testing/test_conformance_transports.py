@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import ClassVar
 
 import pytest
 from sqlalchemy import text
 
-from timeoutmgr.contracts import Transport
+from timeoutmgr.contracts import SendResult, Transport, TransportSession
 from timeoutmgr.database import Database
+from timeoutmgr.message.foreign import AMQP
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.conformance.transports import TransportConformance
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -22,6 +25,7 @@ PREFIX = "conformance_"
 
 class TestMemory(TransportConformance):
     durable, transactions = False, False
+    sends_foreign = True
 
     @pytest.fixture
     def make_transport(self) -> Callable[[], Transport]:
@@ -32,6 +36,7 @@ class ThroughProxy(TransportConformance):
     """Brokers are reached through a proxy, so that their connections can be cut."""
 
     transactions = False
+    sends_foreign = True
     can_lose_leases = True
     broker: ClassVar[str]
     settings: ClassVar[KombuSettings]
@@ -58,6 +63,7 @@ class ThroughProxy(TransportConformance):
 class TestRabbitMQ(ThroughProxy):
     durable = True
     broker = "rabbitmq"
+    foreign_codec = AMQP
     settings = KombuSettings(queue_type="classic")
 
 
@@ -94,6 +100,8 @@ def installed_url(
 
 class InSql(TransportConformance):
     durable, transactions = True, True
+    sends_foreign = True
+    expires_messages = True
     can_lose_leases = True
     kind: ClassVar[str]
 
@@ -124,3 +132,34 @@ class TestPostgres(InSql):
 
 class TestMysql(InSql):
     kind = "mysql"
+
+
+class TestSplit(InSql):
+    """Queues in a file, and foreign messages at a broker."""
+
+    kind = "sqlite"
+    transactions = False
+    foreign_codec = AMQP
+
+    @pytest.fixture
+    def make_transport(self, url: str, rabbitmq_url: str) -> Callable[[], Transport]:
+        return lambda: SqlTransport(url, prefix=PREFIX, destinations=rabbitmq_url)
+
+    @pytest.fixture
+    def foreign_session(self, rabbitmq_url: str) -> Iterator[TransportSession]:
+        with (
+            closing(KombuTransport(rabbitmq_url)) as transport,
+            closing(transport.session()) as session,
+        ):
+            yield session
+
+    def test_a_transport_without_transactions_refuses_a_transaction(
+        self, session: TransportSession, queue: str
+    ) -> None:
+        """No mode spans both sides; the queues of the file have transactions of their own."""
+        one = Outgoing(queue, Message(id="m1", body=b"{}"))
+
+        with session.transaction() as transaction:
+            assert session.send([one], transaction=transaction) == [SendResult.CONFIRMED]
+
+        assert session.count(queue) == 1

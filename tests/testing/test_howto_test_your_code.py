@@ -1,4 +1,4 @@
-"""The page docs/howto-test-your-code.md: each of its code blocks runs."""
+"""The page docs/how-to/test-your-code.md: each of its code blocks runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.testing.projects import ROOT, install, run
 
-PAGE = ROOT / "docs" / "howto-test-your-code.md"
+PAGE = ROOT / "docs" / "how-to" / "test-your-code.md"
 
 
 def test_the_blocks_of_the_page_are_a_project_whose_tests_pass(tmp_path: Path) -> None:

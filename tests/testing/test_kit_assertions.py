@@ -92,6 +92,14 @@ def test_a_fake_context_collects_what_a_handler_does() -> None:
     assert (context.message_type, context.delivery_count) == ("Remind", 2)
 
 
+def test_a_fake_context_keeps_the_critical_errors_that_a_handler_raised() -> None:
+    context = FakeContext("Print")
+
+    context.raise_critical_error("Printing is impossible")
+
+    assert context.critical_errors == ["Printing is impossible"]
+
+
 def test_a_fake_context_checks_sends_as_an_endpoint_does() -> None:
     context = FakeContext("Remind")
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 from timeoutmgr import (
     AsyncEndpoint,
     AsyncHandlerContext,
+    BatchContext,
     CancelResult,
     CriticalErrorContext,
     DriverTransaction,
@@ -29,6 +30,7 @@ from timeoutmgr import (
     ToSend,
     TransactionMode,
 )
+from timeoutmgr.endpoint.middleware import AsyncCallNext
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import FakeContext, TimeoutKit
@@ -116,6 +118,29 @@ def any_struct(message: msgspec.Struct, _context: HandlerContext) -> None:
 config.add_handler(Shipped, any_struct)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A typed message that comes in lists."""
+
+    celsius: int
+
+
+@config.handler(Reading, batch="list")
+def store(messages: list[Reading], context: BatchContext) -> None:
+    """Write all, and send for one of them."""
+    context.session.execute(text("INSERT INTO readings VALUES (:c)"), [{"c": messages[0].celsius}])
+    context.contexts[0].send("billing", Paid(order=context.contexts[0].message_id))
+
+
+@config.handler("Raw", batch="list")
+def store_raw(messages: list[dict[str, Any]], context: BatchContext) -> None:
+    """Take plain values."""
+    print(messages, [own.message_type for own in context.contexts])
+
+
+config.add_handler(Reading, store, batch="list")
+
+
 def with_tenant(context: HandlerContext, call_next: Callable[[], None]) -> None:
     """Call the handlers of a known tenant."""
     if "tenant" in context.headers:
@@ -128,7 +153,14 @@ def add_tenant(message: ToSend) -> ToSend:
     return replace(message, options=options)
 
 
+async def with_tenant_awaited(context: AsyncHandlerContext, call_next: AsyncCallNext) -> None:
+    """Await the handlers of a known tenant, with the session of the message."""
+    await context.session.execute(text("SELECT 1"))
+    await call_next()
+
+
 config.add_middleware(with_tenant)
+EndpointConfiguration("billing").add_middleware(with_tenant_awaited)
 config.add_send_middleware(add_tenant)
 
 

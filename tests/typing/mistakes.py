@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext
+from timeoutmgr import BatchContext, Endpoint, EndpointConfiguration, HandlerContext
 
 config = EndpointConfiguration("sales")
 
@@ -60,6 +60,17 @@ def paid(message: Overdue, context: HandlerContext) -> None:
     context.reply("Paid", message.order)
 
 
+@config.handler(Overdue, batch="list")  # mistake: one message
+def listed(message: Overdue, context: BatchContext) -> None:
+    """Take one message of a list."""
+    print(message, context)
+
+
+def all_paid(messages: list[Paid], context: BatchContext) -> None:
+    """Take a list."""
+    context.reply("Paid", messages[0].order)  # mistake: no message of a list
+
+
 def typed(endpoint: Endpoint) -> None:
     """Send with mistakes."""
     endpoint.send("billing", Overdue("A7"), delay="5s")  # mistake: delay of a typed send
@@ -67,8 +78,12 @@ def typed(endpoint: Endpoint) -> None:
 
 
 config.add_middleware(bill)  # mistake: a handler
+config.add_middleware(later)  # mistake: an asynchronous handler
 config.add_send_middleware(lonely)  # mistake: not a function of a ToSend
 config.add_handler(Paid, paid)  # mistake: class of the body
+config.add_handler(Paid, all_paid)  # mistake: a list without batch
+config.add_handler(Overdue, all_paid, batch="list")  # mistake: class of the list
+config.add_handler("Bill", bill, batch="all")  # mistake: batch
 config.transaction_mode = "receive-only"  # mistake: mode
 config.add_handler("Bill", lonely)  # mistake: arity
 config.add_handler("Bill", later)  # mistake: asynchronous generator

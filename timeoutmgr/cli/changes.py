@@ -1,5 +1,7 @@
-"""Commands that change stored timeouts: cancel, cancel-saga, reschedule, send-now."""
+"""Commands that change stored timeouts: cancel, cancel-saga, reschedule, reroute, send-now."""
 
+from collections import Counter
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -7,34 +9,45 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, delay_and_at
+from timeoutmgr.cli.list import TimeoutSelection, label_option, selects_timeouts
+from timeoutmgr.cli.options import Command, common, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import ChangeResult
+    from timeoutmgr.message.labels import Labels
 
 
 @click.command(cls=Command)
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@label_option
 @common(environment=False)
 @click.pass_obj
-def cancel(shared: Shared, ids: tuple[str, ...]) -> Exit:
-    """Cancel timeouts by id, and print a result for each.
+def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
+    """Cancel timeouts by id or by one label, and print a result for each.
 
-    cancelled: the timeout will not be delivered. will_be_cancelled: no such timeout is stored; if
-    its message arrives, it is dropped. too_late: the timeout was sent, or is being sent now.
-    maybe_sent: it will not be sent again, but may have been sent. unknown: no such timeout is
-    stored, and the store cannot remember the cancel. The exit code is 0 if every timeout is or
-    will be cancelled, otherwise 3.
+    An ID is the id of a timeout or of its message. cancelled: the timeout will not be delivered.
+    will_be_cancelled: no such timeout is stored; if its message arrives, it is dropped. too_late:
+    the timeout was sent, or is being sent now. maybe_sent: it will not be sent again, but may have
+    been sent. unknown: no such timeout is stored, and the store cannot remember the cancel. The
+    exit code is 0 if every timeout is or will be cancelled, otherwise 3. A cancel by a label also
+    drops messages with it that were sent by now and are not stored yet.
 
     Examples:
       timeoutmgr cancel 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
+      timeoutmgr cancel --label tenant=acme
     """
     from timeoutmgr.contracts import CancelResult
 
+    if bool(ids) == bool(labels):
+        raise click.UsageError("give either ids or --label")
     with opened(shared, with_queues=False) as endpoint:
-        results = {each: endpoint.timeouts.cancel(each, channel=CLI) for each in ids}
+        timeouts = endpoint.timeouts
+        results = {each: timeouts.cancel(each, channel=CLI) for each in ids}
+        if labels:
+            found = timeouts.cancel_where(labels=labels, channel=CLI)
+            results = {one.timeout.id: one.result for one in found}
     document = {"results": {each: result.value for each, result in results.items()}}
     shared.show(document, lambda: output.print_pairs(list(document["results"].items())))
     done = {CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED}
@@ -48,15 +61,17 @@ def cancel(shared: Shared, ids: tuple[str, ...]) -> Exit:
 def cancel_saga(shared: Shared, saga: str) -> Exit:
     """Cancel all stored timeouts of SAGA that are not being sent right now.
 
-    The exit code is 0 if there were any, else 3.
+    With --json the ids of the cancelled timeouts are listed. The exit code is 0 if there were any,
+    else 3.
 
     Examples:
       timeoutmgr cancel-saga order-7
     """
     with opened(shared, with_queues=False) as endpoint:
-        count = endpoint.timeouts.cancel_saga(saga, channel=CLI)
-    shared.show({"saga": saga, "cancelled": count}, lambda: click.echo(f"{count} cancelled"))
-    return Exit.OK if count else Exit.NOT_FOUND
+        ids = endpoint.timeouts.cancel_saga(saga, channel=CLI)
+    document = {"saga": saga, "cancelled": len(ids), "ids": list(ids)}
+    shared.show(document, lambda: click.echo(f"{len(ids)} cancelled"))
+    return Exit.OK if ids else Exit.NOT_FOUND
 
 
 @click.command(cls=Command)
@@ -78,7 +93,8 @@ def reschedule(
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
     with opened(shared, with_queues=False) as endpoint:
-        result = endpoint.timeouts.reschedule(timeout_id, deliver_at=at, delay=delay)
+        timeouts = endpoint.timeouts
+        result = timeouts.reschedule(timeout_id, deliver_at=at, delay=delay, channel=CLI)
     return say(shared, timeout_id, result)
 
 
@@ -95,8 +111,55 @@ def send_now(shared: Shared, timeout_id: str) -> Exit:
       timeoutmgr send-now 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
     """
     with opened(shared, with_queues=False) as endpoint:
-        result = endpoint.timeouts.send_now(timeout_id)
+        result = endpoint.timeouts.send_now(timeout_id, channel=CLI)
     return say(shared, timeout_id, result)
+
+
+@click.command(cls=Command)
+@click.argument("queue")
+@selects_timeouts
+@option("--all", "everything", is_flag=True, help="All pending timeouts.")
+@option("--dry-run", is_flag=True, help="Print the result without changing anything.")
+@common(environment=False)
+@click.pass_obj
+def reroute(
+    shared: Shared,
+    queue: str,
+    selection: TimeoutSelection,
+    everything: bool,
+    dry_run: bool,
+) -> Exit:
+    """Send the selected pending timeouts to QUEUE, each when it is due.
+
+    Their ids, messages and due times stay. Timeouts that are being dispatched now are left: they go
+    where they went. maybe_sent counts timeouts that may have been sent to the former destination
+    before. An interrupted command is given again: it does the rest. The exit code is 0 if any
+    timeout is rerouted, otherwise 3.
+
+    Examples:
+      timeoutmgr reroute billing-eu --destination billing --dry-run
+      timeoutmgr reroute billing-eu --destination billing --from 2030-01-01T00:00Z
+    """
+    which = asdict(selection)
+    if everything == any(value not in (None, {}) for value in which.values()):
+        raise click.UsageError(
+            "say which: either --all, or --saga, --destination, --from, --to or --label"
+        )
+    sums, after = Counter[str](), None
+    with opened(shared) as endpoint:
+        while True:
+            done = endpoint.timeouts.reroute(
+                queue, **which, dry_run=dry_run, after=after, channel=CLI
+            )
+            sums.update(
+                rerouted=len(done.rerouted), left=len(done.left), maybe_sent=len(done.maybe_sent)
+            )
+            after = done.searched_to
+            if after is None:
+                break
+    document = {"to": queue, "dry_run": dry_run, **sums}
+    shared.show(document, lambda: output.print_pairs([(k, str(v)) for k, v in document.items()]))
+    return Exit.OK if sums["rerouted"] else Exit.NOT_FOUND
 
 
 def say(shared: Shared, timeout_id: str, result: "ChangeResult") -> Exit:

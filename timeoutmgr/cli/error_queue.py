@@ -31,7 +31,7 @@ from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import Transport
-    from timeoutmgr.message.message import Message, Received
+    from timeoutmgr.message.message import Received
     from timeoutmgr.transport.error_queue_retry import (
         EndpointErrorQueue,
         FailureFilter,
@@ -300,18 +300,11 @@ def _browsed(
 
 def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[RetriedMessage]]":
     """Carry out *request*; return the name of the error queue, and the results."""
+    from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
     from timeoutmgr.transport.error_queue_retry import retry
 
     with _opened(shared) as (transport, queue):
         return queue.name, retry(transport, queue, request, prepare=prepared_for_retry)
-
-
-def prepared_for_retry(message: "Message") -> "Message":
-    """Return *message* without its failure, and without the limits that would end it at once."""
-    from timeoutmgr.deadletter.delivery_headers import without_limits
-    from timeoutmgr.resilience.error_copy import without_failure
-
-    return without_limits(without_failure(message))
 
 
 def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, delete: bool) -> Exit:

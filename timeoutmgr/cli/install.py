@@ -6,7 +6,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, common, option
-from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.configuration import EndpointSettings
@@ -98,6 +98,7 @@ def uninstall(shared: Shared, part: str, force: bool, dry_run: bool) -> None:
 
     remove = uninstall_timeout_manager if part == _PARTS[0] else uninstall_delay_levels
     with assembled(shared) as parts:
+        require_installed(parts.settings.transport)
         done = remove(parts.settings, force=force, dry_run=dry_run)
     document = {
         "part": part,

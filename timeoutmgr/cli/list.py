@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,16 +11,17 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, Instant, bundled, common, limit, option
-from timeoutmgr.cli.output import distance
+from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.contracts import Count
+from timeoutmgr.contracts import Count, GroupBy
 from timeoutmgr.contracts.reports import LOOKED_AT
-from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.instants import Micros, distance, to_micros
 from timeoutmgr.message.routes import TIMEOUTS
 from timeoutmgr.transport.queue_view import waiting_text
 
 if TYPE_CHECKING:
-    from timeoutmgr.endpoint.timeouts import TimeoutPage, TimeoutView
+    from timeoutmgr.endpoint.timeouts import TimeoutGroups, TimeoutView
+    from timeoutmgr.message.labels import Labels
 
 _LISTED: Final = 100
 _COUNTED: Final = 10_000
@@ -37,6 +38,7 @@ class TimeoutSelection:
     destination: str | None
     due_from: datetime | None
     due_before: datetime | None
+    labels: "Labels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,28 @@ class ListFlags:
         return self.limit or (_LISTED if self.count_by is None else _COUNTED)
 
 
-@click.command("list", cls=Command)
-@bundled(
+label_option: Final = option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: labels_given(given),
+    help="Label of the timeouts; give it several times for timeouts with all labels.",
+)
+
+
+def labels_given(texts: Sequence[str]) -> "Labels":
+    """Return *texts* ``name=value`` as labels. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.UsageError(f"--label {text!r:.80} is not NAME=VALUE")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+selects_timeouts: Final = bundled(
     "selection",
     TimeoutSelection,
     option("--saga", "saga_id", help="Saga of the timeouts."),
@@ -68,7 +90,12 @@ class ListFlags:
         type=Instant(),
         help="Time before which the timeouts are due, in ISO 8601.",
     ),
+    label_option,
 )
+
+
+@click.command("list", cls=Command)
+@selects_timeouts
 @bundled(
     "flags",
     ListFlags,
@@ -108,6 +135,7 @@ def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags)
 
     Examples:
       timeoutmgr list --saga order-7
+      timeoutmgr list --label tenant=acme
       timeoutmgr list --count-by destination
       timeoutmgr list --destination billing --from 2030-01-01T00:00Z --limit 1000 --format tsv
     """
@@ -117,14 +145,16 @@ def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags)
     which = asdict(selection)
     with opened(shared, with_queues=False) as endpoint:
         timeouts = endpoint.timeouts
-        page = timeouts.list_in_bounds(**which, limit=flags.most, after=flags.after)
         total = Count(timeouts.count(**which)) if flags.exact else timeouts.count_in_bounds(**which)
+        if flags.count_by is not None:
+            by = GroupBy(flags.count_by)
+            groups = timeouts.groups(by, **which, limit=flags.most, after=flags.after)
+            _show_counts(shared, by, groups, total, flags.form)
+            return
+        page = timeouts.list_in_bounds(**which, limit=flags.most, after=flags.after)
         waiting, queue = timeouts.waiting(), endpoint.name + TIMEOUTS
-        now = timeouts.now()
-    if flags.count_by is not None:
-        _show_counts(shared, flags.count_by, page, total, flags.form)
-        return
-    listing = _Listing(page.timeouts, page.searched_to, total, now, waiting, queue)
+        now, pauses = timeouts.now(), pause_documents(timeouts.pauses())
+    listing = _Listing(page.timeouts, page.searched_to, total, now, waiting, queue, pauses)
     _show(shared, listing, flags.form)
 
 
@@ -138,6 +168,7 @@ class _Listing:
     now: Micros
     waiting: int | None
     queue: str
+    pauses: Sequence[dict[str, Any]] = ()
 
 
 def _show(shared: Shared, page: _Listing, form: str) -> None:
@@ -159,26 +190,29 @@ def _show(shared: Shared, page: _Listing, form: str) -> None:
         click.echo(f"{page.total} pending{shown}{by_limit}")
         _say_how_to_go_on(page.searched_to)
         click.echo(output.plain(waiting_text(page.waiting, page.queue)))
+        for line in pause_lines(page.pauses):
+            click.echo(line)
 
     document = {
         "total": page.total.number,
         **({} if page.total.exact else {"total_is_exact": False}),
         **_searched(page.searched_to),
         "waiting": page.waiting,
+        **({"pauses": list(page.pauses)} if page.pauses else {}),
         "timeouts": [_document(each) for each in found],
     }
     shared.show(document, for_people)
 
 
 def _show_counts(
-    shared: Shared, count_by: str, page: "TimeoutPage", total: Count, form: str
+    shared: Shared, by: GroupBy, groups: "TimeoutGroups", total: Count, form: str
 ) -> None:
-    counted = len(page.timeouts)
-    rows = _counted(page.timeouts, count_by).most_common()
+    counted, count_by = sum(groups.counts.values()), by.value
+    rows = Counter(groups.counts).most_common()
     document = {
         "total": total.number,
         **({} if total.exact else {"total_is_exact": False}),
-        **_searched(page.searched_to),
+        **_searched(groups.searched_to),
         "counted": counted,
         "by": count_by,
         "counts": [{count_by: name, "count": count} for name, count in rows],
@@ -187,13 +221,13 @@ def _show_counts(
     def for_people() -> None:
         if form == "tsv":
             output.print_tsv([count_by, "count"], rows)
-            _say_how_to_go_on(page.searched_to, err=True)
+            _say_how_to_go_on(groups.searched_to, err=True)
             return
         if rows:
             output.print_table([count_by, "count"], rows)
         cut = "" if total == Count(counted) else f", the earliest {counted} counted (--limit)"
         click.echo(f"{total} pending{cut}")
-        _say_how_to_go_on(page.searched_to)
+        _say_how_to_go_on(groups.searched_to)
 
     shared.show(document, for_people)
 
@@ -208,11 +242,6 @@ def _say_how_to_go_on(searched_to: str | None, *, err: bool = False) -> None:
         click.echo(
             f"the search ended behind {LOOKED_AT:,} timeouts; go on with --after {cursor}", err=err
         )
-
-
-def _counted(views: "Iterable[TimeoutView]", count_by: str) -> "Counter[str | None]":
-    by_type = count_by == "type"
-    return Counter(each.message_type if by_type else each.destination for each in views)
 
 
 def _cells(view: "TimeoutView") -> tuple[object, ...]:
@@ -237,4 +266,5 @@ def _document(view: "TimeoutView") -> dict[str, Any]:
         "message_id": view.message_id,
         "attempts": view.attempts,
         "bytes": view.size,
+        **({"labels": list(view.labels)} if view.labels else {}),
     }

@@ -14,7 +14,9 @@ import click
 
 from timeoutmgr._version import __version__
 from timeoutmgr.cli import output
-from timeoutmgr.cli.changes import cancel, cancel_saga, reschedule, send_now
+from timeoutmgr.cli.audit import audit
+from timeoutmgr.cli.bulk_runs import change, runs
+from timeoutmgr.cli.changes import cancel, cancel_saga, reroute, reschedule, send_now
 from timeoutmgr.cli.deadletters.commands import deadletters, journal
 from timeoutmgr.cli.doctor.command import doctor
 from timeoutmgr.cli.error_queue import errors, retry
@@ -24,6 +26,7 @@ from timeoutmgr.cli.list import list_timeouts
 from timeoutmgr.cli.migrate.command import migrate
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
 from timeoutmgr.cli.output import log_to_stderr
+from timeoutmgr.cli.pauses import pause, resume
 from timeoutmgr.cli.pipeline.group import pipeline
 from timeoutmgr.cli.recurrence import recurring
 from timeoutmgr.cli.run import run
@@ -31,6 +34,7 @@ from timeoutmgr.cli.send import send
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.show import show
 from timeoutmgr.cli.status import status
+from timeoutmgr.cli.web import web
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.redaction import masked
 
@@ -68,7 +72,7 @@ class Commands(click.Group):
             code = _usage(shared, error)
         except TimeoutManagerError as error:
             code = exit_of(error)
-            _report(shared, type(error).__name__, str(error), code)
+            _report(shared, type(error).__name__, str(error), code, error.help_page())
         except Exception as error:
             # An unexpected error needs its traceback, with secrets masked.
             shown = traceback.format_exception(type(error), error, from_user_code(error))
@@ -118,7 +122,13 @@ for command in (
     cancel,
     cancel_saga,
     reschedule,
+    reroute,
     send_now,
+    change,
+    runs,
+    pause,
+    resume,
+    audit,
     recurring,
     retry,
     errors,
@@ -128,6 +138,7 @@ for command in (
     pipeline,
     status,
     doctor,
+    web,
 ):
     cli.add_command(command)
 
@@ -148,12 +159,13 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
     return Exit.USAGE
 
 
-def _report(shared: Shared, kind: str, text: str, code: Exit) -> None:
+def _report(shared: Shared, kind: str, text: str, code: Exit, help_page: str | None = None) -> None:
+    """Print an error; *help_page* is the section of the documentation about it."""
     if shared.json:
         document = {"error": masked(text), "kind": kind, "exit_code": code.value}
-        output.print_json(document)
+        output.print_json(document | ({"help": help_page} if help_page else {}))
     else:
-        output.print_error(f"error: {text}")
+        output.print_error(f"error: {text}" + (f"\nhelp: docs/{help_page}" if help_page else ""))
 
 
 _OURS: Final = str(Path(__file__).parent.parent)

@@ -167,25 +167,6 @@ def _fitted(text: str, width: int) -> str:
     return cut + _ELLIPSIS + " " * (width - 1 - cells(cut))
 
 
-_SECOND: Final = 1_000_000
-_UNITS: Final = ((86_400, 2, "d"), (3_600, 2, "h"), (60, 2, "min"), (1, 0, "s"))
-"""Seconds of a unit, from how many of it on it is used, and its name."""
-
-
-def span(micros: Micros) -> str:
-    """Return the length of *micros* in its largest fitting unit, rounded down: ``58 min``."""
-    seconds = abs(micros) // _SECOND
-    for length, least, name in _UNITS:
-        if seconds >= length * least:
-            return f"{seconds // length} {name}"
-    raise AssertionError("every number of seconds is at least 0")
-
-
-def distance(due: Micros, now: Micros) -> str:
-    """Return when *due* is, seen from *now*: ``in 58 min``, ``2 h ago``."""
-    return f"in {span(due - now)}" if due >= now else f"{span(now - due)} ago"
-
-
 class MaskingFormatter(logging.Formatter):
     """Masks the secrets of URLs and cuts long lines, also in tracebacks."""
 
@@ -200,14 +181,18 @@ class MaskingFormatter(logging.Formatter):
         return "\n".join(cut_line(line) for line in masked(super().format(record)).split("\n"))
 
 
-def log_to_stderr(level: int, who: str = "") -> None:
-    """Have log lines of *level* and above written to standard error; *who* begins the text."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        MaskingFormatter(
-            f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s",
-            "%Y-%m-%dT%H:%M:%S",
-        )
+def text_formatter(process: int | None = None) -> logging.Formatter:
+    """Return the formatter of lines for people; they name the number of a *process*, if any."""
+    who = "" if process is None else f"[{process}] "
+    return MaskingFormatter(
+        f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s",
+        "%Y-%m-%dT%H:%M:%S",
     )
+
+
+def log_to_stderr(level: int, formatter: logging.Formatter | None = None) -> None:
+    """Have log lines of *level* and above written to standard error, as text by default."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter or text_formatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("timeoutmgr").setLevel(level)

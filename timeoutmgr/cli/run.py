@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Final, Self
 import click
 
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.observation import MetricsAddress, Observation
+from timeoutmgr.cli.options import Command, bundled, common, option
 from timeoutmgr.cli.output import log_to_stderr, shown_time
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.clock import SystemClock
@@ -26,23 +28,30 @@ from timeoutmgr.message.redaction import masked, on_one_line
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.endpoint import Endpoint
+    from timeoutmgr.metrics.observer import FleetObserver, Observer
 
 logger = logging.getLogger(__name__)
 
 # --- one endpoint in this process: signals, health file, and the cause of its end -------------
 
+UNOBSERVED: Final = Observation()
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(
-    shared: Shared, health_file: Path | None, child: tuple[int, int] | None
+    shared: Shared,
+    health_file: Path | None,
+    child: tuple[int, int] | None,
+    purged: str | None = None,
+    observation: Observation = UNOBSERVED,
 ) -> tuple[Exit, str | None]:
     """Run the endpoint until it is stopped; return the exit code and the last line to print.
 
     *child* is the number of this process under a supervisor, and the descriptor of a socket to
-    it: when the supervisor ends, the socket closes, and this process stops.
+    it: when the supervisor ends, the socket closes, and this process stops. *purged* says which
+    queues are purged first: ``input`` or ``all``.
     """
-    from timeoutmgr.endpoint.endpoint import Endpoint
+    from timeoutmgr.endpoint.endpoint import Endpoint, lasting_objects
 
     asked = threading.Event()
     with ExitStack() as stack:
@@ -51,11 +60,21 @@ def serve(
             line = stack.enter_context(socket.socket(fileno=child[1]))
             threading.Thread(target=_await_end, args=(line, asked), daemon=True).start()
         stack.enter_context(stop_signals(asked.set, ignore_interrupt=child is not None))
-        endpoint = Endpoint(shared.configuration())
+        config = shared.configuration()
+        observation.prepare_log(config)
+        observer = observation.of_process(None if child is None else child[0])
+        if observer is not None:
+            observer.prepare(config)
+            stack.enter_context(observation.served(observer.memory, config.name))
+        endpoint = Endpoint(config)
+        if observer is not None:
+            endpoint.on_watch(partial(observer.tick, endpoint))
         if health_file is not None:
             health = stack.enter_context(HealthFile(health_file))
             endpoint.on_watch(lambda: health.write(_health(endpoint)))
-        with endpoint:
+        if purged is not None:
+            endpoint.purge(satellites=purged == "all")
+        with endpoint, lasting_objects(), _observed(observer, endpoint):
             # Wait in short steps: a signal handler runs only between two waits.
             while not endpoint.wait(0.2) and not asked.is_set():
                 pass
@@ -65,6 +84,11 @@ def serve(
         if line is not None:
             _report(line, {"by_itself": by_itself, "critical": sentence})
     return (Exit.OK, None) if sentence is None else (Exit.CRITICAL, sentence)
+
+
+def _observed(observer: "Observer | None", endpoint: "Endpoint") -> AbstractContextManager[None]:
+    """Return the context in which *observer*, if any, observes the started *endpoint*."""
+    return nullcontext() if observer is None else observer.running(endpoint)
 
 
 @contextmanager
@@ -181,10 +205,18 @@ class Supervisor:
     of a socket, so that it stops when this process ends, however it ended.
     """
 
-    def __init__(self, command: list[str], count: int, health_file: Path | None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        count: int,
+        health_file: Path | None,
+        observer: "FleetObserver | None" = None,
+    ) -> None:
         self._children = [
-            Child(number, command, _numbered(health_file, number)) for number in range(1, count + 1)
+            Child(number, command, _numbered(health_file, number), observer)
+            for number in range(1, count + 1)
         ]
+        self._observer = observer
         self._health_file = health_file
         self._asked = threading.Event()
 
@@ -197,6 +229,8 @@ class Supervisor:
                 next_health = 0.0
                 while not self._asked.is_set() and ended is None:
                     ended = self._step()
+                    if self._observer is not None:
+                        self._observer.tick()
                     if health is not None and time.monotonic() >= next_health:
                         health.write(self._health())
                         next_health = time.monotonic() + 1.0
@@ -233,6 +267,8 @@ class Supervisor:
 
     def _stop_all(self) -> bool:
         """Stop every child; return whether any child had to be killed."""
+        if self._observer is not None:
+            self._observer.stopping()
         running = [child for child in self._children if child.is_running]
         for child in running:
             child.terminate()
@@ -256,8 +292,15 @@ class Supervisor:
 class Child:
     """A numbered place for a process, and the process that runs in it."""
 
-    def __init__(self, number: int, command: list[str], health_file: Path | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        command: list[str],
+        health_file: Path | None,
+        observer: "FleetObserver | None" = None,
+    ) -> None:
         self.number = number
+        self._observer = observer
         self.critical: str | None = None
         self.by_itself = False
         self._command = command
@@ -282,10 +325,14 @@ class Child:
         with theirs:
             own = ["--child", str(self.number), str(theirs.fileno())]
             health = [] if self._health_file is None else ["--health-file", str(self._health_file)]
+            passed = [theirs.fileno()]
+            if self._observer is not None:
+                passed.append(self._observer.memory.descriptor)
+                own += ["--counts", str(passed[-1])]
             self._process = subprocess.Popen(
                 [*self._command, *own, *health],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=passed,
             )
         ours.setblocking(False)
         self._line = ours
@@ -348,6 +395,8 @@ class Child:
     def _forget(self) -> None:
         """Forget the process, and remove its health file: a killed process could not remove it."""
         self._process = None
+        if self._observer is not None:
+            self._observer.ended(self.number)
         if self._health_file is not None:
             self._health_file.unlink(missing_ok=True)
 
@@ -401,11 +450,43 @@ def _numbered(path: Path | None, number: int) -> Path | None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File that the process rewrites every second while it is healthy, and removes at the end.",
 )
+@click.option(
+    "--purge",
+    "purged",
+    type=click.Choice(["input", "all"]),
+    allow_from_autoenv=False,
+    help="Queues whose messages are removed for good before the start: the input queue, or also "
+    "the queues of the satellites. Refused while a process of the endpoint is alive.",
+)
+@bundled(
+    "observation",
+    Observation,
+    option(
+        "--metrics-address",
+        type=MetricsAddress(),
+        help="Address and port of metrics for Prometheus and of the probes: 127.0.0.1:9464. Needs "
+        "the extra timeoutmgr[metrics].",
+    ),
+    option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the log lines: text for people, or a JSON document a line, with the ids of "
+        "its message as fields.",
+    ),
+    click.option("--counts", type=int, hidden=True, allow_from_autoenv=False),
+)
 @click.option("--child", type=int, nargs=2, hidden=True, allow_from_autoenv=False)
 @common(environment=False)
 @click.pass_obj
 def run(
-    shared: Shared, processes: int, health_file: Path | None, child: tuple[int, int] | None
+    shared: Shared,
+    processes: int,
+    health_file: Path | None,
+    purged: str | None,
+    child: tuple[int, int] | None,
+    observation: Observation,
 ) -> Exit:
     """Run the endpoint until SIGTERM or SIGINT, which stop it cleanly: exit code 0.
 
@@ -421,20 +502,22 @@ def run(
     """
     from timeoutmgr.cli.run import serve
 
-    who = f"[{child[0]}] " if child else ""
-    log_to_stderr(shared.log_level(logging.INFO), who)
+    if purged is not None and processes > 1:
+        raise click.UsageError("--purge is for a single process; start the others without it")
+    number = child[0] if child else None
+    log_to_stderr(shared.log_level(logging.INFO), observation.formatter(number))
     if processes > 1 and child is None:
         from timeoutmgr.cli.run import Supervisor, command_line
 
         # Refuse wrong settings once, before any process is started.
-        shared.configuration().settings()
-        code, last = Supervisor(
-            command_line(shared.config, shared.app, verbose=shared.verbose),
-            processes,
-            health_file,
-        ).run()
+        name = shared.configuration().settings().name
+        command = command_line(shared.config, shared.app, verbose=shared.verbose)
+        command += ["--log-format", observation.log_format]
+        observer = observation.of_fleet(processes)
+        with nullcontext() if observer is None else observation.served(observer.memory, name):
+            code, last = Supervisor(command, processes, health_file, observer).run()
     else:
-        code, last = serve(shared, health_file, child)
+        code, last = serve(shared, health_file, child, purged, observation)
     if last is not None:
         logging.disable(logging.CRITICAL)  # nothing may follow the last line
         sys.stdout.flush()

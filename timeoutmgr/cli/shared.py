@@ -1,16 +1,14 @@
 """The configuration, output and endpoint that all commands share."""
 
-import importlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from timeoutmgr import plugins
 from timeoutmgr.cli import output
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
@@ -116,25 +114,7 @@ def assembled(shared: Shared) -> Iterator["AssembledEndpoint"]:
 def _from_app(app: str) -> "EndpointConfiguration":
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
 
-    module, colon, attribute = app.partition(":")
-    if not module or not colon or not attribute:
-        raise ConfigurationError(
-            f"--app is module:attribute, such as shop.messaging:config; got {app!r}"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: object = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # a module that the app itself imports: its traceback says where
-        raise ConfigurationError(
-            f"there is no module {error.name!r} for --app {app}; run in the folder that holds it"
-        ) from error
-    try:
-        found = attrgetter(attribute)(found)
-    except AttributeError as error:
-        raise ConfigurationError(f"--app {app}: {error}") from error
+    found: object = plugins.function(app, "--app")
     config = found if isinstance(found, EndpointConfiguration) or not callable(found) else found()
     if not isinstance(config, EndpointConfiguration):
         raise ConfigurationError(

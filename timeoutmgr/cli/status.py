@@ -14,8 +14,10 @@ from timeoutmgr.cli.doctor.dead_letter_node import node_document
 from timeoutmgr.cli.doctor.delay_levels import native_status
 from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.contracts import CountsDelayed, HasLayout
+from timeoutmgr.contracts.pauses import PausesDispatch
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.redaction import masked
 from timeoutmgr.message.routes import TIMEOUTS
@@ -133,13 +135,17 @@ def _timeouts(parts: "AssembledEndpoint") -> dict[str, Any] | None:
     found = store.statistics()
     layout = persistence.layout() if isinstance(persistence, HasLayout) else None
     now = store.now()
+    pauses = store.pauses() if isinstance(store, PausesDispatch) else ()
+    next_due = store.next_due()
+    if next_due in [each.place for each in pauses if each.until is None]:
+        next_due = None  # only parked timeouts are left
     overdue = found.oldest_due is not None and found.oldest_due < now
     return {
         "pending": found.pending,
         **({"at_least": ", ".join(sorted(found.at_least))} if found.at_least else {}),
         "due": found.due,
         "claimed": found.claimed,
-        "next_due": output.shown_time(store.next_due()),
+        "next_due": output.shown_time(next_due),
         "oldest_due": output.shown_time(found.oldest_due),
         "oldest_overdue_seconds": output.shown_seconds(now - (found.oldest_due or now))
         if overdue
@@ -151,6 +157,7 @@ def _timeouts(parts: "AssembledEndpoint") -> dict[str, Any] | None:
             "max": output.shown_seconds(found.lateness_max),
         },
         "layout": None if layout is None else layout.text,
+        **({"pauses": pause_documents(pauses)} if pauses else {}),
     }
 
 
@@ -186,7 +193,10 @@ def _processes(parts: "AssembledEndpoint") -> list[dict[str, Any]] | None:
 
 def _print(document: dict[str, Any], bad: "Sequence[Finding]") -> None:
     lines: list[tuple[str, object]] = [("endpoint", document["endpoint"])]
+    pauses: list[dict[str, Any]] = (document["timeouts"] or {}).get("pauses", [])
     for name, value in (document["timeouts"] or {}).items():
+        if name == "pauses":
+            continue
         shown = _joined(value) if isinstance(value, dict) else value
         lines.append((name.replace("_", " "), shown))
     if document["waiting"] is not None:
@@ -195,6 +205,8 @@ def _print(document: dict[str, Any], bad: "Sequence[Finding]") -> None:
         shown = _joined(value) if isinstance(value, dict) else value
         lines.append((name.replace("_", " "), shown))
     output.print_pairs(lines)
+    for line in pause_lines(pauses):
+        click.echo(line)
     if document["queues"]:
         click.echo()
         rows = [

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Engine, event
+from sqlalchemy.engine import URL
 
 from timeoutmgr.errors import CombinationRefused
 
@@ -123,8 +124,18 @@ MARIADB: Final = Dialect(
     minimum=(10, 6),
 )
 
+# Version 13 is SQL Server 2016. ``sqlserver`` gives its SELECTs their hints.
+MSSQL: Final = Dialect(
+    name="mssql",
+    row_locks=True,
+    now="DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME())",
+    skip_locked="",
+    minimum=(13,),
+)
+_MSSQL_DRIVER: Final = "pymssql"
+
 DIALECTS: Final = MappingProxyType(
-    {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL, MYSQL, MARIADB)}
+    {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL, MYSQL, MARIADB, MSSQL)}
 )
 
 
@@ -138,3 +149,25 @@ def dialect_of(name: str) -> Dialect:
             "its locking and clock have not been proved here",
             "Use sqlite, postgresql+psycopg, mysql+pymysql or mariadb+pymysql.",
         ) from None
+
+
+def require_experimental(url: URL, experimental: bool) -> None:
+    """Raise CombinationRefused for a URL of SQL Server without the setting, or of another driver.
+
+    The URL of another database passes.
+    """
+    if url.get_backend_name() != MSSQL.name:
+        return
+    if not experimental:
+        raise CombinationRefused(
+            "Microsoft SQL Server",
+            "its locks (READPAST, UPDLOCK) and its clock have not been proved on a server here, "
+            "and a lock that does not hold sends messages twice",
+            "Use PostgreSQL, MariaDB, MySQL or SQLite; or set database.experimental = true.",
+        )
+    if url.get_driver_name() != _MSSQL_DRIVER:
+        raise CombinationRefused(
+            f"the driver {url.get_driver_name()} for Microsoft SQL Server",
+            "its counts of rows and its time-outs have not been examined here",
+            f"Begin the URL with mssql+{_MSSQL_DRIVER}://",
+        )

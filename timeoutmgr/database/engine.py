@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
+import sqlalchemy
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
@@ -19,7 +21,13 @@ from sqlalchemy.pool import NullPool
 from timeoutmgr.contracts import Clock, SharedDatabase, Transaction
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.database.deadlines import bound_answers
-from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of, refuse_lookalikes
+from timeoutmgr.database.dialects import (
+    MARIADB,
+    Dialect,
+    dialect_of,
+    refuse_lookalikes,
+    require_experimental,
+)
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.errors import (
@@ -47,6 +55,7 @@ class DatabaseSettings:
     long a SQLite writer waits for its turn, in seconds. *pooler* "session" admits a connection
     pooler that keeps one server session for each client. Without *prepared_statements* psycopg
     prepares none. *single_writer* says that all processes write to one node of a Galera cluster.
+    *experimental* admits Microsoft SQL Server.
     """
 
     sqlite_synchronous: str = "FULL"
@@ -57,6 +66,7 @@ class DatabaseSettings:
     pooler: str | None = None
     prepared_statements: bool = True
     single_writer: bool = False
+    experimental: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -96,12 +106,12 @@ class Database:
     def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
         self.url: Final = _parsed(url)
         self.settings: Final = settings or DatabaseSettings()
+        require_experimental(self.url, self.settings.experimental)
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.unanswered: Final = Answers()
         self.engine: Final[Engine] = _engine(self.url, self.settings, self.unanswered)
         self.apart: Final[Engine] = _engine(self.url, self.settings, self.unanswered, apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
-        self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer: threads of this process queue here instead of polling the file.
         self._write_lock: Final = threading.Lock() if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
@@ -150,7 +160,7 @@ class Database:
         with (
             self._translated(),
             self._exclusive_write(self.settings.write_wait),
-            self._writer.connect() as connection,
+            self._writer() as connection,
             self._begun(connection, self.settings.write_wait),
         ):
             yield connection
@@ -172,7 +182,7 @@ class Database:
             try:
                 with (
                     self._exclusive_write(wait),
-                    self._writer.connect() as connection,
+                    self._writer() as connection,
                     self._begun(connection, wait),
                 ):
                     return work(connection)
@@ -245,6 +255,10 @@ class Database:
                 "its locking and functions have not been proved here",
                 f"Use at least {needed.name} {'.'.join(map(str, needed.minimum))}.",
             )
+
+    def _writer(self) -> Connection:
+        # Not by an engine with the option: before SQLAlchemy 2.1 its connections take no listener.
+        return self.engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -323,8 +337,36 @@ def as_connection(transaction: Transaction) -> Connection:
     return transaction
 
 
+def count_inserted(connection: Connection, statement: Any, parameters: Any) -> int:
+    """Execute *statement*, an INSERT, and return how many rows it inserted.
+
+    The count is lost with the cursor, unless SQLAlchemy is told to keep it; before 2.0.28 it
+    cannot be told.
+    """
+    if _KEEPS_COUNTS:
+        options = {"preserve_rowcount": True}
+        return connection.execute(statement, parameters, execution_options=options).rowcount
+    counts: list[int] = []
+
+    def note(_connection: Any, cursor: Any, *_: Any) -> None:
+        counts.append(cursor.rowcount)
+
+    event.listen(connection, "after_cursor_execute", note)
+    try:
+        connection.execute(statement, parameters)
+    finally:
+        event.remove(connection, "after_cursor_execute", note)
+    return sum(counts)
+
+
+_KEEPS_COUNTS: Final = tuple(map(int, re.findall(r"\d+", sqlalchemy.__version__)[:3])) >= (2, 0, 28)
+
+
 def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:
     """Execute *statement* once per row, in one round trip where the driver can; return rowcount."""
+    if connection.dialect.name == "mssql":
+        # The driver tells the count of the last row only.
+        return sum(connection.execute(statement, row).rowcount for row in rows)
     return connection.execute(statement, rows).rowcount if rows else 0
 
 
@@ -364,6 +406,11 @@ def _engine(
         arguments |= {"application_name": "timeoutmgr"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
+    elif backend == "mssql":
+        from timeoutmgr.database import sqlserver  # its part of SQLAlchemy is large
+
+        arguments = sqlserver.connect_arguments(settings.connect_timeout)
+        options |= {"isolation_level": "READ COMMITTED", "deprecate_large_types": True}
     else:
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
@@ -378,6 +425,8 @@ def _engine(
     bound_answers(engine, settings.connect_timeout, answers)
     if backend == "postgresql":
         _compile_nothing(engine)
+    if backend == "mssql":
+        sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)
     return engine
 

@@ -26,10 +26,19 @@ class Failure(Enum):
 
 
 _MYSQL_CONFLICTS: Final = frozenset({1205, 1213})
+_MSSQL_CONFLICTS: Final = frozenset({1205, 1222, 3902, 3903, 3960, 6401})
+"""A deadlock, a lock not had in time, an update of what a snapshot did not see; and the refusal of
+a COMMIT, ROLLBACK or savepoint, since the server has undone the transaction for one of these."""
 _POSTGRESQL_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _SQLITE_BINDING: Final = "Error binding parameter"
 _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
 _MYSQL_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+_MSSQL_DENIED: Final = frozenset({229, 230, 262, 297, 300, 916})
+_MSSQL_UNKNOWN_STATEMENT: Final = frozenset({102, 156, 195, 319, 321, 2812})
+_MSSQL_LOGIN: Final = frozenset({4060, 4064, 18452, 18456, 18470, 18486})
+_MSSQL_VALUES: Final = frozenset({220, 241, 242, 245, 1946, 2628, 8114, 8115, 8152})
+"""Conversions, overflows, texts that are too long, and a key above the 900 bytes of an index."""
+_MSSQL_ABSENCE: Final = frozenset({207, 208})
 _POSTGRESQL_UNKNOWN_STATEMENT: Final = frozenset({"0A000", "42601", "42883"})
 _MYSQL_UNKNOWN_STATEMENT: Final = frozenset({1064, 1235, 1305})
 _MYSQL_LOGIN: Final = frozenset({1044, 1045, 1049, 1698})
@@ -85,6 +94,9 @@ def _is_value(error: exc.DBAPIError) -> bool:
     code = _mysql_code(error)
     if code is not None:
         return code in _MYSQL_VALUES
+    number = _mssql_number(error)
+    if number is not None:
+        return number in _MSSQL_VALUES
     if isinstance(error, exc.DataError) or str(error.orig).startswith(_SQLITE_BINDING):
         return True
     # Without an answer of the server, psycopg has not found a form for a value.
@@ -128,7 +140,11 @@ def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
 
 def is_right_missing(error: exc.SQLAlchemyError) -> bool:
     """Return whether the user lacks a right for the statement of *error*."""
-    return _sqlstate(error) == "42501" or _mysql_code(error) in _MYSQL_DENIED
+    return (
+        _sqlstate(error) == "42501"
+        or _mysql_code(error) in _MYSQL_DENIED
+        or _mssql_number(error) in _MSSQL_DENIED
+    )
 
 
 def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError]:
@@ -136,6 +152,7 @@ def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError
     return (
         _sqlstate(error) in _POSTGRESQL_UNKNOWN_STATEMENT
         or _mysql_code(error) in _MYSQL_UNKNOWN_STATEMENT
+        or _mssql_number(error) in _MSSQL_UNKNOWN_STATEMENT
     )
 
 
@@ -147,6 +164,8 @@ def is_login_refused(error: BaseException | None) -> bool:
     if not isinstance(error, exc.OperationalError) or error.statement is not None:
         return False
     if _mysql_code(error) in _MYSQL_LOGIN or _sqlstate(error) in _POSTGRESQL_LOGIN:
+        return True
+    if _mssql_number(error) in _MSSQL_LOGIN:
         return True
     # psycopg has no SQLSTATE for a connection that fails.
     return _POSTGRESQL_LOGIN_TEXT.search(str(error.orig)) is not None
@@ -165,7 +184,11 @@ def _is_conflict(error: exc.DBAPIError) -> bool:
 
 def _is_conflict_of_servers(error: exc.DBAPIError) -> bool:
     sqlstate = getattr(error.orig, "sqlstate", None)
-    return sqlstate in _POSTGRESQL_CONFLICTS or _mysql_code(error) in _MYSQL_CONFLICTS
+    return (
+        sqlstate in _POSTGRESQL_CONFLICTS
+        or _mysql_code(error) in _MYSQL_CONFLICTS
+        or _mssql_number(error) in _MSSQL_CONFLICTS
+    )
 
 
 def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
@@ -175,8 +198,23 @@ def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
 
 def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
     cause = error.orig if isinstance(error, exc.DBAPIError) else None
-    args = cause.args if cause is not None else ()
+    args = cause.args if cause is not None and not _is_of_mssql(cause) else ()
     return args[0] if args and isinstance(args[0], int) else None
+
+
+def _mssql_number(error: exc.SQLAlchemyError) -> int | None:
+    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    return _number_of_mssql(cause) if cause is not None and _is_of_mssql(cause) else None
+
+
+def _number_of_mssql(error: BaseException) -> int | None:
+    # The driver gives number and text, of a failed connection within one more tuple.
+    given = error.args[0] if error.args and isinstance(error.args[0], tuple) else error.args
+    return given[0] if given and isinstance(given[0], int) else None
+
+
+def _is_of_mssql(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "pymssql"
 
 
 _POSTGRESQL: Final = frozenset({"42P01", "42703", "3F000"})
@@ -196,6 +234,8 @@ def tells_of_absence(error: BaseException | None) -> bool:
 def _is_of_absence(error: BaseException) -> bool:
     if getattr(error, "sqlstate", None) in _POSTGRESQL:
         return True
+    if _is_of_mssql(error):
+        return _number_of_mssql(error) in _MSSQL_ABSENCE
     if error.args and error.args[0] in _MYSQL:
         return True
     text = str(error)

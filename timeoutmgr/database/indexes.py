@@ -43,7 +43,8 @@ def create_index_patiently(index: Index) -> None:
         migration.impl.create_index(index)
         return
     is_there = _is_there(op.get_bind(), index)
-    if not is_there and (dialect == "sqlite" or _is_small(op.get_bind(), _table_of(index))):
+    at_once = dialect in {"sqlite", "mssql"}
+    if not is_there and (at_once or _is_small(op.get_bind(), _table_of(index))):
         migration.impl.create_index(index)
     elif dialect == "postgresql" and not _is_partitioned(op.get_bind(), _table_of(index)):
         with migration.autocommit_block():

@@ -64,7 +64,7 @@ def _file_system(folder: Path) -> str:
 
 
 _KINDS: Final = {"mariadb": "mysql"}
-_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
+_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _THIS_MACHINE: Final = ("localhost", "::1")
 # As PostgreSQL's options say it, -csearch_path=a,b or --search_path=a,b; of several the last.
 _SEARCH_PATH: Final = re.compile(r"search[_-]path\s*=\s*((?:\\.|\S)*)")

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.contracts import SharedDatabase
 from timeoutmgr.database.dialects import POSTGRESQL
-from timeoutmgr.database.engine import Database, as_database
+from timeoutmgr.database.engine import Database, as_database, count_inserted
 from timeoutmgr.database.failures import (
     Failure,
     classify,
@@ -66,6 +66,8 @@ def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
     with database.read() as connection:
         if database.dialect.name == "postgresql":
             return _doubts_of_postgresql(connection)
+        if database.dialect.name == "mssql":
+            return _doubts_of_mssql(connection)
         return _doubts_of_mysql(connection)
 
 
@@ -116,6 +118,26 @@ def _doubts_of_mysql(connection: Connection) -> list[DurabilityDoubt]:
     ]
 
 
+def _doubts_of_mssql(connection: Connection) -> list[DurabilityDoubt]:
+    value = connection.execute(text(_MSSQL_DURABILITY)).scalar_one()
+    if value != "FORCED":
+        return []
+    return [
+        DurabilityDoubt(
+            setting="DELAYED_DURABILITY",
+            value=value,
+            loss="a crash of the server may lose the last timeouts that were accepted",
+            remedy="ALTER DATABASE CURRENT SET DELAYED_DURABILITY = DISABLED",
+        )
+    ]
+
+
+_MSSQL_DURABILITY: Final = (
+    "SELECT delayed_durability_desc FROM sys.databases WHERE database_id = DB_ID()"
+)
+_MSSQL_SNAPSHOTS: Final = (
+    "SELECT is_read_committed_snapshot_on FROM sys.databases WHERE database_id = DB_ID()"
+)
 _STATEMENTS: Final = 3
 """Statements over which the first connection must keep its session while the second is busy."""
 _TRIES: Final = 200
@@ -142,6 +164,7 @@ def prove_server(database: Database) -> None:
         return
     with _pair(database) as (first, second):
         _require_one_writer(database, first)
+        _require_versioned_reads(database, first)
         _require_sessions(database, first, second)
     database.proved.server = True
 
@@ -184,7 +207,7 @@ def _prove_rows(database: Database, version_table: Table) -> None:
 
 
 def _require_one_writer(database: Database, connection: Connection) -> None:
-    if database.dialect.name == POSTGRESQL.name or database.settings.single_writer:
+    if database.dialect.name not in {"mysql", "mariadb"} or database.settings.single_writer:
         return
     with connection.begin():
         found = connection.execute(text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")).first()
@@ -197,6 +220,20 @@ def _require_one_writer(database: Database, connection: Connection) -> None:
         )
 
 
+def _require_versioned_reads(database: Database, connection: Connection) -> None:
+    """Raise CombinationRefused for a SQL Server database whose readers wait for writers."""
+    if database.dialect.name != "mssql":
+        return
+    with connection.begin():
+        if connection.execute(text(_MSSQL_SNAPSHOTS)).scalar_one():
+            return
+    raise CombinationRefused(
+        f"{database.describe()} without READ_COMMITTED_SNAPSHOT",
+        "each read would wait for all transactions that have changed a row",
+        "ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON",
+    )
+
+
 def _require_sessions(database: Database, first: Connection, second: Connection) -> None:
     """Have *first* keep its session and its lock while *second* holds a transaction open."""
     sql = SESSION_LOCKS[database.dialect.name]
@@ -204,7 +241,7 @@ def _require_sessions(database: Database, first: Connection, second: Connection)
     first = first.execution_options(isolation_level="AUTOCOMMIT")
     own = first.execute(text(f"SELECT {sql.session}")).scalar_one()
     _require_no_pooler(database, first, own)
-    if not first.execute(text(f"SELECT {sql.acquire}"), lock).scalar():
+    if not first.execute(text(sql.acquire), lock).scalar():
         raise _lock_refused(database, "does not grant a session lock that is free")
     try:
         with second.begin():
@@ -214,7 +251,7 @@ def _require_sessions(database: Database, first: Connection, second: Connection)
                 _require_kept(database, first, sql, lock, own)
     finally:
         if not first.invalidated:
-            first.execute(text(f"SELECT {sql.release}"), lock)
+            first.execute(text(sql.release), lock)
 
 
 def _require_no_pooler(database: Database, connection: Connection, session: int) -> None:
@@ -305,10 +342,7 @@ def _require_counts(database: Database, connection: Connection, table: Table) ->
     """Have statements tell how many rows they met, and RETURNING answer where it is used."""
     with connection.begin() as undone:
         version = connection.execute(select(table.c.version_num)).scalar_one()
-        again = connection.execute(
-            _insert_if_missing(connection, table, version),
-            execution_options={"preserve_rowcount": True},  # else it is lost with its cursor
-        ).rowcount
+        again = count_inserted(connection, *_insert_if_missing(connection, table, version))
         touch = update(table).values(version_num=version)
         met = connection.execute(touch).rowcount
         returned = [version]
@@ -324,10 +358,17 @@ def _require_counts(database: Database, connection: Connection, table: Table) ->
         )
 
 
-def _insert_if_missing(connection: Connection, table: Table, version: str) -> Any:
+def _insert_if_missing(
+    connection: Connection, table: Table, version: str
+) -> tuple[Any, dict[str, str]]:
+    if connection.dialect.name == "mssql":
+        from timeoutmgr.database.sqlserver import insert_missing_statement
+
+        row = {"version_num": version}
+        return insert_missing_statement(table, tuple(row), tuple(row)), {"version_num_": version}
     if connection.dialect.name == POSTGRESQL.name:
-        return postgresql.insert(table).values(version_num=version).on_conflict_do_nothing()
-    return insert(table).values(version_num=version).prefix_with("IGNORE")
+        return postgresql.insert(table).values(version_num=version).on_conflict_do_nothing(), {}
+    return insert(table).values(version_num=version).prefix_with("IGNORE"), {}
 
 
 @contextmanager

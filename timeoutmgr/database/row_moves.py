@@ -33,6 +33,7 @@ class BulkTables:
     timeouts: Table
     keys: Table
     history: Table
+    labels: Table
     runs: Table
     batches: Table
     history_kept: str
@@ -48,8 +49,8 @@ class HasBulkTables(Protocol):
         ...
 
 
-Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Sequence[Key]]
-"""Moves every movable row of some keys, in a transaction, and returns the moved keys.
+Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Mapping[Key, str]]
+"""Moves every movable row of some keys, in a transaction, and returns destinations by moved key.
 
 Given are a claim's token (empty: none), keys, and the instant of the dispatch, which counts only
 if the storage has no clock. The rows are due and no other owner has them; they are recorded as

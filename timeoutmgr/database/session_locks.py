@@ -1,10 +1,10 @@
 """Session locks prove that an owner is alive; a killed process frees its claims at once.
 
 Claims and leases name their owner. An owner is alive while its lock is
-held: a PostgreSQL advisory lock or MySQL's GET_LOCK on a connection of its own, or a locked file
-beside a SQLite database. The operating system or the server lets go of the lock when the process
-dies, however it dies. A connection pooler that shares sessions between clients breaks this, and is
-refused at start (``proof``).
+held: a PostgreSQL advisory lock, MySQL's GET_LOCK or SQL Server's sp_getapplock on a connection of
+its own, or a locked file beside a SQLite database. The operating system or the server lets go of
+the lock when the process dies, however it dies. A connection pooler that shares sessions between
+clients breaks this, and is refused at start (``proof``).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLockSql:
-    """The expressions of a server, with the lock's name as the parameter ``name``.
+    """Statements (*acquire*, *release*) and expressions, with the lock's name as ``:name``.
 
     The server releases a session lock when its session ends. Behind a pooler that shares a session
     between clients, the lock stays with the session while its client goes on in another.
@@ -54,21 +54,43 @@ _POSTGRESQL_LOCK: Final = (
     "AND ((classid::bigint << 32) | objid::bigint) = :name"
 )
 _POSTGRESQL: Final = SessionLockSql(
-    acquire="pg_try_advisory_lock(:name)",
-    release="pg_advisory_unlock(:name)",
+    acquire="SELECT pg_try_advisory_lock(:name)",
+    release="SELECT pg_advisory_unlock(:name)",
     session="pg_backend_pid()",
     is_ours=f"{_POSTGRESQL_LOCK} AND pid = pg_backend_pid())",
     is_held=f"{_POSTGRESQL_LOCK})",
 )
 _MYSQL: Final = SessionLockSql(
-    acquire="GET_LOCK(:name, 0)",
-    release="RELEASE_LOCK(:name)",
+    acquire="SELECT GET_LOCK(:name, 0)",
+    release="SELECT RELEASE_LOCK(:name)",
     session="CONNECTION_ID()",
     is_ours="IS_USED_LOCK(:name) = CONNECTION_ID()",
     is_held="IS_USED_LOCK(:name) IS NOT NULL",
 )
+
+
+def applock(procedure: str, owner: str, more: str = "") -> str:
+    """Return the batch that calls SQL Server's *procedure* for a lock, and selects 1 for success.
+
+    *owner* is ``Session`` or ``Transaction``. A procedure is no expression. NOCOUNT makes the
+    answer the first result; off again, or later statements of the connection would count no rows.
+    """
+    return (
+        "SET NOCOUNT ON; DECLARE @answer int; "
+        f"EXEC @answer = {procedure} @Resource = :name, @LockOwner = '{owner}'{more}; "
+        "SET NOCOUNT OFF; SELECT CASE WHEN @answer >= 0 THEN 1 ELSE 0 END"
+    )
+
+
+_MSSQL: Final = SessionLockSql(
+    acquire=applock("sp_getapplock", "Session", ", @LockMode = 'Exclusive', @LockTimeout = 0"),
+    release=applock("sp_releaseapplock", "Session"),
+    session="@@SPID",
+    is_ours="CASE APPLOCK_MODE('public', :name, 'Session') WHEN 'Exclusive' THEN 1 ELSE 0 END",
+    is_held="1 - APPLOCK_TEST('public', :name, 'Exclusive', 'Session')",
+)
 SESSION_LOCKS: Final = MappingProxyType(
-    {"postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL}
+    {"postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL, "mssql": _MSSQL}
 )
 """By the name of the dialect; SQLite has none."""
 
@@ -148,13 +170,11 @@ class SessionLocks:
             if self._database.dialect.name == "postgresql":
                 held = set(connection.execute(text(_POSTGRESQL_HELD)).scalars())
                 return {owner for owner in others if lock_number(owner) not in held}
+            is_held = text(f"SELECT {SESSION_LOCKS[self._database.dialect.name].is_held}")
             return {
                 owner
                 for owner in others
-                if connection.execute(
-                    text("SELECT IS_USED_LOCK(:name)"), {"name": lock_text(owner)}
-                ).scalar()
-                is None
+                if not connection.execute(is_held, {"name": lock_text(owner)}).scalar()
             }
 
 
@@ -199,17 +219,17 @@ class _ServerLock:
     def __init__(self, database: Database, owner: str) -> None:
         sql, name = SESSION_LOCKS[database.dialect.name], lock_name(database.dialect.name, owner)
         self._is_pooled = database.settings.pooler is not None
-        self._release = text(f"SELECT {sql.release}").bindparams(name=name)
+        self._release = text(sql.release).bindparams(name=name)
         self._is_ours = text(f"SELECT {sql.is_ours}").bindparams(name=name)
         self._lock = threading.Lock()
         try:
             self._connection: Connection = database.apart.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
-            if database.dialect.name != "postgresql":
+            if database.dialect.name in {"mysql", "mariadb"}:
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-            held = self._connection.execute(text(f"SELECT {sql.acquire}"), {"name": name}).scalar()
+            held = self._connection.execute(text(sql.acquire), {"name": name}).scalar()
             self._descriptor = _descriptor(self._connection)
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
@@ -228,7 +248,7 @@ class _ServerLock:
             return False
 
     def is_quiet(self) -> bool:
-        if self._is_pooled or self._connection.invalidated:
+        if self._is_pooled or self._connection.invalidated or self._descriptor is None:
             return False
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
@@ -243,11 +263,13 @@ class _ServerLock:
             self._connection.close()
 
 
-def _descriptor(connection: Connection) -> int:
+def _descriptor(connection: Connection) -> int | None:
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "fileno"):
         return int(driver.fileno())
-    return int(driver._sock.fileno())  # PyMySQL's
+    if hasattr(driver, "_sock"):  # PyMySQL's
+        return int(driver._sock.fileno())
+    return None  # pymssql shows no socket
 
 
 class _FileLock:
@@ -256,10 +278,17 @@ class _FileLock:
     def __init__(self, database: Database, owner: str) -> None:
         self._path = _file(database, owner)
         folder = self._path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Locked before it gets its name: no process may find it unlocked.
         draft = self._path.with_suffix(".new")
-        self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(
+                f"the processes of {database.describe()} meet in the folder {str(folder)!r}, which "
+                f"cannot be written: {error.strerror}; let this user write there, or put the file "
+                "into a folder of its own"
+            ) from error
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         # In turn: a file of this name may be left by a dead owner, and is just being removed.
         with _locked(folder, fcntl.LOCK_EX):

@@ -3,13 +3,18 @@
 from re import compile
 from typing import Any, Final
 
-from sqlalchemy import VARCHAR, Dialect, String
+from sqlalchemy import VARBINARY as BYTES
+from sqlalchemy import VARCHAR, Dialect, String, Text, UnicodeText
 from sqlalchemy.dialects.mysql import VARBINARY
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from timeoutmgr.errors import ConfigurationError
 
 _BYTES_PER_CHARACTER: Final = 4
+_KEEP_BYTES: Final = frozenset({"mysql", "mariadb", "mssql"})
+
+LONG_TEXT: Final = Text().with_variant(UnicodeText(), "mssql")
+"""A text that is no key. In a Text of SQL Server other letters than its code page's are lost."""
 
 
 class KeyText(TypeDecorator[str]):
@@ -17,7 +22,8 @@ class KeyText(TypeDecorator[str]):
 
     So ``.timeouts`` and ``.Timeouts`` are two queues everywhere. On MySQL and MariaDB it is
     VARBINARY: their collations without padding have different names, and both servers answer to
-    one dialect. The length in characters is for the caller to check.
+    one dialect. So it is on SQL Server, whose collations all pad with spaces. The length in
+    characters is for the caller to check.
     """
 
     impl = String
@@ -31,13 +37,15 @@ class KeyText(TypeDecorator[str]):
         """Return the type of *dialect* that compares by bytes."""
         if dialect.name in {"mysql", "mariadb"}:
             return dialect.type_descriptor(VARBINARY(self.length * _BYTES_PER_CHARACTER))
+        if dialect.name == "mssql":
+            return dialect.type_descriptor(BYTES(self.length * _BYTES_PER_CHARACTER))
         if dialect.name == "postgresql":
             return dialect.type_descriptor(VARCHAR(self.length, collation="C"))
         return dialect.type_descriptor(VARCHAR(self.length))
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """Encode for databases that keep bytes."""
-        if value is not None and dialect.name in {"mysql", "mariadb"}:
+        if value is not None and dialect.name in _KEEP_BYTES:
             return value.encode()
         return value
 
@@ -47,12 +55,12 @@ class KeyText(TypeDecorator[str]):
 
     def bind_processor(self, dialect: Dialect) -> Any:
         """Return the encoder of bound values; None if the database keeps texts."""
-        keeps_bytes = dialect.name in {"mysql", "mariadb"}
+        keeps_bytes = dialect.name in _KEEP_BYTES
         return super().bind_processor(dialect) if keeps_bytes else None
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
         """Return the decoder of results; None if the database keeps texts."""
-        keeps_bytes = dialect.name in {"mysql", "mariadb"}
+        keeps_bytes = dialect.name in _KEEP_BYTES
         return super().result_processor(dialect, coltype) if keeps_bytes else None
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:

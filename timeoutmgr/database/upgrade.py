@@ -47,6 +47,7 @@ from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.indexes import LOCK_TIMEOUT
 from timeoutmgr.database.proof import prove_rows, prove_server
+from timeoutmgr.database.session_locks import applock
 from timeoutmgr.errors import (
     ConfigurationError,
     SchemaMissing,
@@ -62,9 +63,15 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 600.0
 """Seconds for which an upgrade is tried again while other processes hold locks on the tables."""
-_MYSQL_LOCK_WAIT: Final = "SET SESSION lock_wait_timeout = 1"
+_LOCK_WAITS: Final = {
+    "postgresql": LOCK_TIMEOUT,
+    "mysql": "SET SESSION lock_wait_timeout = 1",
+    "mariadb": "SET SESSION lock_wait_timeout = 1",
+    "mssql": "SET LOCK_TIMEOUT 500",
+}
+"""How long a change of tables waits for its locks, while other statements wait behind it."""
 _LOCK_WAIT: Final = 50
-"""Seconds to wait while another process upgrades a MySQL; below the driver's read timeout."""
+"""Seconds to wait while another process upgrades; below the read timeouts of the drivers."""
 
 # Alembic's ``context`` and ``op`` are globals of the process.
 _one_at_a_time: Final = threading.Lock()
@@ -125,9 +132,9 @@ def _run_revisions(
     config = _config(script_location, version_table, schema, attributes)
     with _one_at_a_time, _upgrading(database, f"{schema or ''}.{version_table}") as connection:
         if schema is not None and not inspect(connection).has_schema(schema):
-            connection.execute(CreateSchema(schema, if_not_exists=True))
+            connection.execute(_create_schema(database, schema))
             reach("upgrade.schema_created")
-        if database.dialect.name == "postgresql":
+        if database.dialect.name in {"postgresql", "mssql"}:
             connection.commit()  # each revision begins a transaction of its own
         config.attributes["connection"] = connection
         try:
@@ -226,9 +233,11 @@ def ddl(
 
     config = _config(script_location, version_table, schema, attributes)
     config.attributes["url"] = database.url
+    if database.dialect.name == "mssql":
+        config.attributes["dialect_opts"] = {"deprecate_large_types": True}
     config.output_buffer = io.StringIO()
     if schema is not None:
-        statement = CreateSchema(schema, if_not_exists=True)
+        statement = _create_schema(database, schema)
         config.output_buffer.write(f"{statement.compile(dialect=database.engine.dialect)};\n\n")
     with _one_at_a_time:
         command.upgrade(config, "head", sql=True)
@@ -248,7 +257,7 @@ def run_environment(context: Any) -> None:
             url=attributes["url"],
             literal_binds=True,
             # Otherwise a driver's doubled percent signs would stand in the text.
-            dialect_opts={"paramstyle": "named"},
+            dialect_opts={"paramstyle": "named", **attributes.get("dialect_opts", {})},
             **options,
         )
     else:
@@ -282,6 +291,10 @@ def create_missing(*tables: Table) -> None:
         there = not offline and inspect(op.get_bind()).has_table(made.name, schema=made.schema)
         if not there:
             migration.impl.create_table(made)  # with its indexes
+            if migration.dialect.name == "mssql":
+                # Locks of thousands of rows would become a lock of the table, which nothing skips.
+                name = migration.dialect.identifier_preparer.format_table(made)
+                op.execute(f"ALTER TABLE {name} SET (LOCK_ESCALATION = DISABLE)")
             reach("upgrade.table_created")
             continue
         found = _indexes(made)
@@ -363,10 +376,9 @@ def _upgrading(database: Database, what: str) -> Iterator[Connection]:
         with _alone(database, what) as connection:
             yield connection
         return
-    is_postgresql = database.dialect.name == "postgresql"
     with _alone(database, what), database.apart.connect() as connection:
         be_patient(connection)
-        connection.exec_driver_sql(LOCK_TIMEOUT if is_postgresql else _MYSQL_LOCK_WAIT)
+        connection.exec_driver_sql(_LOCK_WAITS[database.dialect.name])
         connection.commit()
         yield connection
         connection.commit()
@@ -389,7 +401,28 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
             # It may be idle for hours; and the last SELECT holds a snapshot, for whose end
             # an index that is built CONCURRENTLY would wait.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        if database.dialect.name == "mssql":
+            _wait_for_mssql_lock(connection, digest.hex(), what)
         yield connection
+
+
+def _wait_for_mssql_lock(connection: Connection, name: str, what: str) -> None:
+    """Hold SQL Server's lock *name* until the transaction of *connection* ends."""
+    more = f", @LockMode = 'Exclusive', @LockTimeout = {_LOCK_WAIT * 1_000}"
+    batch = text(applock("sp_getapplock", "Transaction", more))
+    if not connection.execute(batch, {"name": f"timeoutmgr-{name}"}).scalar():
+        raise _is_upgrading(what)
+
+
+def _is_upgrading(what: str) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"another process has been upgrading {what} for {_LOCK_WAIT} s; try again when it is done"
+    )
+
+
+def _create_schema(database: Database, schema: str) -> CreateSchema:
+    # SQL Server knows no IF NOT EXISTS; we hold the lock, and have seen that it is missing.
+    return CreateSchema(schema, if_not_exists=database.dialect.name != "mssql")
 
 
 @contextmanager
@@ -400,10 +433,7 @@ def _named_lock(database: Database, name: str, what: str) -> Iterator[None]:
     with database.read() as connection:
         statement = text(f"SELECT GET_LOCK({lock}, :wait)")
         if connection.execute(statement, {"name": name, "wait": _LOCK_WAIT}).scalar() != 1:
-            raise StorageUnavailable(
-                f"another process has been upgrading {what} for {_LOCK_WAIT} s; try again when "
-                "it is done"
-            )
+            raise _is_upgrading(what)
         try:
             yield
         finally:

@@ -100,7 +100,7 @@ def resolve(text: str, here: str, nodes: Nodes) -> Address:
 
 def destination(text: str, here: str, nodes: Nodes) -> str:
     """Return the queue for a message to *text*; raise InvalidMessage if the queue is read-only."""
-    if "=" not in text and "\\" not in text:
+    if not is_format_name(text) and "\\" not in text:
         return text
     found = resolve(text, here, nodes)
     if isinstance(found, NodeQueueAddress):

@@ -19,6 +19,7 @@ from timeoutmgr.message.instants import (
     to_timespan,
 )
 from timeoutmgr.message.message import Message, with_headers
+from timeoutmgr.resilience.error_copy import without_failure
 
 # --- the two timers of a message: time to reach its queue, and time to be received. Pure ------
 # Both are relative: each host counts the time that a message spent there, and clocks of two hosts
@@ -112,6 +113,11 @@ def without_limits(message: Message) -> Message:
     """Return *message* for a retry, without its limits: they may be over by now."""
     kept = {name: value for name, value in message.headers.items() if name not in LIMITS}
     return with_headers(message, kept)
+
+
+def prepared_for_retry(message: Message) -> Message:
+    """Return *message* without its failure, and without the limits that would end it at once."""
+    return without_limits(without_failure(message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

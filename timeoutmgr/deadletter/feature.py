@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.contracts import Clock
+from timeoutmgr.contracts import Clock, Transport
+from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
+from timeoutmgr.deadletter.expiry import ExpirySweep
 from timeoutmgr.deadletter.manager import NODE_BYTES, SWEEP, QueueManager, Quotas
-from timeoutmgr.deadletter.native import CollectDead
+from timeoutmgr.deadletter.native import CollectDead, ExpiringQueues
 from timeoutmgr.deadletter.policies import (
     DeadLetterFailures,
     DeadLetterForwarding,
@@ -23,12 +24,18 @@ from timeoutmgr.deadletter.policies import (
 )
 from timeoutmgr.deadletter.service import AcceptedMessages, DeadLetterService, JournalingRules
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
-from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.errors import (
+    ConfigurationError,
+    SchemaMissing,
+    StorageUnavailable,
+    TransportUnavailable,
+)
 from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
+from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import DeliveryPolicies
 from timeoutmgr.transport.pump import Consumption, Outage
@@ -38,34 +45,25 @@ logger = logging.getLogger(__name__)
 # --- the sweep: once a minute, overdue copies move to their dead-letter queue -----------------
 
 
-class Sweeper:
+class Sweeper(ThreadTask):
     """The loop of the sweep, in a thread; ``sweep`` is the step."""
 
+    thread_name = "timeoutmgr-sweep"
+
     def __init__(
-        self, manager: QueueManager, interval: timedelta, clock: Clock, telemetry: Telemetry
+        self,
+        manager: QueueManager,
+        interval: timedelta,
+        clock: Clock,
+        telemetry: Telemetry,
+        expire: Callable[[int], int] | None = None,
     ) -> None:
+        super().__init__()
         self._manager = manager
+        self._expire = expire
         self._interval = interval.total_seconds()
         self._clock = clock
         self._telemetry = telemetry
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start; the first sweep is at once."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="timeoutmgr-sweep", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; returns when the thread has ended."""
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-
-    def watch(self) -> None:
-        """No-op."""
 
     def sweep(self) -> int:
         """Move all overdue copies; return their number. Raises StorageUnavailable."""
@@ -78,29 +76,59 @@ class Sweeper:
                 break
         return moved
 
+    def sweep_queues(self) -> int:
+        """Take all expired messages out of their queues; return their number.
+
+        Raises StorageUnavailable and TransportUnavailable.
+        """
+        expired = 0
+        while self._expire is not None and not self._stop.is_set():
+            now = self._expire(SWEEP)
+            expired += now
+            if not now:
+                break
+        return expired
+
     def _run(self) -> None:
         while True:
-            try:
-                moved = self.sweep()
-                if moved:
-                    logger.warning(
-                        "sweeper moved %d messages without a final acknowledgement in time to the "
-                        "transactional dead-letter queue of node %s",
-                        moved,
-                        self._manager.node,
-                        extra={"event": "final_acknowledgements_overdue"},
-                    )
-            except StorageUnavailable as error:
-                logger.info(
-                    "sweeper skips a sweep, it cannot reach the dead-letter store: %s",
-                    on_one_line(error),
-                    extra={"event": "sweep_skipped"},
-                )
-            except Exception:
-                logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
-                self._telemetry.count("sweep_failures")
+            self._attempt(self._sweep_kept)
+            self._attempt(self._sweep_queues)
             if self._stop.wait(self._interval):
                 return
+
+    def _attempt(self, sweep: Callable[[], None]) -> None:
+        try:
+            sweep()
+        except (StorageUnavailable, TransportUnavailable) as error:
+            logger.info(
+                "sweeper skips a sweep, it cannot reach the dead-letter store or the queues: %s",
+                on_one_line(error),
+                extra={"event": "sweep_skipped"},
+            )
+        except Exception:
+            logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
+            self._telemetry.count("sweep_failures")
+
+    def _sweep_kept(self) -> None:
+        moved = self.sweep()
+        self._manager.forget_attempts(self._clock.now())
+        if moved:
+            logger.warning(
+                "sweeper moved %d messages without a final acknowledgement in time to the "
+                "transactional dead-letter queue of node %s",
+                moved,
+                self._manager.node,
+                extra={"event": "final_acknowledgements_overdue"},
+            )
+
+    def _sweep_queues(self) -> None:
+        expired = self.sweep_queues()
+        if expired:
+            logger.warning(
+                "sweeper took %d messages out of their queues, their time to be received was over",
+                expired,
+                extra={"event": "messages_expired"},
+            )
 
 
 SENTENCE: Final = (
@@ -234,6 +262,7 @@ class DeadLetterQueues:
             joins=joins,
             journaled=frozenset(self.journaled),
             takes=AcceptedMessages(self.takes),
+            may_end=self._may_end(context.transport),
         )
         return FeatureParts(
             dead_letters=dead_letters,
@@ -245,9 +274,31 @@ class DeadLetterQueues:
             ),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
-            tasks=(Sweeper(manager, self.sweep_interval, context.clock, context.telemetry),),
+            tasks=(self._sweeper(context, dead_letters),),
+            dead_messages_to=self.collect_from,
             satellites=() if settings.send_only else self._satellites(context, manager, joins),
         )
+
+    def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
+        """Return which messages may end in their queue, on *transport*."""
+        if self.collect_from is not None:
+            return ExpiringQueues(transport, self.collect_from)
+        sweeps = isinstance(transport, ExpiresMessages)
+        return lambda _queue, _wants_dead_letter: sweeps
+
+    def _sweeper(self, context: FeatureContext, dead_letters: DeadLetterService) -> Sweeper:
+        expire: ExpirySweep | None = None
+        if self.discard_expired and isinstance(context.transport, ExpiresMessages):
+            expire = ExpirySweep(
+                transport=context.transport,
+                queues=context.transport,
+                dead_letters=dead_letters,
+                error_queue=context.settings.error_queue,
+                clock=context.clock,
+                telemetry=context.telemetry,
+            )
+        interval = self.sweep_interval
+        return Sweeper(dead_letters.manager, interval, context.clock, context.telemetry, expire)
 
     def _satellites(
         self, context: FeatureContext, manager: QueueManager, joins: bool

@@ -21,7 +21,7 @@ from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
 from timeoutmgr.deadletter.tables import DeadLetterTables, from_row, to_row
 from timeoutmgr.errors import ConfigurationError, NodeFull, SchemaMissing
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,30 @@ class QuotaUsage:
             }
             connection.execute(update(nodes).where(nodes.c.node == self.node).values(values))
             self._change.clear()
+
+
+REMEMBERED: Final = 30 * 86_400 * 1_000_000
+"""Microseconds for which a first attempt is remembered after the time to reach the queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAttempt:
+    """An attempt to send a delayed message, *due* at that instant, *at* an instant.
+
+    *reach_queue* is its time to reach the queue, in microseconds.
+    """
+
+    key: tuple[str, str]
+    due: Micros
+    at: Micros
+    reach_queue: Micros
+
+    def as_row(self, node: str) -> dict[str, Any]:
+        """Return the row of *node*."""
+        message_id, destination = self.key
+        forget_at = min(self.at + self.reach_queue + REMEMBERED, LATEST)
+        about = {"node": node, "message_id": message_id, "destination": destination}
+        return {**about, "due": self.due, "at": self.at, "forget_at": forget_at}
 
 
 Result = TypeVar("Result")
@@ -200,6 +224,39 @@ class QueueManager:
         At most ``SWEEP`` at once: call again while it returns that many.
         """
         return self._run(lambda c: self._sweep(c, now), None)
+
+    def note_attempts(
+        self, attempts: Sequence[FirstAttempt], *, transaction: Transaction | None = None
+    ) -> None:
+        """Note *attempts* to send messages; an earlier attempt of the same message stays."""
+        table = self.store.tables.first_attempts
+
+        def work(connection: Connection) -> None:
+            self.lock(connection)  # so that no two insert the same row
+            for one in attempts:
+                found = connection.execute(select(table.c.due).where(self._is(table, one.key)))
+                noted = found.scalar_one_or_none()
+                if noted == one.due:
+                    continue
+                connection.execute(delete(table).where(self._is(table, one.key)))
+                connection.execute(table.insert(), one.as_row(self.node))
+                reach("deadletters.attempt_noted")
+
+        self._run(work, transaction)
+
+    def first_attempt(self, key: tuple[str, str], due: Micros) -> Micros | None:
+        """Return when message *key*, *due* at that instant, was first tried; None if not noted."""
+        table = self.store.tables.first_attempts
+        one = and_(self._is(table, key), table.c.due == due)
+        with self.store.database.read() as connection:
+            at: Micros | None = connection.execute(select(table.c.at).where(one)).scalar()
+        return at
+
+    def forget_attempts(self, now: Micros) -> None:
+        """Forget attempts of messages whose time to reach their queue was over long ago."""
+        table = self.store.tables.first_attempts
+        old = and_(table.c.node == self.node, table.c.forget_at <= now)
+        self._run(lambda connection: connection.execute(delete(table).where(old)), None)
 
     def journal(
         self, copy: StoredCopy, *, target: bool, transaction: Transaction | None = None

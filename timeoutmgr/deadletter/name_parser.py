@@ -1,4 +1,12 @@
-"""Read format names and path names; an error points at the wrong character."""
+r"""Read format names and path names; an error points at the wrong character.
+
+A path name is one of these, its queue perhaps with a subqueue and ``;JOURNAL`` behind it::
+
+    computer\queue                computer\private$\queue
+    computer\queue\Journal$       computer\private$\queue\Journal$
+    computer\Deadletter$          computer\XactDeadletter$       computer\Journal$
+    computer\system$;DEADLETTER   computer\system$;DEADXACT      computer\system$;JOURNAL
+"""
 
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from re import ASCII, IGNORECASE, Pattern, compile
@@ -28,8 +36,9 @@ SUBQUEUE_CHARACTERS: Final = 32
 
 _GUID: Final = compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", IGNORECASE)
 _HEX: Final = compile(r"[0-9a-f]+", IGNORECASE)
-_DIGITS: Final = compile(r"\d+", ASCII)
+_PORT: Final = compile(r"0|[1-9]\d*", ASCII)
 _HOST: Final = compile(r"[A-Za-z0-9._-]+", ASCII)
+HOST_CHARACTERS: Final = 256
 _IP: Final = compile(r"[0-9A-Fa-f:.]+", ASCII)
 _IPX: Final = compile(r"[0-9a-f]{8}:[0-9a-f]{12}", IGNORECASE)
 _NOT_IN_NAMES: Final = frozenset('\\;+,"')
@@ -39,12 +48,15 @@ _PATH_SYSTEM: Final = {
     "DEADLETTER$": SystemQueue.DEADLETTER,
     "XACTDEADLETTER$": SystemQueue.DEADXACT,
 }
+_PREFIX: Final = "FORMATNAME:"
+"""Prefix of a format name where a path name is expected; read in any case."""
 _KINDS: Final = ("PUBLIC", "PRIVATE", "DIRECT", "MACHINE", "DL", "CONNECTOR", "MULTICAST")
 
 
 def parse_format_name(text: str) -> FormatName:
     """Return the format name that *text* spells; raise InvalidQueueName at the first wrong sign."""
     reader = _Reader(text)
+    reader.accept_keyword(_PREFIX)
     elements = [reader.element()]
     starts = [0]
     while reader.accept(","):
@@ -65,8 +77,12 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
     Raises InvalidQueueName.
     """
     reader = _Reader(text)
-    host = reader.match(_HOST, "the name of a computer, or '.' for this one")
+    host = reader.host("the name of a computer, or '.' for this one")
     reader.expect("\\", "a backslash before the queue's name")
+    if reader.accept_keyword("SYSTEM$;"):
+        kind = reader.system()
+        reader.end()
+        return DirectSystemName(Protocol.OS, host, kind)
     private = reader.accept_keyword("PRIVATE$\\")
     start = reader.at
     queue = reader.name(QUEUE_CHARACTERS, "a queue's name")
@@ -76,6 +92,7 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
         return DirectSystemName(Protocol.OS, host, system)
     reader.refuse_reserved(queue, start)
     subqueue, journal = reader.parts()
+    journal = journal or reader.accept_keyword("\\JOURNAL$")
     reader.end()
     return DirectName(
         protocol=Protocol.OS,
@@ -89,6 +106,8 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
 
 def is_format_name(text: str) -> bool:
     """Return whether *text* begins as a format name does, valid or not."""
+    if text[: len(_PREFIX)].upper() == _PREFIX:
+        return True
     kind, equals, _ = text.partition("=")
     return bool(equals) and kind.strip().upper() in _KINDS
 
@@ -118,13 +137,13 @@ class _Reader:
             case "MACHINE":
                 guid = self._guid()
                 self.expect(";", "';' and one of JOURNAL, DEADLETTER, DEADXACT")
-                return MachineName(guid, self._system())
+                return MachineName(guid, self.system())
             case "DL":
                 guid = self._guid()
-                domain = self.match(_HOST, "a domain's name") if self.accept("@") else None
+                domain = self.host("a domain's name") if self.accept("@") else None
                 return DistributionListName(guid, domain)
             case "CONNECTOR":
-                return ConnectorName(self._guid())
+                return ConnectorName(self._guid(), self._ends_with(";XACTONLY"))
             case _:
                 return self._multicast()
 
@@ -138,6 +157,14 @@ class _Reader:
         if self.at - start > longest:
             self.fail(f"at most {longest} characters in {what}", at=start + longest)
         return self.text[start : self.at]
+
+    def host(self, what: str) -> str:
+        """Read the name of a computer or a domain."""
+        start = self.at
+        host = self.match(_HOST, what)
+        if len(host) > HOST_CHARACTERS:
+            self.fail(f"at most {HOST_CHARACTERS} characters in {what}", at=start + HOST_CHARACTERS)
+        return host
 
     def parts(self) -> tuple[str | None, bool]:
         """Read the optional parts behind a queue's name: its subqueue, and ``;JOURNAL``."""
@@ -200,8 +227,11 @@ class _Reader:
         return UUID(self.match(_GUID, "a GUID such as 0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"))
 
     def _journal(self) -> bool:
+        return self._ends_with(";JOURNAL")
+
+    def _ends_with(self, word: str) -> bool:
         here = self.at
-        if self.accept_keyword(";JOURNAL") and self._stops():
+        if self.accept_keyword(word) and self._stops():
             return True
         self.at = here
         return False
@@ -209,7 +239,8 @@ class _Reader:
     def _stops(self) -> bool:
         return self.at == len(self.text) or not self._is_name_sign(self.text[self.at])
 
-    def _system(self) -> SystemQueue:
+    def system(self) -> SystemQueue:
+        """Read the name of a node's own queue."""
         for kind in SystemQueue:
             if self.accept_keyword(kind.value):
                 return kind
@@ -231,7 +262,7 @@ class _Reader:
         host = self._address(protocol)
         self.expect("\\", "a backslash before the queue's name")
         if self.accept_keyword("SYSTEM$;"):
-            return DirectSystemName(protocol, host, self._system())
+            return DirectSystemName(protocol, host, self.system())
         private = self.accept_keyword("PRIVATE$\\")
         start = self.at
         queue = self.name(QUEUE_CHARACTERS, "a queue's name")
@@ -256,7 +287,7 @@ class _Reader:
     def _address(self, protocol: Protocol) -> str:
         start = self.at
         if protocol is Protocol.OS:
-            return self.match(_HOST, "the name of a computer, or '.' for this one")
+            return self.host("the name of a computer, or '.' for this one")
         if protocol is Protocol.IPX:
             return self.match(_IPX, "network and node, as 8 and 12 hex digits with a colon").lower()
         text = self.match(_IP, "an IP address")
@@ -267,9 +298,9 @@ class _Reader:
 
     def _web(self, protocol: Protocol) -> DirectName:
         self.expect("//", "two slashes and a host")
-        host = self.match(_HOST, "a host's name")
+        host = self.host("a host's name")
         if self.accept(":"):
-            host = f"{host}:{self._port()}"
+            host = f"{host}:{self._port(lowest=1)}"
         separator = "/" if self.text.startswith("/", self.at) else "\\"
         self.expect(separator, "/MSMQ/ and the queue's name")
         if not self.accept_keyword("MSMQ"):
@@ -303,11 +334,11 @@ class _Reader:
         # The pattern of an IP address allows letters, and so has matched the port's digits.
         self.at = start + len(host)
         self.expect(":", "a colon and the port")
-        return MulticastName(str(address), self._port())
+        return MulticastName(str(address), self._port(lowest=0))
 
-    def _port(self) -> int:
-        start = self.at
-        digits = self.match(_DIGITS, "a port, 1 to 65535")
-        if len(digits) > 5 or not 0 < int(digits) < 65_536:
-            self.fail("a port, 1 to 65535", at=start)
+    def _port(self, *, lowest: int) -> int:
+        start, what = self.at, f"a port, {lowest} to 65535 without a zero before it"
+        digits = self.match(_PORT, what)
+        if len(digits) > 5 or not lowest <= int(digits) < 65_536:
+            self.fail(what, at=start)
         return int(digits)

@@ -2,7 +2,7 @@ r"""Format names: MSMQ's names of queues, as values that print themselves.
 
 ::
 
-    name      = element *("," element)       several: none of them a read-only queue
+    name      = ["FormatName:"] element *("," element)       several: none of them a read-only queue
     element   = "PUBLIC=" guid [";JOURNAL"]
               / "PRIVATE=" guid "\" 1*8hex [";JOURNAL"]
               / "DIRECT=" address "\" ["PRIVATE$\"] queue [";" subqueue] [";JOURNAL"]
@@ -10,9 +10,11 @@ r"""Format names: MSMQ's names of queues, as values that print themselves.
               / "DIRECT=" ("HTTP" / "HTTPS") "://" host [":" port] "/MSMQ/" ["PRIVATE$/"] queue
               / "MACHINE=" guid ";" (JOURNAL / DEADLETTER / DEADXACT)
               / "DL=" guid ["@" domain]
-              / "CONNECTOR=" guid
+              / "CONNECTOR=" guid [";XACTONLY"]
               / "MULTICAST=" address-of-224-to-239 ":" port
     address   = "TCP:" ip / "OS:" host / "IPX:" 8hex ":" 12hex
+    host      = 1*256 letters, digits, ".", "_" and "-"
+    port      = 0 to 65535 without a zero before it; a web server's begins at 1
 
 Keywords are read in any case and printed in upper case, GUIDs in lower case. ``name_parser`` reads
 them; ``str`` of a value is its name, and reading that gives the same value.
@@ -132,12 +134,13 @@ class DistributionListName:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorName:
-    """The connector queue of a foreign site."""
+    """The connector queue of a foreign site, or the queue there for transactional messages."""
 
     guid: UUID
+    transactional: bool = False
 
     def __str__(self) -> str:
-        return f"CONNECTOR={self.guid}"
+        return f"CONNECTOR={self.guid}" + (";XACTONLY" if self.transactional else "")
 
 
 @dataclass(frozen=True, slots=True)

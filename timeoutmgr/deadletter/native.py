@@ -1,12 +1,15 @@
-"""Messages that a broker gave up: their class by its reason, and the step that collects them."""
+"""Messages that a broker gives up: their class by its reason, and the step that collects them."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from timeoutmgr.contracts import SendResult
+from timeoutmgr.contracts import SendResult, Transport
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
+from timeoutmgr.contracts.transports import TellsDeadMessages
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_headers
 from timeoutmgr.deadletter.manager import QueueManager
@@ -39,6 +42,41 @@ def class_of_death(death: Death) -> MessageClass:
             return MessageClass.NACK_REACH_QUEUE_TIMEOUT
         return MessageClass.NACK_RECEIVE_TIMEOUT
     return _BY_REASON.get(death.reason, MessageClass.NACK_RECEIVE_REJECTED)
+
+
+_KNOWN_FOR: Final = 60.0
+"""Seconds for which an answer on a queue is remembered: a policy may change."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpiringQueues:
+    """Which queues have the broker send expired messages to the queue *collect_from*.
+
+    In any other queue a message that expires would be gone, and its dead letter with it: there it
+    is left to its receiver. So is a message that requests no dead letter: the collector makes a
+    dead letter of every message.
+    """
+
+    transport: Transport
+    collect_from: str
+    monotonic: Callable[[], float] = time.monotonic
+    _known: dict[str, tuple[bool, float]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, queue: str, wants_dead_letter: bool) -> bool:
+        """Return whether a message may expire in *queue*. Raises TransportUnavailable."""
+        if not wants_dead_letter:
+            return False
+        now = self.monotonic()
+        answer, until = self._known.get(queue, (False, now))
+        if now < until:
+            return answer
+        with closing(self.transport.session()) as session:
+            answer = (
+                isinstance(session, TellsDeadMessages)
+                and session.dead_messages_to(queue) == self.collect_from
+            )
+        self._known[queue] = answer, now + _KNOWN_FOR
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

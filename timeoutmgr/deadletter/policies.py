@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from timeoutmgr.contracts import DeadLetters, SendResult, Transaction, TransportSession
+from timeoutmgr.contracts import DeadLetters, SendResult, Timeout, Transaction, TransportSession
 from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeliveryOptions
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
@@ -46,6 +46,7 @@ class KeepingSession:
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
         """Keep copies, send, and note the arrivals; raise as a session does."""
+        outgoing = self.dead_letters.ending(outgoing)
         # The copy comes first: a crash in between leaves a copy that expires in time, and not a
         # message without a copy.
         self.dead_letters.before_sending(outgoing, transaction)
@@ -121,6 +122,7 @@ class DeadLetterHandling(HandlingPolicy):
 
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
         """Keep copies, send with the receive, note the arrivals."""
+        outgoing = self.dead_letters.ending(outgoing)
         self.dead_letters.before_sending(outgoing, work.transaction)
         reach("handler.source_keeps")
         results = work.send(outgoing)
@@ -209,9 +211,23 @@ class DeadLetterForwarding(ForwardingPolicy):
     dead_letters: DeadLetters
     sees_each_message: ClassVar[bool] = True
 
-    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return why *message* must not be passed on: too many hops, too late, source lost."""
-        return self.dead_letters.refusal(message, waited)
+    def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
+        """Return why *timeout* must not be passed on: too many hops, too late, source lost."""
+        return self.dead_letters.refusal(timeout, at)
+
+    def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
+        """Note the first attempts of *timeouts*, with which their transit began."""
+        try:
+            self.dead_letters.tried(timeouts, at, work.scope)
+        except (StorageUnavailable, TransportUnavailable) as error:
+            if work.scope is not None:
+                raise  # all of it is undone together
+            logger.warning(
+                "dispatcher could not note a first attempt to send %d messages: %s",
+                len(timeouts),
+                on_one_line(error),
+                extra={"event": "attempts_not_noted"},
+            )
 
     def forwarded(self, message: Message) -> Message:
         """Return *message* with one hop more."""

@@ -15,6 +15,7 @@ from timeoutmgr.deadletter.service import Rejected
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.transport.queue_view import InstalledSatellites
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def remove_messages(
     message whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for
     reserved queues, TransportUnavailable and StorageUnavailable.
     """
-    check_destination(queue, Limits())
+    check_destination(queue, Limits(is_satellite=InstalledSatellites(transport)))
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
     why = Rejected(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
     removed = RemovalResult()

@@ -12,6 +12,7 @@ from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.foreign import finally_to
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import check_destination
@@ -69,7 +70,9 @@ def retry(
 def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
     """Return whether *copy* may be sent: a foreign program may have chosen its destination."""
     try:
-        check_destination(copy.destination, service.limits, back_to=service.endpoint)
+        check_destination(
+            copy.destination, service.limits, back_to=service.endpoint, message=copy.message
+        )
     except InvalidMessage as error:
         logger.warning(
             "retry skips dead letter %.80r, its destination is not allowed: %s",
@@ -83,7 +86,7 @@ def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
 
 def retried_message(copy: StoredCopy) -> Outgoing:
     """Return the message of *copy* for a second send: with its id, without its limits."""
-    return Outgoing(copy.destination, without_limits(copy.message))
+    return finally_to(copy.destination, without_limits(copy.message))
 
 
 def _retry(

@@ -1,12 +1,12 @@
 """The dead-letter service of an endpoint: the implementation of ``contracts.DeadLetters``."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from timeoutmgr.contracts import Clock, Transaction
+from timeoutmgr.contracts import Clock, Timeout, Transaction
 from timeoutmgr.contracts.dead_letters import (
     DeadLetterResult,
     DeliveryOptions,
@@ -24,7 +24,7 @@ from timeoutmgr.deadletter.delivery_headers import (
     one_hop_more,
     read_headers,
 )
-from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.manager import FirstAttempt, QueueManager
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
 from timeoutmgr.errors import (
     DeliveryFailed,
@@ -40,6 +40,7 @@ from timeoutmgr.errors import (
     Unroutable,
 )
 from timeoutmgr.message import headers as names
+from timeoutmgr.message.foreign import is_delayed_by_broker
 from timeoutmgr.message.instants import Micros, duration_micros, from_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
@@ -165,6 +166,8 @@ class DeadLetterService:
     joins: bool
     journaled: frozenset[str] = frozenset()
     takes: AcceptedMessages = AcceptedMessages.BOTH
+    may_end: Callable[[str, bool], bool] = lambda _queue, _wants_dead_letter: False
+    """Whether the transport may end a message in its queue, and one that wants a dead letter."""
 
     # --- the sender's side
 
@@ -205,6 +208,20 @@ class DeadLetterService:
             made = replace(made, time_to_reach_queue=asked.time_to_reach_queue)
         return made.as_headers()
 
+    def ending(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Return *outgoing*; messages that may end in their queue have a time to live."""
+        return [self._ending(one) for one in outgoing]
+
+    def _ending(self, one: Outgoing) -> Outgoing:
+        given = one.message.headers
+        if names.TIME_TO_BE_RECEIVED not in given or names.EXPIRE in given or one.via is not None:
+            return one
+        delivery = read_headers(given)
+        lifetime = delivery.time_to_be_received
+        if lifetime is None or not self.may_end(one.destination, delivery.wants_dead_letter):
+            return one
+        return replace(one, time_to_live=duration_micros(lifetime))
+
     def before_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
@@ -239,7 +256,7 @@ class DeadLetterService:
         """Note the messages that reached their queue; delayed messages have not."""
         acks: list[Outgoing] = []
         for one in outgoing:
-            if names.EXPIRE in one.message.headers or one.via is not None:
+            if names.EXPIRE in one.message.headers or is_delayed_by_broker(one):
                 continue
             delivery = read_headers(one.message.headers)
             acks += self._acks(one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE)
@@ -254,8 +271,9 @@ class DeadLetterService:
 
     # --- passing on
 
-    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return the reason why *message* must not be passed on, or None."""
+    def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
+        """Return the reason why *timeout* must not be passed on at the instant *at*, or None."""
+        message = timeout.message
         delivery = read_headers(message.headers)
         if not delivery.has_hops_left:
             return Rejected(
@@ -269,14 +287,49 @@ class DeadLetterService:
                 f"message {message.id!r:.80} has a copy on an earlier installation of node "
                 f"{self.manager.node!r}, which is lost; send the message again",
             )
-        # Not before a first try: the time until a message is due is not time in transit.
-        if waited > 0 and waited >= delivery.timers.reach_queue_micros:
+        if self._is_in_transit_too_long(timeout, delivery.timers.reach_queue_micros, at):
             return Rejected(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
                 f"message {message.id!r:.80} did not reach its queue within "
                 f"{delivery.time_to_reach_queue}",
             )
         return None
+
+    def tried(
+        self, timeouts: Sequence[Timeout], at: Micros, transaction: Transaction | None = None
+    ) -> None:
+        """Note the first attempts of *timeouts*, with which their transit began."""
+        attempts = [
+            FirstAttempt(
+                key=(one.message.id, one.destination),
+                due=one.due,
+                at=at,
+                reach_queue=read_headers(one.message.headers).timers.reach_queue_micros,
+            )
+            for one in timeouts
+        ]
+        if attempts:
+            self.manager.note_attempts(attempts, transaction=self._joined(transaction))
+
+    def _is_in_transit_too_long(self, timeout: Timeout, limit: Micros, at: Micros) -> bool:
+        # The time until a message is due, or until the first attempt, is not time in transit. No
+        # attempt comes before the due time, so that a message on time needs no look.
+        if at - timeout.due < limit:
+            return False
+        try:
+            key = timeout.message.id, timeout.destination
+            first = self.manager.first_attempt(key, timeout.due)
+        except StorageUnavailable as error:
+            # One attempt more does no harm.
+            logger.info(
+                "node %s could not read the first attempt of message %.80r: %s",
+                self.manager.node,
+                timeout.message.id,
+                on_one_line(error),
+                extra=self._fields("attempt_unreadable", timeout.message, timeout.destination),
+            )
+            return False
+        return first is not None and at - first >= limit
 
     def passed_on(self, message: Message) -> Message:
         """Return *message* with a hop more; a delayed retry returns here, and is not a hop."""
@@ -464,7 +517,7 @@ class DeadLetterService:
 
 def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
     """Return the instant at which the transit of a message begins: if delayed, when due."""
-    due = names.EXPIRE if outgoing.via is None else names.DELIVER_AT
+    due = names.DELIVER_AT if is_delayed_by_broker(outgoing) else names.EXPIRE
     try:
         return max(now, from_wire(outgoing.message.headers.get(due, "")))
     except ValueError:

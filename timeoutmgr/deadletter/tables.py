@@ -44,6 +44,7 @@ class DeadLetterTables:
     dead_letters: Table
     awaiting: Table
     journals: Table
+    first_attempts: Table
 
     def counter(self, table: Table) -> str:
         """Return the prefix of the columns that count the rows of *table* in a node's row."""
@@ -88,13 +89,21 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         Column("received_by", BigInteger()),
     )
     journals = table("journal", *_copy_columns(_target()))
+    # Of delayed messages that could not be sent at once; *due* tells two of one id apart.
+    first_attempts = table(
+        "first_attempts",
+        Column("node", KeyText(NODE_LENGTH), primary_key=True),
+        Column("message_id", KeyText(ID_LENGTH), primary_key=True),
+        Column("destination", KeyText(NAME_LENGTH), primary_key=True),
+        *(Column(name, BigInteger(), nullable=False) for name in ("due", "at", "forget_at")),
+    )
     for made, order in (
         (dead_letters, ("node", "xact", "app_queue", "kept")),
         (awaiting, ("node", "deadline")),
         (journals, ("node", "target", "destination", "kept")),
     ):
         Index(f"{made.name}_order", *(made.c[column] for column in order))
-    return DeadLetterTables(metadata, nodes, dead_letters, awaiting, journals)
+    return DeadLetterTables(metadata, nodes, dead_letters, awaiting, journals, first_attempts)
 
 
 def _copy_columns(*more_key: Column[Any]) -> list[Column[Any]]:

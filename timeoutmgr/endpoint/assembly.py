@@ -1,18 +1,21 @@
 """From settings to the parts of an endpoint, checked together. No I/O."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from timeoutmgr.contracts import ChoosesClock, SharedDatabase, TransactionMode, TransportSession
 from timeoutmgr.contracts.answers import Answering
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.database import as_database, one_connection_serves
+from timeoutmgr.endpoint import canary
+from timeoutmgr.endpoint.canary import CanarySettings
 from timeoutmgr.endpoint.configuration import EndpointSettings
-from timeoutmgr.endpoint.handlers import Handler, HandlerStep, retry_later
-from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.endpoint.handlers import Handler, HandlerMiddleware, HandlerStep, retry_later
+from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
 from timeoutmgr.features.breakers import Breakers
 from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequisites
 from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged, missing_schema
@@ -21,7 +24,7 @@ from timeoutmgr.message.routes import Clearing, manager_endpoint, timeout_id, to
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.sender.composer import Composer
+from timeoutmgr.sender.composer import Composer, SendOptions
 from timeoutmgr.sender.sender import Outlet, Sender, SessionPool
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
@@ -147,10 +150,13 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
         features.missing_destinations or _missing_queues,
         has_clock=settings.transport.database is not None and not composer.goes_by_host,
     )
+    if settings.canary is not None:
+        features = _with_canary(settings, settings.canary, features, composer, sender, critical)
     satellites = features.satellites
     awaited = _coroutines(settings, mode, sender)
     if not settings.send_only and settings.handlers:
-        satellites = (*satellites, _handlers(settings, mode, features, composer, sender, awaited))
+        handled = _handlers(settings, mode, features, composer, sender, awaited, critical)
+        satellites = (*satellites, handled)
     queues = settings.transport.database
     broker = breakers.over_outages(
         "Broker", _BROKER_WAIT, BROKER_SENTENCE, breakers.outage_in(queues)
@@ -260,6 +266,61 @@ def _coroutines(
     return CoroutineParts(settings, mode, sender)
 
 
+def _with_canary(
+    settings: EndpointSettings,
+    ours: CanarySettings,
+    features: FeatureParts,
+    composer: Composer,
+    sender: Sender,
+    critical: CriticalErrors,
+) -> FeatureParts:
+    """Return *features* with the task of the canary; raise FeatureRefused without a store."""
+    if features.store is None or features.native_delays is not None:
+        raise FeatureRefused(
+            f"endpoint {settings.name!r} has a canary and no timeout manager that its delays go "
+            "to; enable TimeoutManager, or take the canary out"
+        )
+
+    def send(delay: timedelta) -> str:
+        options = SendOptions(delay=delay)
+        composed = composer.compose(
+            settings.input_queue, canary.MESSAGE_TYPE, {}, options, delay_clock=sender.now
+        )
+        sender.send([composed.outgoing])
+        assert composed.sent.id is not None, "the timeout manager keeps it"
+        return composed.sent.id
+
+    task = canary.Canary(ours, settings.name, features.store, send, critical, settings.telemetry)
+    return replace(features, tasks=(*features.tasks, task))
+
+
+def _check_retries(settings: EndpointSettings, mode: TransactionMode, *, can_delay: bool) -> None:
+    """Raise ConfigurationError for delayed retries that are asked for and cannot happen."""
+    asked = settings.recoverability
+    if asked is None or not asked.delayed:
+        return
+    if not can_delay:
+        raise ConfigurationError(
+            f"{asked.delayed} delayed retries are configured and no feature can delay a message; "
+            "enable TimeoutManager, or on RabbitMQ NativeDelayedDelivery, or set "
+            "recoverability.delayed to 0"
+        )
+    if mode is TransactionMode.NONE:
+        raise ConfigurationError(
+            f"{asked.delayed} delayed retries are configured, and in transaction_mode none a "
+            "message has left its queue before it is handled, so that no retry is possible; choose "
+            "another mode, or set recoverability.delayed to 0"
+        )
+
+
+def _step_class(settings: EndpointSettings) -> Callable[..., HandlerStep]:
+    if not settings.handled_in_lists:
+        return HandlerStep
+    from timeoutmgr.endpoint.list_handlers import ListHandlerStep
+
+    return partial(ListHandlerStep, lists=settings.handled_in_lists)
+
+
 def _handlers(
     settings: EndpointSettings,
     mode: TransactionMode,
@@ -267,16 +328,12 @@ def _handlers(
     composer: Composer,
     sender: Sender,
     awaited: "CoroutineParts | None",
+    critical: CriticalErrors,
 ) -> Satellite:
     delays = features.delays
     policy = settings.recoverability or RecoverabilitySettings()
-    if delays is None and settings.recoverability is not None and policy.delayed:
-        raise ConfigurationError(
-            f"{policy.delayed} delayed retries are configured and no feature can delay a message; "
-            "enable TimeoutManager, or on RabbitMQ NativeDelayedDelivery, or set "
-            "recoverability.delayed to 0"
-        )
-    step = HandlerStep(
+    _check_retries(settings, mode, can_delay=delays is not None)
+    step = _step_class(settings)(
         queue=settings.input_queue,
         handlers=cast("Mapping[str, Sequence[Handler]]", settings.handlers)
         if awaited is None
@@ -291,7 +348,10 @@ def _handlers(
         expiry=features.expiry or Expiry(),
         alone=settings.handled_alone,
         message_classes=settings.message_classes,
-        middleware=settings.middleware,
+        middleware=()
+        if settings.awaits_middleware
+        else cast("Sequence[HandlerMiddleware]", settings.middleware),
+        raise_critical=critical.raise_error,
     )
     return Satellite(
         consumption=Consumption(

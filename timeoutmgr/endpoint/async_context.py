@@ -3,7 +3,14 @@
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, overload
 
-from timeoutmgr.endpoint.handlers import Body, Handler, HandlerContext, TypedHandler
+from timeoutmgr.endpoint.handlers import (
+    Body,
+    Handler,
+    HandlerContext,
+    HandlerMiddleware,
+    TypedHandler,
+)
+from timeoutmgr.endpoint.middleware import AsyncCallNext
 from timeoutmgr.sender.composer import DelayClock, Sent
 
 if TYPE_CHECKING:
@@ -17,6 +24,11 @@ AsyncTypedHandler: TypeAlias = Callable[
 ]
 """A coroutine function that gets an object of its class."""
 AnyTypedHandler: TypeAlias = TypedHandler[Body] | AsyncTypedHandler[Body]
+AsyncHandlerMiddleware: TypeAlias = Callable[
+    ["AsyncHandlerContext", AsyncCallNext], Coroutine[Any, Any, None]
+]
+"""A coroutine function around the coroutine handlers of one message."""
+AnyMiddleware: TypeAlias = HandlerMiddleware | AsyncHandlerMiddleware
 
 
 class RegistersTyped(Protocol[Body]):

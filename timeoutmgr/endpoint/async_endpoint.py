@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, overload
 from timeoutmgr.contracts import ConflictName, OnConflict
 from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
-from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.endpoint.endpoint import Endpoint, lasting_objects
 from timeoutmgr.endpoint.handlers import NOT_GIVEN, chosen_options
 from timeoutmgr.endpoint.off_loop import CallThreads, SenderOffLoop, in_greenlet
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.classes import NO_BODY, TypedMessage
+from timeoutmgr.message.labels import Labels
 from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import (
     SendKeywords,
@@ -73,6 +74,10 @@ class AsyncEndpoint:
         """Create queues and tables that are missing; return the endpoint's queues."""
         return await self._threads.run(lambda: self._endpoint.install(new_marker=new_marker))
 
+    async def purge(self, *, satellites: bool = False) -> Mapping[str, int]:
+        """Remove all messages of the input queue, as ``Endpoint.purge``."""
+        return await self._threads.run(lambda: self._endpoint.purge(satellites=satellites))
+
     async def start(self) -> None:
         """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
         await self._threads.run(self._endpoint.start)
@@ -102,7 +107,8 @@ class AsyncEndpoint:
         try:
             async with self:
                 ends = [asyncio.ensure_future(end) for end in (asked.wait(), self.wait())]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                with lasting_objects():
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for end in ends:
                     end.cancel()
         finally:
@@ -162,6 +168,7 @@ class AsyncEndpoint:
         delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+        labels: Labels = NOT_GIVEN,
     ) -> Sent:
         """Send a message, delayed if ``delay`` or ``deliver_at`` is given; as ``Endpoint.send``.
 
@@ -215,6 +222,7 @@ class AsyncEndpoint:
         delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+        labels: Labels = NOT_GIVEN,
     ) -> Sent:
         """Send to this endpoint's own queue; otherwise as ``send``."""
         chosen = chosen_options(options, locals())

@@ -1,21 +1,33 @@
 """The pending timeouts of an endpoint, for programs on asyncio."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from timeoutmgr.contracts import (
+    Cancelled,
     CancelResult,
     ChangeResult,
     Count,
+    GroupBy,
     HistoryEntry,
     Timeout,
     TimeoutState,
 )
-from timeoutmgr.endpoint.timeouts import TimeoutPage, Timeouts, TimeoutView
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.pauses import Pause
+from timeoutmgr.endpoint.bulk_runs import BY_API
+from timeoutmgr.endpoint.timeouts import (
+    RerouteResult,
+    TimeoutGroups,
+    TimeoutPage,
+    Timeouts,
+    TimeoutView,
+)
 from timeoutmgr.message import routes
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.labels import NO_LABELS, Labels
 
 Result = TypeVar("Result")
 
@@ -49,8 +61,8 @@ class AsyncTimeouts:
         """Cancel a timeout; CancelResult explains the promise of each answer."""
         return await self._run(lambda: self._timeouts.cancel(timeout_id, channel=channel))
 
-    async def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> int:
-        """Cancel all timeouts stored for a saga; return how many."""
+    async def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> Sequence[str]:
+        """Cancel all timeouts stored for a saga; return the ids of the cancelled timeouts."""
         return await self._run(lambda: self._timeouts.cancel_saga(saga_id, channel=channel))
 
     async def reschedule(
@@ -59,15 +71,93 @@ class AsyncTimeouts:
         *,
         deliver_at: datetime | None = None,
         delay: timedelta | float | None = None,
+        channel: str = routes.API,
     ) -> ChangeResult:
         """Move a timeout to another due time: an aware datetime, or a delay from now."""
         return await self._run(
-            lambda: self._timeouts.reschedule(timeout_id, deliver_at=deliver_at, delay=delay)
+            lambda: self._timeouts.reschedule(
+                timeout_id, deliver_at=deliver_at, delay=delay, channel=channel
+            )
         )
 
-    async def send_now(self, timeout_id: str) -> ChangeResult:
+    async def cancel_where(
+        self,
+        *,
+        labels: Labels = NO_LABELS,
+        saga_id: str | None = None,
+        channel: str = routes.API,
+    ) -> Sequence[Cancelled]:
+        """Cancel all timeouts of one label or of one saga, as ``Timeouts.cancel_where``."""
+        return await self._run(
+            lambda: self._timeouts.cancel_where(labels=labels, saga_id=saga_id, channel=channel)
+        )
+
+    async def reschedule_where(
+        self,
+        *,
+        labels: Labels = NO_LABELS,
+        saga_id: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+    ) -> Mapping[str, ChangeResult]:
+        """Move all stored timeouts of labels and a saga, as ``Timeouts.reschedule_where``."""
+        return await self._run(
+            lambda: self._timeouts.reschedule_where(
+                labels=labels, saga_id=saga_id, deliver_at=deliver_at, delay=delay
+            )
+        )
+
+    async def send_now(self, timeout_id: str, *, channel: str = routes.API) -> ChangeResult:
         """Dispatch a timeout at once."""
-        return await self._run(lambda: self._timeouts.send_now(timeout_id))
+        return await self._run(lambda: self._timeouts.send_now(timeout_id, channel=channel))
+
+    async def pause(
+        self,
+        destination: str | None = None,
+        *,
+        until: datetime | timedelta | None = None,
+        by: ChangedBy = BY_API,
+    ) -> bool:
+        """Dispatch nothing to *destination*, or nothing at all, as ``Timeouts.pause``."""
+        return await self._run(lambda: self._timeouts.pause(destination, until=until, by=by))
+
+    async def resume(self, destination: str | None = None, *, by: ChangedBy = BY_API) -> int | None:
+        """End a pause; return how many timeouts are returned, None if there was none."""
+        return await self._run(lambda: self._timeouts.resume(destination, by=by))
+
+    async def pauses(self) -> Sequence[Pause]:
+        """Return the pauses in force."""
+        return await self._run(self._timeouts.pauses)
+
+    async def reroute(
+        self,
+        to: str,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
+        dry_run: bool = False,
+        limit: int = 10_000,
+        after: str | None = None,
+        channel: str = routes.API,
+    ) -> RerouteResult:
+        """Send the pending timeouts that match to the queue *to*, as ``Timeouts.reroute``."""
+        return await self._run(
+            lambda: self._timeouts.reroute(
+                to,
+                saga_id=saga_id,
+                destination=destination,
+                due_from=due_from,
+                due_before=due_before,
+                labels=labels,
+                dry_run=dry_run,
+                limit=limit,
+                after=after,
+                channel=channel,
+            )
+        )
 
     async def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of a timeout and, while it is pending, the timeout itself."""
@@ -84,6 +174,7 @@ class AsyncTimeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
         limit: int | None = None,
     ) -> AsyncIterator[TimeoutView]:
         """Yield pending timeouts by due time, read page by page."""
@@ -92,6 +183,7 @@ class AsyncTimeouts:
             destination=destination,
             due_from=due_from,
             due_before=due_before,
+            labels=labels,
             limit=limit,
         )
         while page := await self._run(lambda: [*islice(found, _PAGE)]):
@@ -105,6 +197,7 @@ class AsyncTimeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
         limit: int = 100,
         after: str | None = None,
     ) -> TimeoutPage:
@@ -115,6 +208,7 @@ class AsyncTimeouts:
                 destination=destination,
                 due_from=due_from,
                 due_before=due_before,
+                labels=labels,
                 limit=limit,
                 after=after,
             )
@@ -127,6 +221,7 @@ class AsyncTimeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
     ) -> int:
         """Return how many pending timeouts match, by reading all of them."""
         return await self._run(
@@ -135,6 +230,33 @@ class AsyncTimeouts:
                 destination=destination,
                 due_from=due_from,
                 due_before=due_before,
+                labels=labels,
+            )
+        )
+
+    async def groups(
+        self,
+        by: GroupBy,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
+        limit: int = 10_000,
+        after: str | None = None,
+    ) -> TimeoutGroups:
+        """Return how many of the first *limit* timeouts behind *after* have each value of *by*."""
+        return await self._run(
+            lambda: self._timeouts.groups(
+                by,
+                saga_id=saga_id,
+                destination=destination,
+                due_from=due_from,
+                due_before=due_before,
+                labels=labels,
+                limit=limit,
+                after=after,
             )
         )
 
@@ -145,6 +267,7 @@ class AsyncTimeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
     ) -> Count:
         """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound."""
         return await self._run(
@@ -153,5 +276,6 @@ class AsyncTimeouts:
                 destination=destination,
                 due_from=due_from,
                 due_before=due_before,
+                labels=labels,
             )
         )

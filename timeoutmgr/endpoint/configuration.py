@@ -3,18 +3,21 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args, overload
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
-from timeoutmgr.endpoint.handled_classes import check_same_class, class_of_handler
-from timeoutmgr.endpoint.handlers import ANY, Body, HandlerMiddleware
+from timeoutmgr.endpoint import canary
+from timeoutmgr.endpoint.canary import CanarySettings
+from timeoutmgr.endpoint.handled_classes import check_same_class, check_takes_one, class_of_handler
+from timeoutmgr.endpoint.handlers import ANY, Body
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -25,23 +28,34 @@ from timeoutmgr.errors import (
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.features.feature import Feature, ManagerDisabled
 from timeoutmgr.message.classes import TypedMessageClass
+from timeoutmgr.message.field_types import Kinds, check_kind, kinds_of
 from timeoutmgr.message.ids import random_id
 from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.sender.composer import SendMiddleware
 from timeoutmgr.telemetry import Counters, Telemetry
+from timeoutmgr.transport.queue_view import InstalledSatellites
 
 if TYPE_CHECKING:
-    from timeoutmgr.endpoint.async_context import AnyHandler, AnyTypedHandler, RegistersTyped
+    from timeoutmgr.endpoint.async_context import (
+        AnyHandler,
+        AnyMiddleware,
+        AnyTypedHandler,
+        RegistersTyped,
+    )
+    from timeoutmgr.endpoint.list_handlers import ListHandler, TypedListHandler
     from timeoutmgr.recurrence.definition import CatchUp, CatchUpName, RecurringTimeout
 
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 MOST_HANDLER_BATCH: Final = 500
+LIST: Final = "list"
+"""The *batch* of a handler that gets a list of messages."""
 
 Registered = TypeVar("Registered", bound="AnyHandler")
+RegisteredList = TypeVar("RegisteredList", bound="ListHandler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class EndpointSettings:
     """Message types of which each message is settled alone."""
     message_classes: dict[str, TypedMessageClass]
     """Classes of the messages that handlers get as objects, by message type."""
+    handled_in_lists: frozenset[str]
+    """Message types whose handlers get a list of messages."""
     without_session: frozenset[str]
     """Message types whose coroutine handlers all do without ``context.session``."""
     hooks: tuple[CriticalErrorHook, ...]
@@ -80,8 +96,9 @@ class EndpointSettings:
     delayed_delivery: DelayedDeliverySettings | None = None
     manager_disabled: ManagerDisabled = ManagerDisabled.NOT_SAID
     recurring: "tuple[RecurringTimeout, ...]" = ()
-    middleware: tuple[HandlerMiddleware, ...] = ()
+    middleware: "tuple[AnyMiddleware, ...]" = ()
     send_middleware: tuple[SendMiddleware, ...] = ()
+    canary: CanarySettings | None = None
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -105,6 +122,7 @@ class EndpointSettings:
             raise ConfigurationError(
                 f"shutdown_timeout must not be negative, got {self.shutdown_timeout}"
             )
+        self._check_middleware()
         if self.send_only and self.handlers:
             raise ConfigurationError(
                 f"endpoint {self.name!r} is send-only and has handlers for "
@@ -123,6 +141,31 @@ class EndpointSettings:
                 "or delayed"
             )
 
+    def _check_middleware(self) -> None:
+        """Refuse middleware that cannot be around each handler."""
+        if self.middleware and self.handled_in_lists:
+            raise ConfigurationError(
+                "middleware runs around the handlers of one message, and the handlers of "
+                f"{', '.join(sorted(self.handled_in_lists))} get lists (batch='list'); call the "
+                "function of the middleware inside these handlers, or register them without batch"
+            )
+        if not self.awaits_middleware:
+            return
+        others: list[object] = [each for found in self.handlers.values() for each in found]
+        for each in (*self.middleware, *others):
+            if not is_coroutine_function(cast("Callable[..., object]", each)):
+                raise ConfigurationError(
+                    "middleware that is a coroutine function runs on the loop of coroutine "
+                    f"handlers, beside coroutine functions alone, got {each!r:.80}; make all "
+                    "handlers and middleware of the endpoint coroutine functions, or the "
+                    "middleware a plain function"
+                )
+
+    @property
+    def awaits_middleware(self) -> bool:
+        """Whether the middleware are coroutine functions."""
+        return any(map(is_coroutine_function, self.middleware))
+
     @property
     def installed_persistence(self) -> Persistence | None:
         """The persistence that is to have its tables: not that of a manager that is gone."""
@@ -132,6 +175,21 @@ class EndpointSettings:
     def input_queue(self) -> str:
         """The queue of the endpoint's own handlers."""
         return self.name
+
+
+_SETTABLE: Final = frozenset(
+    {
+        *("name", "transaction_mode", "error_queue", "critical_error_action", "canary"),
+        *("recoverability", "limits", "concurrency", "handler_batch", "async_concurrency"),
+        *("shutdown_timeout", "check_destinations", "install", "clock", "telemetry", "new_id"),
+    }
+)
+"""The attributes of an EndpointConfiguration; all else is set by its methods."""
+_OTHER_KINDS: Final[dict[str, Kinds]] = {
+    "transaction_mode": (TransactionMode, str, NoneType),
+    "critical_error_action": (CriticalAction, str),
+}
+"""Types of attributes that also take the name of a member."""
 
 
 class EndpointConfiguration:
@@ -157,6 +215,8 @@ class EndpointConfiguration:
         """None: ``transaction_scope`` where the parts share a database, else ``receive_only``."""
         self.error_queue = "error"
         self.critical_error_action: CriticalAction | str = CriticalAction.STOP
+        self.canary: CanarySettings | None = None
+        """How often a canary timeout proves that the endpoint delivers; None: never."""
         self.recoverability: RecoverabilitySettings | None = None
         """None takes the default, without delayed retries where nothing can delay them."""
         self.limits = Limits()
@@ -182,8 +242,9 @@ class EndpointConfiguration:
         self._features: dict[str, Feature] = {}
         self._handlers: dict[str, list[AnyHandler]] = {}
         self._handled_alone: set[str] = set()
+        self._handled_in_lists: set[str] = set()
         self._classes: dict[str, TypedMessageClass] = {}
-        self._middleware: list[HandlerMiddleware] = []
+        self._middleware: list[AnyMiddleware] = []
         self._send_middleware: list[SendMiddleware] = []
         self._with_session: set[str] = set()
         self._hooks: list[CriticalErrorHook] = []
@@ -200,7 +261,23 @@ class EndpointConfiguration:
 
         def __setattr__(self, name: str, value: object) -> None:
             self._check_open()
+            if not name.startswith("_"):
+                self._check_setting(name, value)
             super().__setattr__(name, value)
+
+    def _check_setting(self, name: str, value: object) -> None:
+        """Raise UnknownSetting for a misspelt setting, and ConfigurationError for a wrong type."""
+        if name == "name" and "name" in vars(self):
+            raise ConfigurationError(f"endpoint {self.name!r} keeps its name; got {value!r:.80}")
+        if name not in _SETTABLE and name in vars(type(self)):
+            raise ConfigurationError(f"{name} is called, and not assigned: config.{name}(...)")
+        if name not in _SETTABLE:
+            known = [*sorted(_SETTABLE), *(one for one in dir(self) if not one.startswith("_"))]
+            near = get_close_matches(name, known, n=1)
+            raise UnknownSetting(name, "EndpointConfiguration", near[0] if near else None, known)
+        kinds = _OTHER_KINDS.get(name) or kinds_of(EndpointSettings).get(name)
+        if kinds is not None:
+            check_kind(name, value, kinds)
 
     def _check_open(self) -> None:
         if self._is_frozen:
@@ -256,6 +333,11 @@ class EndpointConfiguration:
                 f"enable_feature takes a feature, got the class {feature.__name__}; "
                 f"call it: enable_feature({feature.__name__}())"
             )
+        if isinstance(feature, str):
+            raise ConfigurationError(
+                f"enable_feature takes a feature, such as TimeoutManager(), got {feature!r:.80}; "
+                "names of features are for settings files"
+            )
         self._features[feature.name] = feature
 
     def disable_feature(self, name: str) -> None:
@@ -300,15 +382,16 @@ class EndpointConfiguration:
         check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
-    def add_middleware(self, middleware: HandlerMiddleware) -> None:
+    def add_middleware(self, middleware: "AnyMiddleware") -> None:
         """Call *middleware* around the handlers of each message; the first added is the outermost.
 
         The function gets the HandlerContext and ``call_next``, which it calls once, or not at all:
         then no handler is called, and the message counts as handled. It runs in the transaction of
-        the message, and an error that leaves it is a failure of the message.
+        the message, and an error that leaves it is a failure of the message. A coroutine function,
+        which awaits ``call_next()``, is for endpoints whose handlers are all coroutine functions.
         """
         self._check_open()
-        check_callable(middleware, "a middleware", ("context", "call_next"))
+        check_callable(middleware, "a middleware", ("context", "call_next"), may_await=True)
         self._middleware.append(middleware)
 
     def add_send_middleware(self, middleware: SendMiddleware) -> None:
@@ -339,11 +422,21 @@ class EndpointConfiguration:
         session: Literal[False] | None = None,
     ) -> "RegistersTyped[Body]": ...
 
+    @overload
+    def handler(
+        self, message_type: str = ANY, *, batch: Literal["list"]
+    ) -> "Callable[[RegisteredList], RegisteredList]": ...
+
+    @overload
+    def handler(
+        self, message_type: type[Body], *, batch: Literal["list"]
+    ) -> "Callable[[TypedListHandler[Body]], TypedListHandler[Body]]": ...
+
     def handler(
         self,
         message_type: Any = ANY,
         *,
-        batch: Literal[1] | None = None,
+        batch: Any = None,
         session: Literal[False] | None = None,
     ) -> Any:
         """Return a decorator that registers a function as a handler of *message_type*.
@@ -353,11 +446,17 @@ class EndpointConfiguration:
         msgspec.Struct) the body is an object of the class.
 
         With *batch* 1 each message of the type is settled alone, for a handler that ends its
-        transaction itself, by DDL on MySQL say. With *session* False a coroutine function uses no
-        ``context.session``: it runs beside others in each transaction mode.
+        transaction itself, by DDL on MySQL say. With *batch* "list" the function gets all messages
+        of the type in a batch, as a list, and a BatchContext. With *session* False a coroutine
+        function uses no ``context.session``: it runs beside others in each transaction mode.
         """
+        if inspect.isroutine(message_type):
+            raise ConfigurationError(
+                "handler is called with a message type, as in @config.handler('PaymentOverdue'); "
+                f"got the function {message_type!r:.80}"
+            )
 
-        def register(handler: Registered) -> Registered:
+        def register(handler: Any) -> Any:
             self.add_handler(message_type, handler, batch=batch, session=session)
             return handler
 
@@ -383,12 +482,22 @@ class EndpointConfiguration:
         session: Literal[False] | None = None,
     ) -> None: ...
 
+    @overload
+    def add_handler(
+        self, message_type: str, handler: "ListHandler", *, batch: Literal["list"]
+    ) -> None: ...
+
+    @overload
+    def add_handler(
+        self, message_type: type[Body], handler: "TypedListHandler[Body]", *, batch: Literal["list"]
+    ) -> None: ...
+
     def add_handler(
         self,
         message_type: Any,
         handler: Any,
         *,
-        batch: Literal[1] | None = None,
+        batch: Any = None,
         session: Literal[False] | None = None,
     ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
@@ -404,12 +513,11 @@ class EndpointConfiguration:
             message_type = found.name
         elif not message_type:
             raise ConfigurationError(f"a message type is a name, got {message_type!r}")
-        if batch is not None and batch != 1:
-            raise ConfigurationError(
-                f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
-            )
         role = f"a handler of {message_type!r:.80}"
         check_callable(handler, role, ("message", "context"), may_await=True)
+        self._check_batch(message_type, handler, batch)
+        if found is not None and batch != LIST:
+            check_takes_one(handler, found)
         if session is not None and (session or not is_coroutine_function(handler)):
             raise ConfigurationError(
                 f"session of {role} is left out, or False for a coroutine function (async def) "
@@ -422,8 +530,29 @@ class EndpointConfiguration:
         self._handlers.setdefault(message_type, []).append(handler)
         if batch == 1:
             self._handled_alone.add(message_type)
+        if batch == LIST:
+            self._handled_in_lists.add(message_type)
         if session is None:
             self._with_session.add(message_type)
+
+    def _check_batch(self, message_type: str, handler: Any, batch: object) -> None:
+        """Raise ConfigurationError unless all handlers of *message_type* get messages alike."""
+        if batch not in (None, 1, LIST):
+            raise ConfigurationError(
+                f"batch of a handler is 1, 'list', or left out for handler_batch; got {batch!r:.80}"
+            )
+        if batch == LIST and is_coroutine_function(handler):
+            raise ConfigurationError(
+                f"a handler of {message_type!r:.80} with batch='list' is a plain function, got the "
+                "coroutine function "
+                f"{handler!r:.80}; coroutine functions get one message each, many at once"
+            )
+        others = message_type in self._handlers
+        if others and (batch == LIST) != (message_type in self._handled_in_lists):
+            raise ConfigurationError(
+                f"a handler of {message_type!r:.80} gets a list and another gets one message; "
+                "register all handlers of a message type with batch='list', or none"
+            )
 
     def recurring(
         self,
@@ -461,13 +590,16 @@ class EndpointConfiguration:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
         if self._is_disabled:
             self._check_disabled()
+        transport = self._transport or transport_from_url(embedded_url())
         return EndpointSettings(
             name=self.name,
-            transport=self._transport or transport_from_url(embedded_url()),
+            transport=transport,
             persistence=self._persistence or self._default_persistence(),
             features=(*self._features.values(), *self._enabled_otherwise()),
-            handlers={kind: tuple(found) for kind, found in self._handlers.items()},
+            handlers={kind: tuple(found) for kind, found in self._handlers.items()}
+            | ({} if self.canary is None else {canary.MESSAGE_TYPE: (canary.discard,)}),
             handled_alone=frozenset(self._handled_alone),
+            handled_in_lists=frozenset(self._handled_in_lists),
             message_classes=dict(self._classes),
             without_session=frozenset(self._handlers.keys() - self._with_session),
             hooks=tuple(self._hooks),
@@ -482,7 +614,9 @@ class EndpointConfiguration:
             error_queue=self.error_queue,
             external_timeout_manager=self._external,
             recoverability=self.recoverability,
-            limits=self.limits.of_endpoint(self.name, self.error_queue),
+            limits=self.limits.of_endpoint(
+                self.name, self.error_queue, InstalledSatellites(transport)
+            ),
             concurrency=self.concurrency,
             handler_batch=self.handler_batch,
             async_concurrency=self.async_concurrency,
@@ -497,6 +631,7 @@ class EndpointConfiguration:
             recurring=tuple(self._recurring.values()),
             middleware=tuple(self._middleware),
             send_middleware=tuple(self._send_middleware),
+            canary=self.canary,
         )
 
     def _enabled_otherwise(self) -> list[Feature]:
@@ -594,7 +729,7 @@ def persistence_from_url(url: str, **options: Any) -> Persistence:
     return cast(Persistence, part(url, **options))
 
 
-_NO_STORE: Final = ("mssql", "oracle")
+_NO_STORE: Final = ("oracle",)
 """Databases that no persistence here supports; a near name would be a wrong remedy."""
 
 
@@ -620,11 +755,20 @@ def _known_options(part: Callable[..., Any], options: Mapping[str, Any]) -> Call
     known = sorted(name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY)
     for key in options:
         if not takes_all and key not in parameters:
-            near = get_close_matches(key, known, n=1)
+            near = get_close_matches(key, known, n=1) or _inside_settings(part, known, key)
             raise UnknownSetting(
-                key, f"the options of {part.__name__}", near[0] if near else None, known
+                key, f"the options of {part.__name__}", next(iter(near), None), known
             )
     return part
+
+
+def _inside_settings(part: Callable[..., Any], known: Sequence[str], key: str) -> list[str]:
+    """Return how code gives *key* if a settings file has it beside the options of *part*."""
+    if "settings" not in known:
+        return []
+    kinds = get_args(inspect.signature(part, eval_str=True).parameters["settings"].annotation)
+    having = [one for one in kinds if is_dataclass(one) and key in {of.name for of in fields(one)}]
+    return [f"settings={one.__name__}({key}=...)" for one in having if isinstance(one, type)]
 
 
 def _scheme(url: str) -> str:

@@ -5,12 +5,18 @@ from typing import Final, cast
 
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.contracts.callables import is_coroutine_function
-from timeoutmgr.endpoint.async_context import AnyHandler, AsyncHandler
+from timeoutmgr.endpoint.async_context import (
+    AnyHandler,
+    AsyncHandler,
+    AsyncHandlerContext,
+    AsyncHandlerMiddleware,
+)
 from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
 from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.handlers import Handler, HandlerStep
+from timeoutmgr.endpoint.middleware import await_through
 from timeoutmgr.sender.sender import Sender
 from timeoutmgr.transport.in_flight import ConcurrentHandling, Slots
 from timeoutmgr.transport.work import ATOMIC
@@ -22,8 +28,8 @@ class CoroutineParts:
     The messages of a type run at once if all its handlers are coroutine functions, and if none
     uses the transaction that settles the message: because the mode has no such transaction, or
     because they were registered with ``session=False``. In mode ``none`` none does: a crash there
-    loses the message that is handled. With middleware none does: a plain function around the
-    handlers has to wait for them.
+    loses the message that is handled. With plain middleware none does: a plain function around the
+    handlers has to wait for them. Middleware of coroutine functions becomes a part of the handlers.
     """
 
     def __init__(self, settings: EndpointSettings, mode: TransactionMode, sender: Sender) -> None:
@@ -31,13 +37,16 @@ class CoroutineParts:
         self._mode = mode
         self.coroutines: Final = HandlerCoroutines()
         self._clock = CarriedClock(sender.now, settings.clock)
+        self._handlers = (
+            _in_middleware(settings) if settings.awaits_middleware else settings.handlers
+        )
 
     @property
     def handlers(self) -> dict[str, tuple[Handler, ...]]:
         """The handlers by message type, as functions that return when all is done."""
         return {
             kind: tuple(self._as_function(handler) for handler in found)
-            for kind, found in self._settings.handlers.items()
+            for kind, found in self._handlers.items()
         }
 
     def concurrent(self, step: HandlerStep) -> ConcurrentHandling | None:
@@ -45,7 +54,7 @@ class CoroutineParts:
         settings = self._settings
         at_once = {
             kind: cast("Sequence[AsyncHandler]", found)
-            for kind, found in settings.handlers.items()
+            for kind, found in self._handlers.items()
             if self._runs_at_once(kind, found)
         }
         if not at_once:
@@ -60,7 +69,9 @@ class CoroutineParts:
         )
 
     def _runs_at_once(self, kind: str, found: Sequence[AnyHandler]) -> bool:
-        if self._mode is TransactionMode.NONE or self._settings.middleware:
+        if self._mode is TransactionMode.NONE:
+            return False
+        if self._settings.middleware and not self._settings.awaits_middleware:
             return False
         if not all(map(is_coroutine_function, found)):
             return False
@@ -70,3 +81,25 @@ class CoroutineParts:
         if not is_coroutine_function(handler):
             return cast(Handler, handler)
         return AwaitedHandler(cast(AsyncHandler, handler), self.coroutines, self._clock)
+
+
+def _in_middleware(settings: EndpointSettings) -> dict[str, tuple[AnyHandler, ...]]:
+    """Return one coroutine handler for each type: its handlers, in the middleware."""
+    middleware = cast("Sequence[AsyncHandlerMiddleware]", settings.middleware)
+    return {
+        kind: (_around(middleware, cast("Sequence[AsyncHandler]", found)),)
+        for kind, found in settings.handlers.items()
+    }
+
+
+def _around(
+    middleware: Sequence[AsyncHandlerMiddleware], handlers: Sequence[AsyncHandler]
+) -> AsyncHandler:
+    async def handle(message: object, context: AsyncHandlerContext) -> None:
+        async def call_each() -> None:
+            for handler in handlers:
+                await handler(message, context)
+
+        await await_through(middleware, context, call_each)
+
+    return handle

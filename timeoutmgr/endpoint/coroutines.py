@@ -1,12 +1,19 @@
 """The coroutines of an endpoint's handlers: begun from any thread, cancelled by a stop."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from contextvars import Context, copy_context
+from typing import Any, Final, TypeAlias
 
 from timeoutmgr.endpoint.event_loop import PROCESS_LOOP
 from timeoutmgr.errors import HandlerFailed, HandlerStopped
+
+logger = logging.getLogger(__name__)
+
+GRACE: Final = 5.0
+"""Seconds that a cancelled coroutine has to end, before nobody waits for it any more."""
 
 Ended: TypeAlias = Callable[[Exception | None], None]
 """Gets the error of a coroutine, or None; called on the loop, so it must be quick."""
@@ -18,20 +25,25 @@ class HandlerCoroutines:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: dict[asyncio.Task[object], Ended] = {}
         self._cancelled: set[asyncio.Task[object]] = set()
         self._is_stopped = False
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
 
     def start(self) -> None:
         """Start the loop, unless it runs already."""
-        self._is_stopped = False
         self._loop = PROCESS_LOOP.acquire()
+        # On the loop, behind the end of an earlier stop, which would cancel what begins now.
+        self._loop.call_soon_threadsafe(self._resume)
 
     def stop_within(self, seconds: float) -> None:
-        """Return at once; after *seconds* cancel the coroutines that still run."""
+        """Return at once; after *seconds* cancel the coroutines that still run.
+
+        A coroutine that runs on, GRACE seconds after it was cancelled, counts as stopped all the
+        same: its message goes back to the queue, and the coroutine can use its session no more.
+        """
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._arm, seconds)
 
@@ -60,12 +72,14 @@ class HandlerCoroutines:
         """Have the loop run the coroutine that *begin* makes; return a function that cancels it.
 
         *ended* is called exactly once. A coroutine that this class cancels ends with
-        HandlerStopped; a coroutine that raises CancelledError itself, with HandlerFailed.
+        HandlerStopped; a coroutine that raises CancelledError itself, with HandlerFailed. Each
+        coroutine has a copy of the context variables of the calling thread. Raises HandlerStopped
+        after the stop.
         """
         loop = self._running_loop()
-        running = _Running(loop, self)
+        running, context = _Running(loop, self), copy_context()
         with self._lock:
-            self._waiting.append(lambda: self._create(begin, ended, running))
+            self._waiting.append(lambda: self._create(begin, ended, running, context))
             is_first = len(self._waiting) == 1
         if is_first:  # one wake of the loop for a whole batch
             loop.call_soon_threadsafe(self._create_all)
@@ -82,43 +96,66 @@ class HandlerCoroutines:
         for create in waiting:
             create()
 
-    def _create(self, begin: Begin, ended: Ended, running: "_Running") -> None:
-        task = running.loop.create_task(_guarded(begin))
-        self._tasks.add(task)
-
-        def end(task: "asyncio.Task[object]") -> None:
-            self._tasks.discard(task)
-            error = self._error_of(task)
-            self._cancelled.discard(task)
-            ended(error)
-
-        task.add_done_callback(end)
+    def _create(self, begin: Begin, ended: Ended, running: "_Running", context: Context) -> None:
+        task = running.loop.create_task(_guarded(begin), context=context)
+        self._tasks[task] = ended
+        task.add_done_callback(self._end)
         running.task = task
         if self._is_stopped:
             self.cancel(task)
 
+    def _end(self, task: "asyncio.Task[object]") -> None:
+        error, ended = self._error_of(task), self._tasks.pop(task, None)
+        self._cancelled.discard(task)
+        if ended is not None:
+            ended(error)
+
     def _arm(self, seconds: float) -> None:
         if self._loop is not None:
-            self._timer = self._loop.call_later(seconds, self._cancel_all)
+            self._timers = [
+                self._loop.call_later(seconds, self._cancel_all),
+                self._loop.call_later(seconds + GRACE, self._give_up),
+            ]
 
     def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+
+    def _resume(self) -> None:
+        self._is_stopped = False
 
     def _cancel_all(self) -> None:
         self._is_stopped = True
         for task in list(self._tasks):
             self.cancel(task)
 
+    def _give_up(self) -> None:
+        """End the handling of coroutines that ignore their cancellation."""
+        for task, ended in list(self._tasks.items()):
+            del self._tasks[task]
+            logger.error(
+                "endpoint stops without a coroutine handler that ignores its cancellation: %.80r",
+                task.get_coro(),
+                extra={"event": "handler_ignores_stop"},
+            )
+            ended(HandlerStopped())
+
     def _error_of(self, task: "asyncio.Task[object]") -> Exception | None:
         try:
             error = task.exception()
         except asyncio.CancelledError as cancelled:
             return HandlerStopped() if task in self._cancelled else _failed(cancelled)
+        if error is not None and task in self._cancelled:
+            # What fails while it is cancelled, a client that is closed say, has not failed by
+            # itself: no attempt of its message is used up.
+            stopped = HandlerStopped()
+            stopped.__cause__ = error
+            return stopped
         return error if error is None or isinstance(error, Exception) else _failed(error)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        assert self._loop is not None, "handlers run between start and stop"
+        if self._loop is None:  # of a thread that outlived the stop
+            raise HandlerStopped
         return self._loop
 
 

@@ -1,5 +1,9 @@
 """Classes for which handlers are registered: all handlers of a message type share a class."""
 
+import inspect
+from collections.abc import Callable
+from typing import get_origin
+
 from timeoutmgr.errors import ConfigurationError, MessageRejected
 from timeoutmgr.message.classes import TypedMessageClass, message_class
 from timeoutmgr.message.message import Message
@@ -22,6 +26,19 @@ def check_same_class(
             f"handlers of {message_type!r:.80} get {_shown(before)}, and another would get "
             f"{_shown(added)}; register all with one class, or give one class another "
             "message_type (a ClassVar)"
+        )
+
+
+def check_takes_one(handler: Callable[..., object], found: TypedMessageClass) -> None:
+    """Raise ConfigurationError if *handler*, which gets one object, says that it takes a list."""
+    try:
+        first = next(iter(inspect.signature(handler).parameters.values())).annotation
+    except (ValueError, TypeError, StopIteration):
+        return
+    if first is list or get_origin(first) is list or f"{first}".startswith("list["):
+        raise ConfigurationError(
+            f"the handler {handler!r:.80} gets one {found.name}, and its first parameter is a "
+            "list; register it with batch='list' for all messages of a batch"
         )
 
 

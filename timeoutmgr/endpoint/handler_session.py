@@ -8,7 +8,7 @@ savepoints with it. Then no message of the batch may be acknowledged.
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import SAWarning, SQLAlchemyError
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_connection
@@ -104,6 +104,7 @@ class HandlerSession:
             return
         self._session.commit()
         self._session.close()
+        self._refuse_use()
         self._end(undo=False)
 
     def undo(self) -> None:
@@ -114,7 +115,17 @@ class HandlerSession:
             self._session.close()
         except SQLAlchemyError as error:
             raise _lost(error) from error
+        finally:
+            self._refuse_use()
         self._end(undo=True)
+
+    def _refuse_use(self) -> None:
+        """Refuse statements of a thread or task that the handler left behind.
+
+        They would be in the transaction of the messages behind.
+        """
+        if self._session is not None:
+            self._session.get_bind = _refuse_bind  # type: ignore[method-assign]  # asked each time
 
     def _end(self, *, undo: bool) -> None:
         savepoint = self._savepoint
@@ -128,11 +139,18 @@ class HandlerSession:
                 savepoint.rollback()
             else:
                 savepoint.commit()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, SAWarning) as error:  # a warning where warnings are errors
             raise _lost(error) from error
 
 
-def _lost(error: SQLAlchemyError) -> Exception:
+def _refuse_bind(*_given: object, **_keywords: object) -> "Connection":
+    raise RuntimeError(
+        "the handler of this session has ended, and its transaction with it; end every thread and "
+        "task that uses context.session before the handler returns"
+    )
+
+
+def _lost(error: Exception) -> Exception:
     """Return *error* if the connection broke, which is an outage; else TransactionLost."""
     if getattr(error, "connection_invalidated", False):
         return error

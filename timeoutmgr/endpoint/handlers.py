@@ -1,8 +1,8 @@
 """Handlers of an endpoint: a step that calls them, and the context from which they send."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overlo
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from timeoutmgr.contracts import Clock, ConflictName, OnConflict
+from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RaiseCriticalError
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
@@ -37,6 +37,7 @@ from timeoutmgr.message.classes import (
 )
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
+from timeoutmgr.message.labels import Labels
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
 from timeoutmgr.message.validation import decode_body
@@ -74,6 +75,9 @@ HandlerMiddleware: TypeAlias = Callable[["HandlerContext", CallNext], None]
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable if the final destination of a delayed message does not exist."""
 
+AGAIN: Final = 10
+"""Messages that are settled together when they are delivered for the second time."""
+
 ANY: Final = "*"
 """The message type of a handler for messages without a handler of their own type."""
 
@@ -107,6 +111,7 @@ class HandlerContext:
         policy: HandlingPolicy = PLAIN_HANDLING,
         *,
         ends_transaction: bool = False,
+        raise_critical: RaiseCriticalError | None = None,
     ) -> None:
         self.message: Final[Message] = received.message
         self.message_type: Final = message_type
@@ -116,6 +121,7 @@ class HandlerContext:
         self._delay_clock: DelayClock = work.now
         self._require_queues = require_queues
         self._policy = policy
+        self._raise_critical = raise_critical
         self._outgoing: list[Outgoing | ClearOrder] = []
         self._delayed_for: list[str] = []
         self._session = HandlerSession(work, ends_transaction=ends_transaction)
@@ -187,6 +193,7 @@ class HandlerContext:
         delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+        labels: Labels = NOT_GIVEN,
     ) -> Sent:
         """Send to *destination*; a keyword counts before the same field of *options*."""
         return self._send(destination, message_type, body, chosen_options(options, locals()))
@@ -252,6 +259,7 @@ class HandlerContext:
         delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+        labels: Labels = NOT_GIVEN,
     ) -> Sent:
         """Send to this endpoint's own queue; otherwise as ``send``."""
         return self._send(self._queue, message_type, body, chosen_options(options, locals()))
@@ -289,6 +297,7 @@ class HandlerContext:
         delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
+        labels: Labels = NOT_GIVEN,
     ) -> Sent:
         """Send to the queue that the message names for answers; otherwise as ``send``."""
         chosen = chosen_options(options, locals())
@@ -306,17 +315,38 @@ class HandlerContext:
         """
         self._outgoing.append(self._composer.clear(saga_id, ids=self._ids))
 
+    def raise_critical_error(self, error: str, exception: BaseException | None = None) -> None:
+        """Report *error*, which the endpoint cannot mend itself, to the critical error hooks.
+
+        By default the endpoint stops. The call returns at once, and raises nothing: the handler
+        goes on, and its failure or success is that of the message. A handler that fails and is
+        tried again reports again. *exception* is the cause, if there is one.
+        """
+        if not error:
+            raise InvalidMessage("a critical error needs a sentence on its cause")
+        assert self._raise_critical is not None, "an endpoint gives the way to its hooks"
+        self._raise_critical(error, exception or RuntimeError(error))
+
     def keep(self) -> Sequence[Outgoing]:
         """Keep the effects, and return the collected messages; called after the last handler.
 
         Effects are kept last: once they are, ``undo`` cannot take them back.
         """
-        self._require_queues(self._delayed_for)
-        outgoing = [
-            each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
-        ]
+        outgoing = self.collected()
         self._session.keep()
         return outgoing
+
+    def collected(self) -> Sequence[Outgoing]:
+        """Return the collected messages; raise Unroutable if a delayed message has no queue."""
+        if self._delayed_for:
+            self._require_queues(self._delayed_for)
+        return [
+            each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
+        ]
+
+    def share_session(self, other: "HandlerContext") -> None:
+        """Use the session of *other*: the effects of both are kept or undone together."""
+        self._session = other._session
 
     def undo(self) -> None:
         """Undo the effects on the transaction, and no others. Raises TransactionLost."""
@@ -366,24 +396,32 @@ class HandlerStep:
     message_classes: Mapping[str, TypedMessageClass] = field(default_factory=dict)
     """Classes of the messages that handlers get as objects, by message type."""
     middleware: Sequence[HandlerMiddleware] = ()
+    raise_critical: RaiseCriticalError | None = None
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
         """Yield *batch* in its order, in parts that are settled together.
 
-        A message that was delivered before is a part: a message that kills the process, each time
-        it is handled, would otherwise keep the same neighbours from their commit each time.
+        Messages that were delivered before are in small parts, and the next time each is a part: a
+        message that kills the process, each time it is handled, would otherwise keep the same
+        neighbours from their commit each time. A kill brings back up to a hundred messages: a
+        commit for each of them would be a hundred times the price.
         """
-        together: list[Received] = []
+        part: list[Received] = []
+        most = 0
         for received in batch:
-            if not received.delivery_count and not self._is_alone(received.message):
-                together.append(received)
-                continue
-            if together:
-                yield together
-                together = []
-            yield [received]
-        if together:
-            yield together
+            before, most = most, self._most_together(received)
+            if part and (most != before or len(part) == most):
+                yield part
+                part = []
+            part.append(received)
+        if part:
+            yield part
+
+    def _most_together(self, received: Received) -> int:
+        """Return the largest part of a batch in which *received* may be."""
+        if received.delivery_count > 1 or self._is_alone(received.message):
+            return 1
+        return AGAIN if received.delivery_count else sys.maxsize
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Handle the messages of *batch* in their order, then send all that their handlers sent.
@@ -392,12 +430,19 @@ class HandlerStep:
         raises, and the whole batch is undone.
         """
         alone = len(batch) == 1
+        handled = self.handle_each(work.in_order(batch), work, alone=alone)
+        self.finish(handled, work, alone=alone)
+
+    def handle_each(
+        self, turns: Iterable[Received], work: Work, *, alone: bool
+    ) -> list["HandledMessage"]:
+        """Return the handled messages of *turns*, of which nothing is sent yet."""
         handled: list[HandledMessage] = []
-        for received in work.in_order(batch):
+        for received in turns:
             try:
                 done = self._handle(received, work, alone=alone)
             except Exception as error:
-                if alone or (work.is_atomic and isinstance(error, _UNDOING_ALL)):
+                if alone or (work.is_atomic and isinstance(error, UNDOING_ALL)):
                     raise
                 work.fail(received, error)
                 if isinstance(error, OUTAGES):
@@ -405,22 +450,25 @@ class HandlerStep:
             else:
                 if done is not None:
                     handled.append(done)
-        self.finish(handled, work, alone=alone)
+        return handled
 
     def finish(self, handled: Sequence["HandledMessage"], work: Work, *, alone: bool) -> None:
         """Send the messages of all handlers at once; fail a message if its own are not taken."""
         answers = iter(self._answers([each for each in handled if each.outgoing], work))
+        count = 0
         for each in handled:
-            own = [next(answers) for _ in each.outgoing]
             try:
-                _require_accepted(each.outgoing, own)
+                if each.outgoing:
+                    _require_accepted(each.outgoing, [next(answers) for _ in each.outgoing])
             except TimeoutManagerError as error:
                 if alone or work.is_atomic:
                     raise
                 work.fail(each.received, error)
             else:
                 self.policy.handled(each.received.message, self.queue, work)
-                self.telemetry.count("handled")
+                count += 1
+        if count:
+            work.after_commit(lambda: self.telemetry.count("handled", count))
 
     def _answers(self, sending: Sequence["HandledMessage"], work: Work) -> Sequence[SendAnswer]:
         if not sending:
@@ -445,19 +493,29 @@ class HandlerStep:
             return None
         context = prepared.context
         try:
-            with _as_a_failure_of_its_message(work):
-                handle = partial(_call_each, prepared.handlers, prepared.body, context)
-                if self.middleware:
-                    run_through(self.middleware, context, handle)
-                else:
-                    handle()
-                outgoing = context.keep()
+            try:
+                outgoing = self._call(prepared)
                 reach("handler.kept")
+            except BaseException as error:
+                failure = as_a_failure_of_its_message(error, work)
+                if failure is error:
+                    raise
+                raise failure from error
         except Exception as error:
-            if not alone and not isinstance(error, _UNDOING_ALL):
+            if not alone and not isinstance(error, UNDOING_ALL):
                 context.undo()
             raise
         return HandledMessage(received, outgoing)
+
+    def _call(self, prepared: "PreparedMessage") -> Sequence[Outgoing]:
+        """Call the handlers, keep their effects, and return the messages that they sent."""
+        context = prepared.context
+        if self.middleware:
+            handle = partial(_call_each, prepared.handlers, prepared.body, context)
+            run_through(self.middleware, context, handle)
+        else:
+            _call_each(prepared.handlers, prepared.body, context)
+        return context.keep()
 
     def prepare(self, received: Received, work: WorkOfHandler) -> "PreparedMessage | None":
         """Return *received* with its handlers, body and context; None if it was discarded.
@@ -489,6 +547,7 @@ class HandlerStep:
             self.require_queues,
             self.policy,
             ends_transaction=self._is_alone(received.message),
+            raise_critical=self.raise_critical,
         )
         return PreparedMessage(found, body, context)
 
@@ -564,7 +623,7 @@ class HandledMessage:
     outgoing: Sequence[Outgoing]
 
 
-_UNDOING_ALL: Final = (
+UNDOING_ALL: Final = (
     StorageUnavailable,
     TransportUnavailable,
     DeliveryUnknown,
@@ -584,10 +643,10 @@ def _require_accepted(outgoing: Sequence[Outgoing], answers: Sequence[SendAnswer
 
 def _call_each(found: Sequence[Handler], body: object, context: HandlerContext) -> None:
     for handler in found:
-        _call(handler, body, context)
+        call_handler(handler, body, context)
 
 
-def _call(handler: Handler, body: object, context: HandlerContext) -> None:
+def call_handler(handler: Callable[[Any, Any], object], body: object, context: object) -> None:
     """Call *handler*; raise HandlerFailed if it returned an object that still has to run."""
     left = unrun(handler(body, context))
     if left is not None:
@@ -599,24 +658,16 @@ def _call(handler: Handler, body: object, context: HandlerContext) -> None:
         )
 
 
-@contextmanager
-def _as_a_failure_of_its_message(work: Work) -> Iterator[None]:
-    """Count an error of a handler as a failed attempt at its message.
+def as_a_failure_of_its_message(error: BaseException, work: Work) -> BaseException:
+    """Return *error* of a handler as a failed attempt at its message.
 
     The owner of a transaction takes errors of its database for an outage, and would try a wrong
     statement for ever. ``sys.exit`` in a handler, or a cancelled event loop, would end the pump,
     and after the redelivery the next pump.
     """
-    try:
-        yield
-    except SQLAlchemyError as error:
-        if work.is_atomic and fails_again(error):
-            raise HandlerFailed(error) from error
-        raise
-    except Exception:
-        raise
-    except BaseException as error:
-        raise HandlerFailed(error) from error
+    if isinstance(error, SQLAlchemyError):
+        return HandlerFailed(error) if work.is_atomic and fails_again(error) else error
+    return error if isinstance(error, Exception) else HandlerFailed(error)
 
 
 def retry_later(

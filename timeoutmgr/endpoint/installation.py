@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
-from timeoutmgr.contracts import CanUninstall, InspectsQueues, QueueReport
+from timeoutmgr.contracts import CanUninstall, InspectsExchanges, InspectsQueues, QueueReport
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.proof import require_durable
@@ -57,6 +58,10 @@ def host_file_beside_broker(settings: EndpointSettings) -> str | None:
         f"{transport.describe()}: a process on another host would have a file of its own"
     )
 
+
+UNREACHED: Final = (
+    "endpoints of NServiceBus' conventional topology cannot send to it; run `timeoutmgr install`"
+)
 
 # --- inspection of an endpoint's own queues: existing queues must keep their messages ---------
 
@@ -232,7 +237,14 @@ def create_queues(parts: AssembledEndpoint) -> None:
         session.create_queues([settings.error_queue])
         reach("install.error_queue")
         rest = [queue for queue in parts.queues if queue != settings.error_queue]
-        session.create_queues(rest, error_queue=settings.error_queue)
+        dead_messages_to = parts.features.dead_messages_to
+        own = [queue for queue in rest if queue == settings.input_queue and dead_messages_to]
+        # A queue to which dead messages go is there before their own.
+        session.create_queues(
+            [queue for queue in rest if queue not in own], error_queue=settings.error_queue
+        )
+        if own:
+            session.create_queues(own, error_queue=dead_messages_to)
     finally:
         session.close()
 
@@ -261,6 +273,7 @@ def prepare(parts: AssembledEndpoint) -> None:
     settings.transport.check()
     require_durable(settings.transport.database, accept_loss=settings.accept_loss)
     _require_queues(parts)
+    _warn_of_missing_exchanges(parts)
     refuse_lossy_queues(parts)
     for installed in parts.features.installed:
         if settings.install:
@@ -309,6 +322,29 @@ def _compare_pair(settings: EndpointSettings, new_marker: bool) -> None:
         renew_marker(settings)
     else:
         compare_markers(settings, write=True)
+
+
+def missing_exchanges(parts: AssembledEndpoint) -> list[str] | None:
+    """Return the queues of *parts* that lack the exchange by which other programs address them.
+
+    None where queues need no exchange.
+    """
+    if not parts.queues:
+        return None
+    with closing(parts.settings.transport.session()) as session:
+        if isinstance(session, InspectsExchanges):
+            return session.missing_exchanges(parts.queues)
+    return None
+
+
+def _warn_of_missing_exchanges(parts: AssembledEndpoint) -> None:
+    for queue in missing_exchanges(parts) or ():
+        logger.warning(
+            "queue %.80r has no exchange of its name: %s",
+            queue,
+            UNREACHED,
+            extra={"event": "exchange_missing", "endpoint": parts.settings.name},
+        )
 
 
 def _require_queues(parts: AssembledEndpoint) -> None:

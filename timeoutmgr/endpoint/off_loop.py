@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -24,7 +25,9 @@ class CallThreads:
 
     def __init__(self, endpoint: str, most: int) -> None:
         self._endpoint = endpoint
+        self._most = most
         self._pool: Final = ThreadPoolExecutor(most, thread_name_prefix="timeoutmgr-call")
+        self._is_started = False
 
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run *function* in a thread, with the context variables of the caller.
@@ -33,6 +36,9 @@ class CallThreads:
         thread; if it fails, a log line names the error. Raises EndpointClosed after ``close``.
         """
         try:
+            if not self._is_started:
+                self._is_started = True
+                function = partial(self._run_first, function)
             future = self._pool.submit(copy_context().run, function)
         except RuntimeError as error:
             raise EndpointClosed(self._endpoint) from error
@@ -42,6 +48,27 @@ class CallThreads:
             if not future.cancelled():
                 future.add_done_callback(_log_failure)
             raise
+
+    def _run_first(self, function: Callable[[], Result]) -> Result:
+        """Start the other threads, then run *function*.
+
+        The start of a thread waits until it runs. A pool starts its threads where it is called,
+        and also a thread too many: here on the loop, in the middle of sends.
+        """
+        started = threading.Event()
+        try:
+            for _ in range(self._most - 1):
+                self._pool.submit(started.wait)
+        except RuntimeError as error:  # it was closed, or the system gives no more threads
+            logger.debug(
+                "endpoint %s calls in fewer threads: %s",
+                self._endpoint,
+                on_one_line(error),
+                extra={"event": "call_threads_missing", "endpoint": self._endpoint},
+            )
+        finally:
+            started.set()
+        return function()
 
     def run_later(self, function: Callable[[], object]) -> None:
         """Run *function* in a thread; nothing waits for it."""

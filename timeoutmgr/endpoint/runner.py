@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _WATCH_EVERY: Final = 1.0
 _JOIN: Final = 60.0
-"""Seconds that stop waits for one thread; a handler that takes longer is left to the process."""
+"""Seconds that stop waits for its threads; a handler that takes longer is left to the process."""
 
 
 class Runner:
@@ -72,10 +73,11 @@ class Runner:
             patience += shutdown_timeout
         for task in self._parts.features.tasks:
             task.stop()
+        end = time.monotonic() + patience
         for thread in self._threads:
             if thread is threading.current_thread() or (coroutines and coroutines.is_here()):
                 continue  # a handler or hook that stops its own endpoint
-            thread.join(patience)
+            thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 logger.error(
                     "thread %s did not end within %.0f s",

@@ -1,30 +1,42 @@
 """The pending timeouts of an endpoint: queries, cancels and changes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from timeoutmgr.contracts import (
+    Cancelled,
     CancelResult,
     ChangeResult,
+    Clock,
     Count,
-    CountsInBounds,
+    FindsByLabels,
+    GroupBy,
+    Groups,
     HistoryEntry,
+    Insight,
     KeepsHistory,
     Key,
-    ListsInBounds,
     Page,
+    Rerouted,
+    ReroutesTimeouts,
     Timeout,
     TimeoutFilter,
     TimeoutState,
     TimeoutStore,
 )
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
+from timeoutmgr.contracts.pauses import Pause, PausesDispatch
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, attempt
+from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import routes
-from timeoutmgr.message.instants import Micros, from_micros, to_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts, labels_of
 from timeoutmgr.message.message import enclosed_types
-from timeoutmgr.message.validation import due_of
+from timeoutmgr.message.validation import Limits, check_destination, check_id, due_of
 
 _PAGE = 500
 
@@ -41,6 +53,18 @@ class TimeoutView:
     message_type: str | None
     attempts: int
     size: int
+    labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutGroups:
+    """Numbers of timeouts by destination or type; *searched_to* is as in TimeoutPage.
+
+    None is the type of messages without a type.
+    """
+
+    counts: Mapping[str | None, int]
+    searched_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +78,26 @@ class TimeoutPage:
     searched_to: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerouteResult:
+    """The effect of a reroute: *rerouted* timeouts, or timeouts that would be rerouted.
+
+    *left* were dispatched or moved meanwhile, or are being dispatched now: they go where they went.
+    *maybe_sent* of the rerouted timeouts may have been sent to the former destination before.
+    *searched_to* is a cursor if the call ended before the last match: give it as *after* to go on.
+    """
+
+    rerouted: Sequence[str]
+    left: Sequence[str] = ()
+    maybe_sent: Sequence[str] = ()
+    searched_to: str | None = None
+
+
 class Timeouts:
     """Queries and changes of the timeouts that an endpoint's manager stores.
+
+    A timeout is named by its id, which ``send`` returned, or by the id of its message. An id that
+    is no text of 1 to 200 characters raises InvalidMessage.
 
     Each raises SchemaMissing, with the command to run, if the tables do not exist.
     """
@@ -66,11 +108,100 @@ class Timeouts:
         wake: Callable[[Micros], None],
         waiting: Callable[[], int | None] = lambda: None,
         schema_expected: Callable[[], AbstractContextManager[None]] = nullcontext,
+        require_destination: Callable[[str], None] = lambda _to: None,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._wake = wake
         self._waiting = waiting
         self._schema_expected = schema_expected
+        self._require_destination = require_destination
+        self._clock = clock
+
+    @cached_property
+    def bulk(self) -> BulkRuns:
+        """Changes of many timeouts at once."""
+        return BulkRuns(self._store, self._wake, self._schema_expected, self._require_destination)
+
+    def pause(
+        self,
+        destination: str | None = None,
+        *,
+        until: datetime | timedelta | None = None,
+        by: ChangedBy = BY_API,
+    ) -> bool:
+        """Dispatch nothing to *destination*, or nothing at all, until an end or a resume.
+
+        The end is an aware datetime, or a duration from now by the clock of the store. Return
+        whether it was not paused before; the new end counts in any case. Timeouts that come due
+        meanwhile are parked: nothing counts as an attempt, and no other timeout waits for them.
+        Raises Unsupported for a store that cannot.
+        """
+        selection = {"destination": destination}
+        with self._schema_expected(), attempt(self._store, "pause", by, selection):
+            store = self._pausing()
+            now = store.now()
+            end = _end_of_pause(until, now)
+            if end is not None and end <= now:
+                raise InvalidMessage(f"the pause would end at {until}, which has passed")
+            if destination is not None:
+                check_destination(destination, Limits())
+            is_new = store.pause(destination, end, by)
+            self._unpark(store)
+        return is_new
+
+    def resume(self, destination: str | None = None, *, by: ChangedBy = BY_API) -> int | None:
+        """End the pause of *destination*, or of all; return how many timeouts are returned.
+
+        None if it was not paused. The returned timeouts are dispatched now.
+        """
+        selection = {"destination": destination}
+        with self._schema_expected(), attempt(self._store, "resume", by, selection):
+            store = self._pausing()
+            was_paused = store.resume(destination, by)
+            returned = self._unpark(store)
+        return returned if was_paused or returned else None
+
+    def pauses(self) -> Sequence[Pause]:
+        """Return the pauses in force; none for a store that cannot pause."""
+        with self._schema_expected():
+            return self._store.pauses() if isinstance(self._store, PausesDispatch) else ()
+
+    def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
+        """Return the newest *limit* rows of the audit, or of those of a run, oldest first."""
+        with self._schema_expected():
+            return self._audited().audit(limit=limit, run_id=run_id)
+
+    def verify_audit(self, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditVerdict:
+        """Check the hashes of all rows of the audit, and that the rows of *heads* are there."""
+        with self._schema_expected():
+            return self._audited().verify_audit(heads or {})
+
+    def _audited(self) -> KeepsAudit:
+        if isinstance(self._store, KeepsAudit):
+            return self._store
+        raise Unsupported(
+            "reading the audit",
+            f"the store {type(self._store).__name__} keeps none",
+            "Use a SQL persistence",
+        )
+
+    def _pausing(self) -> PausesDispatch:
+        if isinstance(self._store, PausesDispatch):
+            return self._store
+        raise Unsupported(
+            "pausing dispatch",
+            f"the store {type(self._store).__name__} cannot hold timeouts back",
+            "Stop the endpoint, or use a SQL persistence",
+        )
+
+    def _unpark(self, store: PausesDispatch) -> int:
+        """Return all parked timeouts of pauses that are ending; return how many they were."""
+        returned = 0
+        while not (step := store.unpark()).is_last:
+            returned += step.returned
+            self._wake(step.at)
+        return returned
 
     def waiting(self) -> int | None:
         """Return the number of messages in ``<endpoint>.Timeouts`` that wait to be stored.
@@ -89,13 +220,33 @@ class Timeouts:
 
         *channel* names the origin of the order in the history, cut to 400 characters.
         """
-        with self._schema_expected():
-            if isinstance(self._store, KeepsHistory):
-                return self._store.cancel(timeout_id, channel=routes.bounded(channel))
-            return self._store.cancel(timeout_id)
+        check_id(timeout_id)
+        by = ChangedBy(channel=routes.bounded(channel))
+        with self._schema_expected(), attempt(self._store, "cancel", by, {"id": timeout_id}):
+            known = self._known(timeout_id)
+            # A message that is not stored yet may bear either id, so that both are remembered.
+            for each in self._ids(timeout_id) if known is None else (known,):
+                result = self._cancel(each, by.channel)
+                if result not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN):
+                    break
+        return result
 
-    def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> int:
-        """Cancel all timeouts stored for a saga; return how many.
+    def _cancel(self, timeout_id: str, channel: str) -> CancelResult:
+        if isinstance(self._store, KeepsHistory):
+            return self._store.cancel(timeout_id, channel=channel)
+        return self._store.cancel(timeout_id)
+
+    def _ids(self, given: str) -> tuple[str, str]:
+        """Return the ids that the timeout named *given* may have, the likelier id first."""
+        derived = routes.timeout_id(self._store.endpoint, given)
+        return (given, derived) if routes.is_timeout_id(given) else (derived, given)
+
+    def _known(self, given: str) -> str | None:
+        """Return the id of the timeout named *given*, if one is known."""
+        return next((one for one in self._ids(given) if self._store.find(one) is not None), None)
+
+    def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> Sequence[str]:
+        """Cancel all timeouts stored for a saga; return the ids of the cancelled timeouts.
 
         *channel* names the origin of the order in the history, cut to 400 characters.
         """
@@ -103,10 +254,44 @@ class Timeouts:
             raise InvalidMessage(
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
-        with self._schema_expected():
+        by, selection = ChangedBy(channel=routes.bounded(channel)), {"saga_id": saga_id}
+        with self._schema_expected(), attempt(self._store, "cancel-saga", by, selection):
+            if isinstance(self._store, FindsByLabels):
+                found = self._cancel_where(TimeoutFilter(saga_id=saga_id), channel)
+                return [one.timeout.id for one in found if one.result is not CancelResult.TOO_LATE]
             if isinstance(self._store, KeepsHistory):
-                return self._store.cancel_saga(saga_id, channel=routes.bounded(channel))
+                return self._store.cancel_saga(saga_id, channel=by.channel)
             return self._store.cancel_saga(saga_id)
+
+    def cancel_where(
+        self,
+        *,
+        labels: Labels = NO_LABELS,
+        saga_id: str | None = None,
+        channel: str = routes.API,
+    ) -> Sequence[Cancelled]:
+        """Cancel all timeouts of one label or of one saga; return those that were found.
+
+        A result of TOO_LATE says that the timeout is being dispatched now. The cancel also holds
+        for messages that were sent by now and wait in ``<endpoint>.Timeouts``, for seven days: the
+        clock of this host is compared with the clock of the sender. After a crash the same call
+        does the rest. Raises InvalidMessage for several labels, and Unsupported for a store that
+        cannot find labels.
+        """
+        which = TimeoutFilter(saga_id=saga_id, labels=label_texts(labels))
+        if len(which.labels) + (saga_id is not None) != 1 or saga_id == "":
+            raise InvalidMessage(
+                f"a cancel of many names one label or one saga, got labels {which.labels!r:.80} "
+                f"and saga {saga_id!r:.80}; list by several, and cancel each by its id"
+            )
+        with self._schema_expected():
+            return self._cancel_where(which, channel)
+
+    def _cancel_where(self, which: TimeoutFilter, channel: str) -> Sequence[Cancelled]:
+        store = self._finding_labels("cancelling timeouts by labels")
+        # By the clock of the sender: of a send and a cancel in one process the order is exact.
+        now = (self._clock or self._store).now()
+        return store.cancel_where(which, sent_until=now, channel=routes.bounded(channel))
 
     def reschedule(
         self,
@@ -114,32 +299,131 @@ class Timeouts:
         *,
         deliver_at: datetime | None = None,
         delay: timedelta | float | None = None,
+        channel: str = routes.API,
     ) -> ChangeResult:
-        """Move a timeout to another due time: an aware datetime, or a delay from now."""
-        with self._schema_expected():
+        """Move a timeout to another due time: an aware datetime, or a delay from now.
+
+        *channel* names the origin of the order in history and audit, cut to 400 characters.
+        """
+        return self._reschedule(timeout_id, deliver_at, delay, channel, "reschedule")
+
+    def _reschedule(
+        self,
+        timeout_id: str,
+        deliver_at: datetime | None,
+        delay: timedelta | float | None,
+        channel: str,
+        action: str,
+    ) -> ChangeResult:
+        check_id(timeout_id)
+        by = ChangedBy(channel=routes.bounded(channel))
+        with self._schema_expected(), attempt(self._store, action, by, {"id": timeout_id}):
             due = due_of(delay, deliver_at, self._store.now())
             if due is None:
                 raise InvalidMessage("reschedule needs deliver_at or delay")
-            result = self._store.reschedule(timeout_id, due)
+            result = self._move(self._known(timeout_id) or timeout_id, due, by.channel, action)
         if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
             self._wake(due)
         return result
 
-    def send_now(self, timeout_id: str) -> ChangeResult:
+    def _move(self, timeout_id: str, due: Micros, channel: str, action: str) -> ChangeResult:
+        if isinstance(self._store, KeepsAudit):
+            return self._store.reschedule(timeout_id, due, channel=channel, action=action)
+        return self._store.reschedule(timeout_id, due)
+
+    def reschedule_where(
+        self,
+        *,
+        labels: Labels = NO_LABELS,
+        saga_id: str | None = None,
+        deliver_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+    ) -> Mapping[str, ChangeResult]:
+        """Move all stored timeouts of labels and a saga; return the result for each id.
+
+        Each is a commit of its own: after a crash the same call does the rest.
+        """
+        if not labels and not saga_id:
+            raise InvalidMessage("reschedule_where needs labels or a saga id")
+        due = due_of(delay, deliver_at, self._store.now())
+        if due is None:
+            raise InvalidMessage("reschedule_where needs deliver_at or delay")
+        # All ids first: a timeout that moves on would be met again.
+        found = [one.id for one in self.list(labels=labels, saga_id=saga_id)]
+        return {one: self.reschedule(one, deliver_at=from_micros(due)) for one in found}
+
+    def send_now(self, timeout_id: str, *, channel: str = routes.API) -> ChangeResult:
         """Dispatch a timeout at once."""
-        return self.reschedule(timeout_id, delay=0)
+        return self._reschedule(timeout_id, None, 0, channel, "send-now")
+
+    def reroute(
+        self,
+        to: str,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
+        dry_run: bool = False,
+        limit: int = 10_000,
+        after: str | None = None,
+        channel: str = routes.API,
+    ) -> RerouteResult:
+        """Send the pending timeouts that match to the queue *to*, each when it is due.
+
+        A call looks at *limit* matches behind the cursor *after* at most, and commits 500 at a
+        time: after a crash the same call does the rest. With *dry_run* nothing is changed. Raises
+        DestinationNotAllowed or Unroutable, with nothing changed, where no message may go to *to*,
+        and Unsupported for a store that cannot change destinations.
+        """
+        store = self._store
+        if not isinstance(store, ReroutesTimeouts):
+            raise Unsupported(
+                "rerouting pending timeouts",
+                f"the store {type(store).__name__} has no reroute",
+                "Cancel the timeouts, and send the messages again",
+            )
+        by = ChangedBy(channel=routes.bounded(channel))
+        with attempt(store, "reroute", by, {"to": to}):
+            self._require_destination(to)
+        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        behind = None if after is None else key_at(after)
+        done, looked_at, end = _Rerouting(), 0, behind
+        while looked_at < limit:
+            size = min(_PAGE, limit - looked_at)
+            with self._schema_expected():
+                page = _page(self._store, which, size, behind)
+                keys = [one.key for one in page.timeouts if one.destination != to]
+                changed = Rerouted(keys)
+                if not dry_run:
+                    changed = store.reroute(keys, to, channel=routes.bounded(channel))
+                done.add(keys, changed)
+            looked_at += len(page.timeouts)
+            behind = page.timeouts[-1].key if page.timeouts else behind
+            end = page.searched_to or (behind if len(page.timeouts) == size else None)
+            if end is None or page.searched_to is not None:
+                break
+        return done.result(None if end is None else cursor_of(end))
 
     def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of a timeout and, while it is pending, the timeout itself."""
+        check_id(timeout_id)
         with self._schema_expected():
-            return self._store.find(timeout_id)
+            known = self._known(timeout_id)
+            return None if known is None else self._store.find(known)
 
     def history(self, timeout_id: str) -> Sequence[HistoryEntry] | None:
         """Return the newest 100 events of a timeout, oldest first; None if there is no history.
 
         ``persistence_options.history`` says which events are recorded.
         """
-        return self._store.history(timeout_id) if isinstance(self._store, KeepsHistory) else None
+        check_id(timeout_id)
+        if not isinstance(self._store, KeepsHistory):
+            return None
+        # The history may outlive the tombstone.
+        found = (self._store.history(each) for each in self._ids(timeout_id))
+        return next(filter(None, found), ())
 
     def list(
         self,
@@ -148,17 +432,22 @@ class Timeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
         limit: int | None = None,
     ) -> Iterator[TimeoutView]:
         """Yield pending timeouts by due time, read page by page."""
-        which = _filter(saga_id, destination, due_from, due_before)
+        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        yield from map(view, self.stored(which, limit=limit))
+
+    def stored(self, which: TimeoutFilter, *, limit: int | None = None) -> Iterator[Timeout]:
+        """Yield pending timeouts as ``list`` does, whole: with their messages."""
         after: Key | None = None
         left = limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
             with self._schema_expected():
                 page = self._store.list(which, limit=size, after=after)
-            yield from map(view, page)
+            yield from page
             if len(page) < size:
                 return
             after = page[-1].key
@@ -171,6 +460,7 @@ class Timeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
         limit: int = 100,
         after: str | None = None,
     ) -> TimeoutPage:
@@ -179,15 +469,15 @@ class Timeouts:
         For a destination the search ends after 50,000 timeouts without a match to list.
         Raises InvalidMessage for a text that is not a cursor.
         """
-        which = _filter(saga_id, destination, due_from, due_before)
-        behind = None if after is None else _key_at(after)
+        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        behind = None if after is None else key_at(after)
         found: list[TimeoutView] = []
         while len(found) < limit:
             size = min(_PAGE, limit - len(found))
             page = _page(self._store, which, size, behind)
             found += map(view, page.timeouts)
             if page.searched_to is not None:
-                return TimeoutPage(found, _cursor(page.searched_to))
+                return TimeoutPage(found, cursor_of(page.searched_to))
             if len(page.timeouts) < size:
                 break
             behind = page.timeouts[-1].key
@@ -200,10 +490,13 @@ class Timeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
     ) -> int:
         """Return how many pending timeouts match, by reading all of them."""
         with self._schema_expected():
-            return self._store.count(_filter(saga_id, destination, due_from, due_before))
+            return self._store.count(
+                self._filter(saga_id, destination, due_from, due_before, labels)
+            )
 
     def count_in_bounds(
         self,
@@ -212,33 +505,131 @@ class Timeouts:
         destination: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
     ) -> Count:
         """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound.
 
         For a destination only the first 50,000 timeouts are read.
         """
         with self._schema_expected():
-            return counted(self._store, _filter(saga_id, destination, due_from, due_before))
+            return counted(
+                self._store, self._filter(saga_id, destination, due_from, due_before, labels)
+            )
+
+    def groups(
+        self,
+        by: GroupBy,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        labels: Labels = NO_LABELS,
+        limit: int = 10_000,
+        after: str | None = None,
+    ) -> TimeoutGroups:
+        """Return how many of the first *limit* timeouts behind *after* have each value of *by*.
+
+        Of a destination, a saga or labels with more timeouts only the first 50,000 are searched.
+        """
+        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        behind = None if after is None else key_at(after)
+        with self._schema_expected():
+            found = grouped(self._store, which, by, limit, behind)
+        end = found.searched_to
+        return TimeoutGroups(found.counts, None if end is None else cursor_of(end))
+
+    def _filter(
+        self,
+        saga_id: str | None,
+        destination: str | None,
+        due_from: datetime | None,
+        due_before: datetime | None,
+        labels: Labels,
+    ) -> TimeoutFilter:
+        if labels:
+            self._finding_labels("finding timeouts by labels")
+        return TimeoutFilter(
+            saga_id=saga_id,
+            destination=destination,
+            due_from=None if due_from is None else to_micros(due_from),
+            due_before=None if due_before is None else to_micros(due_before),
+            labels=label_texts(labels) if labels else (),
+        )
+
+    def _finding_labels(self, what: str) -> FindsByLabels:
+        store = self._store
+        if isinstance(store, FindsByLabels):
+            return store
+        raise Unsupported(
+            what,
+            f"the store {type(store).__name__} has no cancel_where",
+            "List the timeouts, and choose by saga, destination or due time",
+        )
+
+
+def _end_of_pause(until: datetime | timedelta | None, now: Micros) -> Micros | None:
+    if isinstance(until, timedelta):
+        return now + duration_micros(until)
+    return None if until is None else to_micros(until)
+
+
+class _Rerouting:
+    """The sums of the batches of one call."""
+
+    def __init__(self) -> None:
+        self._rerouted: list[str] = []
+        self._left: list[str] = []
+        self._maybe_sent: list[str] = []
+
+    def add(self, asked: Sequence[Key], done: Rerouted) -> None:
+        """Add a batch of the keys *asked*."""
+        changed = {key.id for key in done.keys}
+        self._rerouted += [key.id for key in done.keys]
+        self._left += [key.id for key in asked if key.id not in changed]
+        self._maybe_sent += [key.id for key in done.maybe_sent]
+
+    def result(self, searched_to: str | None) -> RerouteResult:
+        """Return the sums; the call ended at *searched_to*, if not at the last match."""
+        return RerouteResult(
+            rerouted=self._rerouted,
+            left=self._left,
+            maybe_sent=self._maybe_sent,
+            searched_to=searched_to,
+        )
 
 
 def counted(store: TimeoutStore, which: TimeoutFilter) -> Count:
     """Return how many timeouts in *store* match, as far as the count is cheap there."""
-    if isinstance(store, CountsInBounds):
+    if isinstance(store, Insight):
         return store.count_in_bounds(which)
     return Count(store.count(which))
 
 
+def grouped(
+    store: TimeoutStore, which: TimeoutFilter, by: GroupBy, limit: int, behind: Key | None = None
+) -> Groups:
+    """Return the numbers of the earliest *limit* matches in *store*, by *by*."""
+    if isinstance(store, Insight):
+        return store.groups(which, by, limit=limit, after=behind)
+    views = map(view, store.list(which, limit=limit, after=behind))
+    by_type = by is GroupBy.TYPE
+    return Groups(Counter(each.message_type if by_type else each.destination for each in views))
+
+
 def _page(store: TimeoutStore, which: TimeoutFilter, size: int, behind: Key | None) -> Page:
-    if isinstance(store, ListsInBounds):
+    if isinstance(store, Insight):
         return store.list_in_bounds(which, limit=size, after=behind)
     return Page(store.list(which, limit=size, after=behind))
 
 
-def _cursor(key: Key) -> str:
+def cursor_of(key: Key) -> str:
+    """Return the cursor of *key*."""
     return f"{key.due}/{key.id}"
 
 
-def _key_at(cursor: str) -> Key:
+def key_at(cursor: str) -> Key:
+    """Return the key at *cursor*. Raises InvalidMessage."""
     due, slash, id_ = cursor.partition("/")
     if not slash or not due.removeprefix("-").isdecimal():
         raise InvalidMessage(
@@ -260,18 +651,5 @@ def view(timeout: Timeout) -> TimeoutView:
         message_type=types[0] if types else None,
         attempts=timeout.attempts,
         size=len(timeout.message.body),
-    )
-
-
-def _filter(
-    saga_id: str | None,
-    destination: str | None,
-    due_from: datetime | None,
-    due_before: datetime | None,
-) -> TimeoutFilter:
-    return TimeoutFilter(
-        saga_id=saga_id,
-        destination=destination,
-        due_from=None if due_from is None else to_micros(due_from),
-        due_before=None if due_before is None else to_micros(due_before),
+        labels=labels_of(timeout.message),
     )

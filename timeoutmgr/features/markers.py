@@ -100,7 +100,8 @@ class _Pair:
         self._broker = broker
         self._store_place = _store_place(marked.database)
         self._broker_place = settings.transport.describe()
-        self._forgets = not settings.transport.capabilities.durable
+        capabilities = settings.transport.capabilities
+        self._forgets = capabilities.forgets_markers or not capabilities.durable
 
     def compared(self, *, write: bool) -> str | None:
         kept, borne = self._read()

@@ -104,7 +104,8 @@ class FeatureParts:
 
     *native_delays* come before *manager*, even beside a store;
     *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
-    steps and failures; commands use *dead_letters*; *wake* has the pollers hear of a
+    steps and failures; commands use *dead_letters*; a broker sends dead messages of the endpoint's
+    queue to *dead_messages_to*, in place of the error queue; *wake* has the pollers hear of a
     stored timeout.
     """
 
@@ -120,6 +121,7 @@ class FeatureParts:
     missing_destinations: MissingDestinations | None = None
     delivery: DeliveryPolicies | None = None
     dead_letters: DeadLetters | None = None
+    dead_messages_to: str | None = None
     expiry: Expiry | None = None
 
     @property

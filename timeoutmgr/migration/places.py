@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from timeoutmgr.contracts import Persistence, Transport
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.errors import ConfigurationError, TransportUnavailable
 from timeoutmgr.message.instants import Micros
@@ -234,7 +234,7 @@ class MigrationContext:
         if asked.source.url is None:
             raise ConfigurationError("say in which database the table is: --from URL")
         return ForeignTable(
-            Database(asked.source.url),
+            Database(asked.source.url, DatabaseSettings(experimental=self._is_experimental)),
             layout,
             self._endpoint,
             clock,
@@ -243,6 +243,13 @@ class MigrationContext:
             renames=asked.renames,
             limits=self._settings.limits,
         )
+
+    @property
+    def _is_experimental(self) -> bool:
+        """Whether the settings of the endpoint's own database admit SQL Server."""
+        own = self._settings.persistence
+        database = None if own is None else own.database
+        return isinstance(database, Database) and database.settings.experimental
 
     def _levels_target(self, clock: OriginClock) -> LevelsTarget:
         place = self._asked.target

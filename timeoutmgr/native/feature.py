@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from timeoutmgr import plugins
+from timeoutmgr.contracts import FollowsTopology
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, InvalidMessage
 from timeoutmgr.features.feature import LAST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.leftovers import KEEP_OR_FORCE, Uninstalled, refuse_leftovers
@@ -24,9 +25,10 @@ class NativeDelayedDelivery:
 
     *names* selects the names of the levels: ``timeoutmgr`` (our own), or to share them with other
     programs ``nservicebus-v2``, ``nservicebus-v1`` or ``celery``, the last with kombu's *prefix*.
-    *queue_type* None is the usual type of the names. With *fallback_to_store* a message that the
-    levels cannot hold (less than a second, more than 268,435,455 s, or ``cancellable=True``) goes
-    to the store of an enabled TimeoutManager.
+    With NServiceBus' names the transport follows its conventional topology, unless the transport's
+    ``routing_topology`` says ``direct``. *queue_type* None is the usual type of the names. With
+    *fallback_to_store* a message that the levels cannot hold (less than a second, more than
+    268,435,455 s, or ``cancellable=True``) goes to the store of an enabled TimeoutManager.
     """
 
     priority: int = field(default=LAST, init=False, repr=False)
@@ -90,6 +92,8 @@ class NativeDelayedDelivery:
         settings = context.settings
         levels = self.levels(settings)
         names = levels.names
+        if names.is_nservicebus and isinstance(context.transport, FollowsTopology):
+            context.transport.follow_conventional_topology()
         drains = any(feature.name == "timeout-manager" for feature in settings.features)
         return FeatureParts(
             native_delays=NativeRoute(

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.message import Outgoing, with_headers
+from timeoutmgr.message.instants import Micros, from_wire, to_wire
+from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, with_headers
 from timeoutmgr.message.routes import DelayRoute
 from timeoutmgr.native.levels import (
     LEVELS,
@@ -41,7 +41,8 @@ class NameSet:
     enters its level, from 1 to *parts* - 1 of them; *entrance* is the exchange behind them, which
     knows the way to each level. Other programs' names have none of these. *margin* is added to each
     level's time to live, in milliseconds: RabbitMQ cuts the instant of arrival off to whole
-    milliseconds, so that each level may be up to a millisecond early.
+    milliseconds, so that each level may be up to a millisecond early. *is_nservicebus* says that
+    NServiceBus' own tools read the messages in these levels, and that its endpoints are peers.
     """
 
     name: str
@@ -53,6 +54,7 @@ class NameSet:
     fraction: str = ""
     parts: int = 1
     entrance: str = ""
+    is_nservicebus: bool = False
 
     def level_name(self, level: int) -> str:
         """Return the name of the exchange and of the queue of *level*, from 0."""
@@ -121,12 +123,14 @@ NSERVICEBUS_V2: Final = NameSet(
     level="nsb.v2.delay-level-{:02}",
     delivery="nsb.v2.delay-delivery",
     arguments={"quorum": _QUORUM},
+    is_nservicebus=True,
 )
 NSERVICEBUS_V1: Final = NameSet(
     name="nservicebus-v1",
     level="nsb.delay-level-{:02}",
     delivery="nsb.delay-delivery",
     arguments={"classic": {"x-queue-mode": "lazy"}},
+    is_nservicebus=True,
 )
 CELERY: Final = NameSet(
     name="celery",
@@ -153,6 +157,8 @@ def name_set(name: str) -> NameSet:
 # --- how a delayed message goes into the levels, and which go to a store all the same ---------
 
 _SECOND: Final = 1_000_000
+_LONGEST_NUMBER: Final = 2**31 - 1
+"""The seconds that fit the 32 bits in which NServiceBus reads a delay, and 68 years."""
 _NEARLY_A_SECOND: Final = 990_000
 """Composing takes its moment: of a delay of one second a little less is left at its end."""
 
@@ -178,15 +184,43 @@ class ThroughLevels:
         first = names.fraction_name(part) if part else names.level_name(start_level(seconds))
         return first, routing_key(seconds, self.destination)
 
+    def numbers(self, message: Message) -> Mapping[str, int]:
+        """Return the whole delay, as NServiceBus' tools for its levels expect it."""
+        if not self.names.is_nservicebus:
+            return NO_NUMBERS
+        delay = delay_in_seconds(message, self.due)
+        return NO_NUMBERS if delay is None else {headers.DELAY_IN_SECONDS: delay}
+
+
+def delay_in_seconds(message: Message, due: Micros) -> int | None:
+    """Return the seconds from the TimeSent of *message* until *due*, rounded up: never early.
+
+    None if *message* has no readable TimeSent, or one so far away that no program expects it.
+    """
+    try:
+        sent = from_wire(message.headers.get(headers.TIME_SENT, ""))
+    except ValueError:
+        return None
+    seconds = -((sent - due) // _SECOND)
+    return seconds if abs(seconds) <= _LONGEST_NUMBER else None
+
 
 def to_levels(outgoing: Outgoing, due: Micros, names: NameSet, clock: Clock) -> Outgoing:
     """Return *outgoing* on its way through the levels, its absolute due instant in a header.
 
-    Raises DelayTooLong, and InvalidMessage for a destination that cannot be bound.
+    Raises DelayTooLong, and InvalidMessage for a destination that cannot be bound, or a message
+    with a route: the levels lead to queues alone.
     """
+    if headers.ROUTE in outgoing.message.headers:
+        raise InvalidMessage(
+            f"message {outgoing.message.id!r:.80} of another program is sent by a route, and delay "
+            "levels lead to queues alone; keep it in a store (fallback_to_store=True)"
+        )
     check_destination(outgoing.destination)
     parts_until(due, clock.now(), names.parts)
     marked = {**outgoing.message.headers, headers.DELIVER_AT: to_wire(due)}
+    if names.is_nservicebus:
+        marked.setdefault(headers.TIME_SENT, to_wire(clock.now()))
     return Outgoing(
         outgoing.destination,
         with_headers(outgoing.message, marked),
@@ -209,10 +243,12 @@ class NativeRoute:
 
     def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
         """Return *outgoing* on its way; raises DelayTooLong where nothing can keep it as long."""
-        if self.falls_back and self.stored is not None and self._is_for_a_store(due):
+        if self.falls_back and self.stored is not None and self._is_for_a_store(outgoing, due):
             return self.stored(outgoing, due)
         return to_levels(outgoing, due, self.names, self.clock)
 
-    def _is_for_a_store(self, due: Micros) -> bool:
+    def _is_for_a_store(self, outgoing: Outgoing, due: Micros) -> bool:
+        if headers.ROUTE in outgoing.message.headers:
+            return True
         wait = due - self.clock.now()
         return 0 < wait < _NEARLY_A_SECOND or wait > MAX_SECONDS * _SECOND

@@ -36,7 +36,7 @@ CatchUpName: TypeAlias = Literal["one", "all", "none"]
 class RecurringTimeout:
     """A message that is sent at each occurrence of a schedule.
 
-    *every* is a text or a timedelta, see docs/howto-recurring.md. Without *destination* the
+    *every* is a text or a timedelta, see docs/how-to/recurring.md. Without *destination* the
     message goes to the endpoint's own queue. Raises ConfigurationError for a wrong value.
     """
 

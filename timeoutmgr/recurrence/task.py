@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.recurrence.changes import Advance, StoresRuns, advance, needs_change
 from timeoutmgr.recurrence.definition import RecurringTimeout
+from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -43,13 +43,15 @@ class ScheduleStore(Protocol):
         ...
 
 
-class RecurringTask:
+class RecurringTask(ThreadTask):
     """Stores the next run of each schedule when the run before it is due.
 
     Each process of the endpoint has this task. When a run is due the first process that locks the
     schedule stores the next run, and each other process finds it stored. *wake* hears of stored
     runs.
     """
+
+    thread_name = "timeoutmgr-recurring"
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class RecurringTask:
         wake: Callable[[Micros], None],
         telemetry: Telemetry,
     ) -> None:
+        super().__init__()
         self._definitions = definitions
         self._store = store
         self._runs = runs
@@ -69,25 +72,11 @@ class RecurringTask:
         self._telemetry = telemetry
         self._started: Micros | None = None
         self._is_ready = False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start; the first step runs at once."""
-        self._stop.clear()
         self._started = None
-        self._thread = threading.Thread(target=self._run, name="timeoutmgr-recurring", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; returns when the thread has ended."""
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-
-    def watch(self) -> None:
-        """No-op."""
+        super().start()
 
     def step(self) -> float:
         """Advance all schedules; return the seconds until the next step. Never waits.

@@ -8,6 +8,7 @@ from typing import Final
 
 from timeoutmgr.errors import ConfigurationError, MessageRejected
 from timeoutmgr.message import headers
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros, duration_micros, from_wire
 from timeoutmgr.message.message import Message
 
@@ -53,6 +54,7 @@ class RecoverabilitySettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         if self.immediate < 1:
             raise ConfigurationError(
                 f"immediate attempts include the first, so at least 1; got {self.immediate}"

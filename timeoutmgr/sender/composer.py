@@ -9,9 +9,11 @@ from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
+from timeoutmgr.message.foreign import Foreign, outgoing_to
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import Micros, from_micros, to_timespan, to_wire
+from timeoutmgr.message.labels import Labels, label_headers
 from timeoutmgr.message.message import Message, Outgoing, with_headers
 from timeoutmgr.message.routes import Clearing, ClearOrder, DelayRoute
 from timeoutmgr.message.validation import (
@@ -44,7 +46,8 @@ class SendOptions:
     *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
     *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
     *on_conflict* decides about a *message_id* that was used for another delayed message, see
-    OnConflict; ``keep`` if not given.
+    OnConflict; ``keep`` if not given. *labels* are names and values by which a stored timeout is
+    found, as ``endpoint.timeouts.list(labels=…)`` does; a message without delay drops them.
     """
 
     delay: timedelta | float | None = None
@@ -57,6 +60,7 @@ class SendOptions:
     delivery: "DeliveryOptions | None" = None
     cancellable: bool = False
     on_conflict: OnConflict | ConflictName | None = None
+    labels: Labels = field(default_factory=dict)
 
 
 class SendKeywords(TypedDict, total=False):
@@ -72,6 +76,7 @@ class SendKeywords(TypedDict, total=False):
     delivery: "DeliveryOptions | None"
     cancellable: bool
     on_conflict: OnConflict | ConflictName | None
+    labels: Labels
 
 
 class TypedSendKeywords(SendKeywords, total=False):
@@ -129,6 +134,16 @@ class Composed:
     sent: Sent
     due: Micros | None
     may_repeat: bool = False
+
+    @property
+    def final_queue(self) -> str | None:
+        """The queue of a delayed message, which must exist by now though it is used later.
+
+        None for a message that is not delayed, or goes by a route: the session that dispatches it
+        declares its queues.
+        """
+        is_routed = headers.ROUTE in self.outgoing.message.headers
+        return None if self.due is None or is_routed else self.sent.destination
 
     def answered(self, repeat: RepeatKind | None) -> "Composed":
         """Return it with the store's answer for its sender."""
@@ -189,7 +204,11 @@ class Composer:
         message = self._marked(message, options, destination)
         check_headers(message.headers, self.limits)
         check_body(message.body, self.limits)
-        outgoing = Outgoing(destination, message)
+        outgoing = (
+            outgoing_to(destination, message)
+            if isinstance(body, Foreign)
+            else Outgoing(destination, message)
+        )
         if due is None or delays is None:
             return Composed(outgoing, Sent(message_id=message.id, destination=destination), None)
         check_ahead(due, begin, self.limits)
@@ -249,14 +268,15 @@ class Composer:
         return self._remembering(self.cancellable_delays, options)
 
     def _remembering(self, route: DelayRoute, options: SendOptions) -> DelayRoute:
-        """Return *route*; raise Unsupported if it must remember ids and cannot."""
-        if options.on_conflict is None or route is self.remembering_delays:
+        """Return *route*; raise Unsupported if it must remember ids or labels and cannot."""
+        asked = "on_conflict" if options.on_conflict is not None else "labels"
+        if route is self.remembering_delays or not (options.labels or asked == "on_conflict"):
             return route
         raise Unsupported(
-            "on_conflict without the timeout manager's store",
-            "neither delay levels nor a delayed message store remember which ids were used",
+            f"{asked} without the timeout manager's store",
+            "neither delay levels nor a delayed message store remember used ids, or find labels",
             "Enable TimeoutManager; beside NativeDelayedDelivery(fallback_to_store=True), send "
-            "with cancellable=True too. Or leave on_conflict out",
+            f"with cancellable=True too. Or leave {asked} out",
         )
 
     def _marked(self, message: Message, options: SendOptions, destination: str) -> Message:
@@ -301,6 +321,10 @@ class Composer:
             own[headers.SAGA_ID] = _checked_saga(options.saga_id)
         if options.time_to_be_received is not None:
             own[headers.TIME_TO_BE_RECEIVED] = _checked_expiry(options.time_to_be_received)
+        if isinstance(body, Foreign):
+            own |= _carried(body, destination)
+        if options.labels and (options.delay is not None or options.deliver_at is not None):
+            own |= label_headers(options.labels)
         _refuse_reserved(options.headers)
         return Message(
             id=message_id,
@@ -316,6 +340,7 @@ RESERVED = frozenset(
     | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT, headers.SAGA_ID}
     | {headers.RETRIES, headers.RETRIES_TIMESTAMP, headers.DELAYED_DESTINATION}
     | {headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN, headers.KEEPS_TIMEOUTS}
+    | {headers.LABELS, headers.FOREIGN, headers.FOREIGN_CONTENT, headers.FOREIGN_DUE, headers.ROUTE}
 )
 """Headers that a sender may not give."""
 
@@ -338,6 +363,15 @@ def _refuse_reserved_name(name: str) -> None:
             f"header {name!r} steers the broker and would change where the message goes; "
             "choose another name"
         )
+
+
+def _carried(foreign: Foreign, destination: str) -> dict[str, str]:
+    if foreign.route.destination != destination:
+        raise InvalidMessage(
+            f"a foreign message is routed to {foreign.route.destination!r:.80}, and sent to "
+            f"{destination!r:.80}; send it to the destination of its route"
+        )
+    return foreign.as_headers()
 
 
 def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict | None:

@@ -14,6 +14,7 @@ from timeoutmgr.database.borrowed import DriverTransaction, borrowed
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.drivers import DriverConnection
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, TransportUnavailable
+from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import wake_manager
@@ -61,9 +62,13 @@ def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Con
         yield session.connection()
 
 
+def _stored_in(outlet: Outlet) -> SharedDatabase | None:
+    """Return the database of the endpoint's own store; None without one."""
+    return None if outlet.direct is None else outlet.direct.database
+
+
 def _databases(outlet: Outlet) -> list[Database]:
-    stored_in = None if outlet.direct is None else outlet.direct.database
-    shared = (outlet.transport.database, stored_in)
+    shared = (outlet.transport.database, _stored_in(outlet))
     return [as_database(each) for each in shared if each is not None]
 
 
@@ -71,19 +76,23 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     """Enqueue *composed* in the transaction of *connection*; return the answer for its sender.
 
     As the row of its queue where queues live in that database; else, if it is delayed and the
-    timeouts live there, as the stored timeout itself, by the satellite's own rules. An id that
-    the store knows is answered at once. Raises CombinationRefused where neither does, and IdInUse.
+    timeouts live there, as the stored timeout itself, by the satellite's own rules. A delayed
+    message of another program is stored itself if it can be, since that program cancels it in the
+    store. An id that the store knows is answered at once. Raises CombinationRefused where neither
+    does, and IdInUse.
     """
-    if composed.due is not None and outlet.check_destinations:
-        outlet.sender.require_queues([composed.sent.destination])
+    if composed.final_queue is not None and outlet.check_destinations:
+        outlet.sender.require_queues([composed.final_queue])
     _begin(connection)
-    if _is_in(outlet.transport.database, connection):
+    can_store = composed.due is not None and _is_in(_stored_in(outlet), connection)
+    is_foreign = ROUTE in composed.outgoing.message.headers
+    if _is_in(outlet.transport.database, connection) and not (can_store and is_foreign):
         answered = composed.answered(_examined(outlet, composed, connection))
         if answered.sent.repeat is not RepeatKind.CONFLICT:
             _enqueue(outlet, composed, connection)
         return answered.sent
     direct = outlet.direct
-    if composed.due is not None and direct is not None and _is_in(direct.database, connection):
+    if can_store and direct is not None:
         if direct.start is not None:
             direct.start()
         outlet.policy.before_storing([composed.outgoing], connection)
@@ -176,11 +185,18 @@ def _wake_on_commit(outlet: Outlet, composed: Composed, connection: Connection) 
         wake_or_wait(outlet, due)
 
 
+_POLLED_BEFORE: Final = 120_000_000
+"""Twice the longest poll interval: by then each poller has looked, and clocks may differ."""
+
+
 def wake_or_wait(outlet: Outlet, due: Micros) -> None:
     """Tell the manager, through its queue, of a row that was stored past it.
 
-    The row is durable by now; should the wake be lost, it is late by at most one poll.
+    The row is durable by now; should the wake be lost, it is late by at most one poll. A row that
+    is due after the next poll needs no wake, which costs a send.
     """
+    if due - outlet.clock.now() > _POLLED_BEFORE:
+        return
     address = outlet.manager_address
     assert address is not None, "what is stored here has a manager"
     try:

@@ -226,6 +226,9 @@ class _Builder:
         for key in _SIMPLE:
             if (None, key) in self._values:
                 setattr(config, key, self._top(key))
+        for name in self._top("critical_error_hooks") or ():
+            hook = plugins.function(name, "critical_error_hooks")
+            config.define_critical_error_action(hook)
         if self._top("accept_loss"):
             config.accept_loss()
         if self._top("send_only"):
@@ -235,18 +238,28 @@ class _Builder:
             config.use_external_timeout_manager(external)
         if self._table("recoverability"):
             config.recoverability = self._built("recoverability")
+        if self._table("canary"):
+            config.canary = self._built("canary")
         config.limits = self._built("limits")
         self._use(config.use_transport, "transport", keys.TRANSPORT_OPTIONS)
         if (None, "persistence") in self._values or self._may_stay_unnamed(config):
             self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
         for feature in self._parts.features:
             config.enable_feature(self._built(feature))
+        self._add_middleware(config)
         for (table, key), given in self._values.items():
             if table == keys.RECURRING:
                 add_recurring(config, key, given)
         if self._top("disable_timeout_manager"):
             _disable_manager(config, self._parts.features)
         return config
+
+    def _add_middleware(self, config: EndpointConfiguration) -> None:
+        """Add the functions that the file names, the first as the outermost."""
+        for path in self._top("middleware") or ():
+            config.add_middleware(plugins.function(path, "middleware"))
+        for path in self._top("send_middleware") or ():
+            config.add_send_middleware(plugins.function(path, "send_middleware"))
 
     def _may_stay_unnamed(self, config: EndpointConfiguration) -> bool:
         """Return whether timeouts rest in the embedded file because nothing else is named."""
@@ -395,6 +408,7 @@ _DRIVERS: Final = {
     "postgresql": ("postgresql", "postgresql+psycopg"),
     "mysql": ("mysql", "mysql+pymysql"),
     "mariadb": ("mysql", "mariadb+pymysql"),
+    "mssql": ("sqlserver", "mssql+pymssql"),
 }
 """The extra with the driver of a database, and the beginning of its URL."""
 

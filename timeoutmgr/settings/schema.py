@@ -18,6 +18,7 @@ from typing import Any, Final
 from timeoutmgr import plugins
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import DatabaseSettings
+from timeoutmgr.endpoint.canary import CanarySettings
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.features.delayed_delivery import delayed_delivery
 from timeoutmgr.message.validation import Limits
@@ -50,8 +51,11 @@ TOP: Final[Mapping[str, Any]] = MappingProxyType(
         "install": bool,
         "check_destinations": bool,
         "critical_error_action": CriticalAction,
+        "critical_error_hooks": tuple[str, ...],
         "external_timeout_manager": str,
         "disable_timeout_manager": bool,
+        "middleware": tuple[str, ...],
+        "send_middleware": tuple[str, ...],
     }
 )
 """Keys outside tables, and their types."""
@@ -69,6 +73,7 @@ BUILT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "recoverability": RecoverabilitySettings,
         "limits": Limits,
         "database": DatabaseSettings,
+        "canary": CanarySettings,
         DELAYED_DELIVERY: delayed_delivery,
     }
 )

@@ -43,6 +43,12 @@ INSTALLED_APPS = ["timeoutmgr.contrib.django", "orders"]
 TIMEOUTMGR = {"endpoint": "shop", "features": ["timeout-manager"]}
 # settings-end
 
+# tasks-begin
+INSTALLED_APPS += ["django_tasks", "timeoutmgr.contrib.django_tasks"]
+
+TASKS = {"default": {"BACKEND": "timeoutmgr.contrib.django_tasks.backend.TasksBackend"}}
+# tasks-end
+
 REMINDER_DELAY = timedelta(seconds=float(os.environ.get("REMINDER_SECONDS", 14 * 24 * 3600)))
 
 SECRET_KEY = os.environ.get("SECRET_KEY", "for this example alone")

@@ -10,9 +10,8 @@ import click
 from timeoutmgr.cli.doctor.queue_findings import ok
 from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.cli.options import Duration, bundled, option
-from timeoutmgr.cli.output import span
 from timeoutmgr.contracts.reports import Finding, Level
-from timeoutmgr.message.instants import duration_micros
+from timeoutmgr.message.instants import duration_micros, span
 from timeoutmgr.resilience.breakers import BreakerState
 
 # --- limits beyond which ``doctor`` and ``status`` fail ---------------------------------------
@@ -80,6 +79,7 @@ def alerts(
         yield from _breakers(store)
         yield from _senders(store)
         yield from _deserted(store)
+        yield from _pauses(store)
     if queues is not None:
         yield from _errors(queues, limits)
         yield from _unstored(queues, store, limits)
@@ -151,6 +151,20 @@ def _deserted(store: StoreVitals) -> Iterator[Finding]:
             + (f"is due in {when}" if each.earliest >= store.now else f"is overdue by {when}"),
             remedy=f"run an endpoint named {each.endpoint!r} until they are sent, or remove it "
             "with `timeoutmgr uninstall`",
+        )
+
+
+def _pauses(store: StoreVitals) -> Iterator[Finding]:
+    for each in store.pauses:
+        end = "until a resume" if each.until is None else f"for {span(each.until - store.now)} more"
+        what = "every destination" if each.destination is None else repr(each.destination)
+        name = "--endpoint" if each.destination is None else each.destination
+        yield Finding(
+            level=Level.WARN,
+            check="paused",
+            text=f"{what} is paused {end}, {each.parked} timeouts are parked; by {each.actor}: "
+            f"{each.reason}",
+            remedy=f"end the pause with `timeoutmgr resume {name}`",
         )
 
 

@@ -1,11 +1,9 @@
 """Checks of the doctor. Each check yields findings, also when it cannot reach its subject."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from sqlalchemy import text
@@ -23,11 +21,14 @@ from timeoutmgr.cli.doctor.queue_findings import (
 from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import (
     CountsDestinations,
+    FindsDestinations,
+    GroupBy,
     HasLayout,
     HasLink,
     HasStoreClock,
     LinkSecurity,
     Persistence,
+    TimeoutFilter,
     TimeoutStore,
     TransactionMode,
 )
@@ -35,11 +36,16 @@ from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.proof import durability_doubts
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.installation import REMEDY, host_file_beside_broker
-from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.endpoint.installation import (
+    REMEDY,
+    host_file_beside_broker,
+    missing_exchanges,
+)
+from timeoutmgr.endpoint.timeouts import grouped
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.features.markers import compare_markers
+from timeoutmgr.message.foreign import is_of_an_exchange
 from timeoutmgr.message.instants import Micros
 
 _OFFSET_WARNS: Final = 1.0
@@ -189,6 +195,17 @@ def _queues(parts: AssembledEndpoint) -> Iterator[Finding]:
         )
     else:
         yield ok("queues", ", ".join(parts.queues) or "none is needed")
+    without = missing_exchanges(parts)
+    if without:
+        yield Finding(
+            level=Level.FAIL,
+            check="exchanges",
+            text=f"missing: {', '.join(without)}; endpoints of NServiceBus' conventional topology "
+            "cannot send to these queues",
+            remedy="run `timeoutmgr install`",
+        )
+    elif without is not None:
+        yield ok("exchanges", "each queue has an exchange of its name: the conventional topology")
     yield from own_queue_findings(parts)
 
 
@@ -216,9 +233,9 @@ def _pending_of(parts: AssembledEndpoint) -> PendingTotals | None:
     return None if store is None else PendingTotals(store.now, lambda: _counted(store))
 
 
-def _counted(store: TimeoutStore) -> Counter[str]:
-    views = Timeouts(store, lambda _due: None).list(limit=_MOST_EXAMINED)
-    return Counter(view.destination for view in islice(views, _MOST_EXAMINED))
+def _counted(store: TimeoutStore) -> dict[str, int]:
+    groups = grouped(store, TimeoutFilter(), GroupBy.DESTINATION, _MOST_EXAMINED)
+    return {name: count for name, count in groups.counts.items() if name is not None}
 
 
 def _clock(parts: AssembledEndpoint, pending: PendingTotals) -> Iterator[Finding]:
@@ -248,7 +265,12 @@ def _destinations(parts: AssembledEndpoint, pending: PendingTotals) -> Iterator[
         return
     found = pending.destinations()
     with closing(parts.settings.transport.session()) as session:
-        missing = session.missing_queues(sorted(found))
+        queues = sorted(name for name in found if not is_of_an_exchange(name))
+        missing = (
+            session.missing_destinations(queues)
+            if isinstance(session, FindsDestinations)
+            else session.missing_queues(queues)
+        )
         yield from foreign_queue_findings(session, set(found) - set(missing))
     least = "at least " if sum(found.values()) >= _MOST_EXAMINED else ""
     for queue in missing:

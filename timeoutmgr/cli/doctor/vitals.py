@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,14 +11,15 @@ from timeoutmgr.cli.shared import require_installed
 from timeoutmgr.contracts import (
     EndpointReport,
     HasStoreClock,
+    Insight,
     ReportsEndpoints,
     Timeout,
     TimeoutFilter,
     TimeoutStore,
 )
+from timeoutmgr.contracts.pauses import Pause, PausesDispatch
 from timeoutmgr.contracts.reports import LIVE, SENDERS_AHEAD, Count
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.timeouts import counted
 from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.resilience.breakers import BreakerState
@@ -28,8 +29,9 @@ from timeoutmgr.resilience.breakers import BreakerState
 class StoreVitals:
     """Vital signs in the store; *now* and all other times are of its clock.
 
-    *overdue* is None if the store does not count. *processes* is None if the processes of this
-    endpoint leave no heartbeats. *deserted* are other endpoints with timeouts and no process.
+    A timeout that one of *pauses* has parked is due at the end of the pause. *overdue* is None if
+    the store does not count. *processes* is None if the processes of this endpoint leave no
+    heartbeats. *deserted* are other endpoints with timeouts and no process.
     """
 
     now: Micros
@@ -38,6 +40,7 @@ class StoreVitals:
     overdue: Count | None = None
     processes: Sequence[Mapping[str, Any]] | None = None
     deserted: Sequence[EndpointReport] = ()
+    pauses: Sequence[Pause] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,9 @@ def store_vitals(parts: AssembledEndpoint, max_overdue: timedelta) -> StoreVital
     require_installed(persistence)
     now = store.now()
     first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
+    pauses = store.pauses() if isinstance(store, PausesDispatch) else ()
+    if first is not None and first.key.due in [each.place for each in pauses]:
+        first = replace(first, due=first.key.due)  # parked, and all behind it is due later
     reports = persistence.endpoints() if isinstance(persistence, ReportsEndpoints) else ()
     return StoreVitals(
         now=now,
@@ -79,6 +85,7 @@ def store_vitals(parts: AssembledEndpoint, max_overdue: timedelta) -> StoreVital
             for each in reports
             if each.endpoint != store.endpoint and each.last_heartbeat < now - LIVE
         ],
+        pauses=[each for each in pauses if not each.is_ending],
     )
 
 
@@ -102,10 +109,12 @@ def queue_vitals(parts: AssembledEndpoint) -> QueueVitals:
 
 
 def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> Count:
+    if isinstance(store, Insight):
+        return store.overdue(before).count
     # Usually no timeout is overdue: the first row shows it, and spares the count.
     if first is None or first.due >= before:
         return Count(0)
-    return counted(store, TimeoutFilter(due_before=before))
+    return Count(store.count(TimeoutFilter(due_before=before)))
 
 
 def _of_delayed(parts: AssembledEndpoint, delayed: StoreStart) -> StoreVitals:

@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline stream``: history to Parquet as it happens."""
+"""``timeoutmgr pipeline stream``: history into a table of a lake as it happens."""
 
 import signal
 import threading
@@ -14,9 +14,7 @@ from timeoutmgr.cli.pipeline.shared import (
     job_options,
     of_job,
     of_store,
-    on_spark,
     progress,
-    spark,
     store_name,
 )
 from timeoutmgr.cli.shared import Shared
@@ -25,24 +23,23 @@ from timeoutmgr.pipeline.options import StreamOptions
 
 @click.command(cls=Command, within=WITHIN)
 @of_job(StreamOptions)
-@option("--abort", "aborts", is_flag=True, help="Give the stream up; needs no Spark.")
+@option("--abort", "aborts", is_flag=True, help="Give the stream up.")
 @of_store
-@on_spark
 @common(environment=False)
 @click.pass_obj
 def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -> Exit:
     """Write history as it happens, until SIGTERM or SIGINT, each event once.
 
-    Started again with the same checkpoint it goes on where it was. PostgreSQL only: elsewhere an
-    event that is committed late would be missed. It creates an index on the history's transactions.
+    Started again it goes on where its table ends. PostgreSQL only: elsewhere an event that is
+    committed late would be missed. It creates an index on the history's transactions.
 
     Archive removes nothing from the store that a stream has not read yet. A stream that is not gone
     on with has to be given up by --abort; where there is no such stream the exit code is 3.
 
     Examples:
-      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint
-      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --once
-      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --abort
+      timeoutmgr pipeline stream --to delta:s3://lake/history
+      timeoutmgr pipeline stream --to /lake/history --once
+      timeoutmgr pipeline stream --to /lake/history --abort
     """
     from timeoutmgr.pipeline.jobs.stream import give_up
     from timeoutmgr.pipeline.jobs.stream import stream as run
@@ -51,10 +48,9 @@ def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -
     if aborts:
         return Exit.OK if give_up(given) else Exit.NOT_FOUND
     stop = threading.Event()
-    with spark(shared, options, [given.store]) as session:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: stop.set())
-        report = run(session, given, stopped=stop.is_set, progress=progress(shared))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    report = run(given, stop=stop, progress=progress(shared))
     document = report.document()
     shared.show(document, lambda: output.print_pairs([*document.items()]))
     return Exit.OK

@@ -148,6 +148,14 @@ class ExportFile:
     @cached_property
     def _spool(self) -> sqlite3.Connection:
         spool = sqlite3.connect(Path(self._scratch.name, "spool.db"))
+        try:
+            self._fill(spool)
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+    def _fill(self, spool: sqlite3.Connection) -> None:
         # A scratch file, useless after a crash.
         spool.execute("PRAGMA synchronous = OFF")
         spool.execute("PRAGMA journal_mode = OFF")
@@ -160,7 +168,6 @@ class ExportFile:
             for row in read_rows(self._path, self._layout):
                 added = spool.execute(statement, self._values(row)).rowcount
                 self._twice += 1 - added
-        return spool
 
     def _values(self, row: Mapping[str, Any]) -> list[Any]:
         others = [_plain(row[name]) for name in self._layout.columns if name != "Id"]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from timeoutmgr.contracts import Clock, SendResult, TopologySession, TransportSession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
@@ -294,8 +294,10 @@ class LevelsSink:
         return []
 
     def _publishing(self, one: LevelMessage) -> EncodedMessage:
-        exchange, key = self._way(one).address()
-        more: dict[str, Any] = {names.DELIVER_AT: to_wire(one.waiting.due)}
+        way = self._way(one)
+        exchange, key = way.address()
+        more: dict[str, str | int] = {names.DELIVER_AT: to_wire(one.waiting.due)}
+        more |= way.numbers(one.relayed.received.message)
         return one.relayed.publishing(exchange, key, more)
 
     def _way(self, one: LevelMessage) -> ThroughLevels:

@@ -15,8 +15,6 @@ from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
 from timeoutmgr.native.levels import read_routing_key
 
-DELAY_IN_SECONDS: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
-"""How an NServiceBus sender says the whole delay, counted from TimeSent."""
 ETA: Final = "eta"
 """When a Celery task is due, in ISO 8601; without a zone it is UTC."""
 
@@ -58,16 +56,16 @@ def _due(headers: Mapping[str, Any], seconds: int) -> Micros:
     eta = headers.get(ETA)
     if eta is not None:
         return _iso(eta)
-    sent, delay = headers.get(names.TIME_SENT), headers.get(DELAY_IN_SECONDS)
+    sent, delay = headers.get(names.TIME_SENT), headers.get(names.DELAY_IN_SECONDS)
     if sent is None or delay is None:
         raise Unreadable(
             f"it has neither {names.DELIVER_AT} nor {ETA}, nor {names.TIME_SENT} and "
-            f"{DELAY_IN_SECONDS}: its key says {seconds} s, and not since when"
+            f"{names.DELAY_IN_SECONDS}: its key says {seconds} s, and not since when"
         )
     try:
         return _instant(names.TIME_SENT, sent) + ceil(float(delay)) * _SECOND
     except (TypeError, ValueError, OverflowError) as error:
-        raise Unreadable(f"{DELAY_IN_SECONDS} is {delay!r:.40}") from error
+        raise Unreadable(f"{names.DELAY_IN_SECONDS} is {delay!r:.40}") from error
 
 
 def _instant(name: str, value: Any) -> Micros:
@@ -87,7 +85,9 @@ def _iso(value: Any) -> Micros:
 
 def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> Timeout:
     """Return *message* as a timeout of *endpoint*'s store; its id is the id of a store."""
-    kept = {name: value for name, value in message.headers.items() if name != DELAY_IN_SECONDS}
+    kept = {
+        name: value for name, value in message.headers.items() if name != names.DELAY_IN_SECONDS
+    }
     kept[names.DELIVER_AT] = to_wire(found.due)
     try:
         created = from_wire(kept.get(names.TIME_SENT, ""))

@@ -1,4 +1,4 @@
-"""The promises of stores and transports as tests for third parties: see ``docs/testing.md``.
+"""The promises of stores and transports as tests for third parties; docs/reference/testing.md.
 
 ::
 

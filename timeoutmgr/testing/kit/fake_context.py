@@ -1,5 +1,6 @@
 """A handler's context without an endpoint: for a test that calls the handler itself."""
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -66,16 +67,21 @@ class FakeContext(HandlerContext):
         transport = KitTransport(clock, KitDatabase())
         transport_session = transport.session()
         receiver = transport_session.receiver(ENDPOINT, prefetch=1)
-        mode = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+        work = Work(transport_session, receiver, TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
+        # A test ends no context: its transaction ends with it, and before its database.
+        weakref.finalize(self, work.__exit__, None, None, None).atexit = False
         super().__init__(
             _received(message_type, body, message),
             message_type,
             _composer(clock),
             ENDPOINT,
-            Work(transport_session, receiver, mode),
+            work,
             lambda _queues: None,
+            raise_critical=lambda error, _exception: self.critical_errors.append(error),
         )
         self._given_session = session
+        self.critical_errors: Final[list[str]] = []
+        """The critical errors that the handler raised, in their order."""
 
     @property
     def body(self) -> Any:

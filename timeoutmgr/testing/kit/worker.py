@@ -1,7 +1,7 @@
 """The work of an endpoint in the calling thread: its own steps, one message at a time."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -42,6 +42,7 @@ class KitWorker:
             for one in parts.satellites
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
+        self._runs = _Runs(parts)
         self._lock = threading.RLock()
         self._busy_thread: int | None = None
         self._handled = self._reported = 0
@@ -65,17 +66,21 @@ class KitWorker:
         ]
 
     def next_due(self) -> Micros | None:
-        """Return the earliest due time that is stored."""
+        """Return the earliest due time that is stored, or at which a run was cancelled."""
         self.store()
-        return None if self._store is None else self._store.next_due()
+        if self._store is None:
+            return None
+        dues = [self._store.next_due(), *self._runs.instants_after(self._clock.now())]
+        return min((due for due in dues if due is not None), default=None)
 
     def store(self) -> None:
-        """Store all messages that wait for the timeout manager.
+        """Store all messages that wait for the timeout manager, and the next recurring runs.
 
         While another thread works this does nothing: that thread stores them.
         """
         if self._lock.acquire(blocking=False):
             try:
+                self._runs.store()
                 self._empty(self._name + TIMEOUTS)
             finally:
                 self._lock.release()
@@ -101,6 +106,7 @@ class KitWorker:
 
     def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
         """Dispatch what is due, then handle one message; return whether there was a message."""
+        self._runs.store()
         for queue in self._pumps:
             if queue != self._name:
                 self._empty(queue)
@@ -193,6 +199,29 @@ def _poll_step(parts: AssembledEndpoint, store: TimeoutStore, clock: Clock) -> A
         new_id=parts.settings.new_id,
         telemetry=parts.settings.telemetry,
     )
+
+
+class _Runs:
+    """The runs of the endpoint's schedules; nothing if it has none."""
+
+    def __init__(self, parts: AssembledEndpoint) -> None:
+        self._task: Any = None
+        self._schedules: Any = parts.features.store
+        if parts.settings.recurring:
+            from timeoutmgr.recurrence.task import RecurringTask  # it loads APScheduler
+
+            [self._task] = [one for one in parts.features.tasks if isinstance(one, RecurringTask)]
+
+    def store(self) -> None:
+        """Store the next run of each schedule, unless it is stored."""
+        if self._task is not None:
+            self._task.step()
+
+    def instants_after(self, now: Micros) -> Iterable[Micros]:
+        """Yield when the runs after the stored runs are stored, also if these were cancelled."""
+        for record in () if self._task is None else self._schedules.schedules():
+            if record.run_due is not None and record.run_due > now:
+                yield record.run_due
 
 
 class _OrderOfSending:

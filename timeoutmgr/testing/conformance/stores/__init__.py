@@ -2,13 +2,17 @@
 
 from timeoutmgr.testing.conformance.samples import SetClock
 from timeoutmgr.testing.conformance.shared_cases import SharedCases
+from timeoutmgr.testing.conformance.stores.changes import AuditCases, BulkCases, PauseCases
 from timeoutmgr.testing.conformance.stores.claims import TimeoutClaims
 from timeoutmgr.testing.conformance.stores.commands import CommandCases
 from timeoutmgr.testing.conformance.stores.dispatch_lock import TimeoutDispatchLock
 from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion, TimeoutTransactions
+from timeoutmgr.testing.conformance.stores.insight import InsightCases
+from timeoutmgr.testing.conformance.stores.labels import LabelCases
 from timeoutmgr.testing.conformance.stores.queries import QueryCases
 from timeoutmgr.testing.conformance.stores.races import TimeoutRaces
 from timeoutmgr.testing.conformance.stores.repeats import TimeoutRepeats
+from timeoutmgr.testing.conformance.stores.sagas import SagaCases
 from timeoutmgr.testing.conformance.stores.schedules import ScheduleCases
 from timeoutmgr.testing.conformance.stores.suite import Stores
 
@@ -26,6 +30,12 @@ class StoreConformance(
     TimeoutRaces,
     TimeoutTransactions,
     ScheduleCases,
+    SagaCases,
+    LabelCases,
+    InsightCases,
+    PauseCases,
+    BulkCases,
+    AuditCases,
 ):
     """All that :class:`timeoutmgr.contracts.TimeoutStore` promises, as tests.
 

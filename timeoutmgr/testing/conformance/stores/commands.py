@@ -4,9 +4,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from timeoutmgr.contracts import CancelResult, ChangeResult, OutcomeKind, TimeoutState, TimeoutStore
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Key,
+    OutcomeKind,
+    RepeatKind,
+    ReroutesTimeouts,
+    TimeoutState,
+    TimeoutStore,
+)
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
@@ -60,7 +71,7 @@ class CommandCases(StoreSuite):
 
         assert store.cancel("a") is CancelResult.TOO_LATE
         assert store.reschedule("a", now) is ChangeResult.TOO_LATE
-        assert store.cancel_saga("s") == 0
+        assert list(store.cancel_saga("s")) == []
 
     def test_a_change_during_the_dispatch_is_too_late(
         self, store: TimeoutStore, now: Micros
@@ -69,10 +80,10 @@ class CommandCases(StoreSuite):
         chunk = store.claim(now, 1, "o")
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
-            answers = [store.cancel("a"), store.reschedule("a", now), store.cancel_saga("s")]
+            answers = [store.cancel("a"), store.reschedule("a", now), list(store.cancel_saga("s"))]
             locked.close(outcomes(chunk.keys, now))
 
-        assert answers == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 1]
+        assert answers == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, ["b"]]
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
         assert store.find("b") == (TimeoutState.CANCELLED, None)
 
@@ -137,16 +148,16 @@ class CommandCases(StoreSuite):
         )
         store.store_many([timeout("d", now)])
 
-        assert store.cancel_saga("s") == 2
-        assert store.cancel_saga("s") == 0
-        assert store.cancel_saga("never") == 0
+        assert sorted(store.cancel_saga("s")) == ["a", "b"]
+        assert list(store.cancel_saga("s")) == []
+        assert list(store.cancel_saga("never")) == []
         assert pending(store) == ["c", "d"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
 
     def test_cancel_saga_keeps_the_named_timeouts(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(name, now, saga="s") for name in "abc"])
 
-        assert store.cancel_saga("s", keeping=["b", "elsewhere"]) == 2
+        assert sorted(store.cancel_saga("s", keeping=["b", "elsewhere"])) == ["a", "c"]
 
         assert pending(store) == ["b"]
 
@@ -155,8 +166,45 @@ class CommandCases(StoreSuite):
     ) -> None:
         store.store_many([timeout(f"{n}", now + n, saga="s") for n in range(700)])
 
-        assert store.cancel_saga("s") == 700
+        assert len(store.cancel_saga("s")) == 700
         assert store.count(ALL) == 0
+
+    @needs(reroutes=True)
+    def test_a_rerouted_timeout_goes_to_its_new_destination_whole(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        assert isinstance(store, ReroutesTimeouts)
+        store.store_many([timeout("a", now - 1, saga="s"), timeout("b", now - 1)])
+
+        done = store.reroute([Key(now - 1, "a"), Key(now - 1, "of nobody")], "elsewhere")
+
+        assert (list(done.keys), list(done.maybe_sent)) == ([Key(now - 1, "a")], [])
+        before = timeout("a", now - 1, saga="s")
+        assert store.find("a") == (
+            TimeoutState.PENDING,
+            replace(before, destination="elsewhere"),
+        )
+        [repeat] = store.store_many([before])
+        assert repeat.kind is RepeatKind.DUPLICATE
+        assert drain(store) == ["a", "b"]
+
+    @needs(reroutes=True)
+    def test_a_timeout_that_moved_is_closed_or_is_locked_is_not_rerouted(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        assert isinstance(store, ReroutesTimeouts)
+        keys = [Key(now - n, name) for n, name in enumerate("abc", 1)]
+        store.store_many([timeout(name, due) for due, name in keys])
+        store.reschedule("a", now + HOUR)
+        store.cancel("b")
+        chunk = store.claim(now, 1, "o")
+
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            done = store.reroute(keys, "elsewhere")
+            locked.close(outcomes(chunk.keys, now))
+
+        assert list(done.keys) == []
+        assert [one.destination for one in store.list(ALL)] == ["billing"]
 
     def test_statistics_count_a_cancel(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now)])

@@ -16,7 +16,16 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TimeoutStore,
 )
+from timeoutmgr.message.foreign import (
+    KOMBU,
+    Foreign,
+    QueueDeclaration,
+    Route,
+    foreign_of,
+    outgoing_to,
+)
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import with_headers
 from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
@@ -46,6 +55,24 @@ class TimeoutDispatchLock(StoreSuite):
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             assert list(locked.timeouts) == [stored[2], stored[1], stored[0]]
+            locked.close([])
+
+    def test_a_foreign_message_is_locked_and_found_as_it_was_stored(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        route = Route("ex/change", "eu.ä", (QueueDeclaration("tasks", "ex/change", "topic", "#"),))
+        foreign = Foreign(route, KOMBU, bytes(range(256)) * 64, bytes(range(256)), "content", "eta")
+        made = timeout("f", now - 5, destination=route.destination, body=foreign.body)
+        own = with_headers(made.message, {**made.message.headers, **foreign.as_headers()})
+        stored = replace(made, message=own)
+        store.store_many([timeout("a", now - 6), stored])
+        assert store.find("f") == (TimeoutState.PENDING, stored)
+        chunk = store.claim(now, 10, "o")
+
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert locked.timeouts[1] == stored
+            found = foreign_of(outgoing_to(stored.destination, locked.timeouts[1].message))
+            assert found == replace(foreign, content="", due_header="")
             locked.close([])
 
     @pytest.mark.parametrize(

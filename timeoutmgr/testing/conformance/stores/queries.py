@@ -10,9 +10,8 @@ import pytest
 
 from timeoutmgr.contracts import (
     Count,
-    CountsInBounds,
+    Insight,
     Key,
-    ListsInBounds,
     Persistence,
     TimeoutFilter,
     TimeoutState,
@@ -81,9 +80,9 @@ class QueryCases(StoreSuite):
             ]
         )
 
-        if isinstance(store, CountsInBounds):
+        if isinstance(store, Insight):
             assert store.count_in_bounds(which) == Count(len(FILTERS[which]))
-        if isinstance(store, ListsInBounds):
+        if isinstance(store, Insight):
             page = store.list_in_bounds(which)
             assert "".join(one.id for one in page.timeouts) == FILTERS[which]
             assert page.searched_to is None
@@ -94,7 +93,7 @@ class QueryCases(StoreSuite):
         for start in range(0, COUNTED + 1, 1_000):
             end = min(start + 1_000, COUNTED + 1)
             store.store_many([timeout(f"{n:06}", now + HOUR + n) for n in range(start, end)])
-        if not isinstance(store, CountsInBounds):
+        if not isinstance(store, Insight):
             return
 
         found = store.count_in_bounds(ALL)

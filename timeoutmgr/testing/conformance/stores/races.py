@@ -12,10 +12,12 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Key,
     RepeatKind,
+    ReroutesTimeouts,
     TimeoutState,
     TimeoutStore,
 )
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     Track,
@@ -30,6 +32,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
     dispatch,
     drain,
     ids,
+    outcomes,
     pending,
 )
 
@@ -279,9 +282,28 @@ class TimeoutRaces(StoreSuite):
 
             # A timeout that was locked when the saga was cancelled is not counted, and goes out.
             states = [found[0] for i in range(60) if (found := store.find(f"{i:03}"))]
-            assert states.count(TimeoutState.CANCELLED) == cancelled
+            assert states.count(TimeoutState.CANCELLED) == len(cancelled)
             assert states.count(TimeoutState.DISPATCHED) == len(set(sent)) == len(sent)
-            assert cancelled + len(sent) == 60
+            assert len(cancelled) + len(sent) == 60
+
+    @needs(reroutes=True)
+    def test_a_reroute_names_exactly_the_timeouts_that_go_to_the_new_destination(
+        self, stores: Stores, now: Micros
+    ) -> None:
+        for n in range(5):
+            store = stores(f"{stores.endpoint}.{n}")
+            assert isinstance(store, ReroutesTimeouts)
+            keys = [Key(now - 1, f"{i:03}") for i in range(60)]
+            store.store_many([timeout(key.id, key.due) for key in keys])
+
+            done, went = race(
+                partial(store.reroute, keys, "elsewhere"), partial(drain_to, store, limit=7)
+            )
+            went |= drain_to(store)
+
+            assert len(went) == 60
+            rerouted = {name for name, where in went.items() if where == "elsewhere"}
+            assert rerouted == {key.id for key in done.keys}
 
     def test_four_claimers_of_one_instant_share_no_key(
         self, store: TimeoutStore, now: Micros
@@ -355,3 +377,13 @@ class TimeoutRaces(StoreSuite):
 
         assert sorted(cancelled + sent + more + rest) == names
         assert store.count(ALL) == 0
+
+
+def drain_to(store: TimeoutStore, limit: int = 100) -> dict[str, str]:
+    """Dispatch all that is due and free; return the destination of each id."""
+    went: dict[str, str] = {}
+    while (chunk := store.claim(store.now(), limit, "o")).keys:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            went |= {one.id: one.destination for one in locked.timeouts}
+            locked.close(outcomes([one.key for one in locked.timeouts], store.now()))
+    return went

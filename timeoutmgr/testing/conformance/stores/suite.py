@@ -139,6 +139,20 @@ class StoreSuite(SharedSuite):
     races = 500
     keeps_schedules = False
     """Whether it keeps the schedules of recurring timeouts."""
+    reroutes = False
+    """Whether it changes the destination of pending timeouts."""
+    clears_in_order = False
+    """Whether it clears sagas by the order of the manager's queue."""
+    finds_by_labels = False
+    """Whether it finds timeouts by the labels of their messages."""
+    has_insight = False
+    """Whether it answers about its timeouts at a bounded cost."""
+    pauses_dispatch = False
+    """Whether it can hold due timeouts back."""
+    changes_in_bulk = False
+    """Whether it has bulk runs."""
+    keeps_audit = False
+    """Whether it keeps an audit of its changes."""
     claim_time: ClassVar[timedelta] = timedelta(seconds=60)
     """Time after which an open claim expires."""
     tombstone_retention: ClassVar[timedelta] = timedelta(days=30)
@@ -207,6 +221,12 @@ def dispatch(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[str]:
         found = list(locked.timeouts)
         locked.close(outcomes([one.key for one in found], store.now()))
     return ids(found)
+
+
+def retry(store: TimeoutStore, token: str, keys: Sequence[Key], next_try: Micros) -> None:
+    """Lock *keys*, and have their timeouts wait for a try at *next_try*."""
+    with store.lock_for_dispatch(token, keys) as locked:
+        locked.close(outcomes(keys, store.now(), OutcomeKind.RETRY, next_try))
 
 
 def drain(store: TimeoutStore, owner: str = "o", limit: int = 100) -> list[str]:

@@ -2,11 +2,16 @@
 
 from timeoutmgr.testing.conformance.transports.concurrency import (
     TransportConcurrency,
+    TransportExpiry,
     TransportTransactions,
 )
 from timeoutmgr.testing.conformance.transports.queues import TransportQueues
 from timeoutmgr.testing.conformance.transports.receiver import TransportReceiver
-from timeoutmgr.testing.conformance.transports.sender import TransportContents, TransportSender
+from timeoutmgr.testing.conformance.transports.sender import (
+    ForeignMessages,
+    TransportContents,
+    TransportSender,
+)
 
 __all__ = ["TransportConformance"]
 
@@ -15,9 +20,11 @@ class TransportConformance(
     TransportQueues,
     TransportSender,
     TransportContents,
+    ForeignMessages,
     TransportReceiver,
     TransportConcurrency,
     TransportTransactions,
+    TransportExpiry,
 ):
     """All that :class:`timeoutmgr.contracts.Transport` promises, as tests.
 

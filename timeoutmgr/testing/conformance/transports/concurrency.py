@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, Transaction, Transport, TransportSession
+from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.errors import CombinationRefused, LeaseLost
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import Undone, race
+from timeoutmgr.testing.conformance.samples import HOUR, Undone, race
 from timeoutmgr.testing.conformance.transports.suite import (
     EMPTY,
     TransportSuite,
@@ -38,6 +40,102 @@ def rolled_back(session: TransportSession) -> Iterator[Transaction]:
             raise Undone
     except Undone:
         return
+
+
+class TransportExpiry(TransportSuite):
+    """``ExpiresMessages``, and ``time_to_live`` of ``send``."""
+
+    @needs(expires_messages=True)
+    def test_only_a_message_whose_time_is_over_is_removed_and_only_once(
+        self, transport: Transport, session: TransportSession, queue: str
+    ) -> None:
+        sent = _with_lifetimes(queue, late=0, soon=HOUR, never=None)
+        assert session.send(sent) == [SendResult.CONFIRMED] * 3
+
+        removed, again = _expired(transport, queue), _expired(transport, queue)
+
+        assert (ids(removed), again) == (["late"], [])
+        assert (removed[0].queue, removed[0].message.body) == (queue, b"late")
+        assert session.count(queue) == 2
+
+    @needs(expires_messages=True)
+    def test_a_message_that_cannot_be_settled_stays(
+        self, transport: Transport, session: TransportSession, queue: str
+    ) -> None:
+        session.send(_with_lifetimes(queue, late=0))
+
+        def fail(_batch: Sequence[Received], _transaction: Transaction) -> None:
+            raise Undone
+
+        with pytest.raises(Undone):
+            _expiring(transport).remove_expired(10, fail)
+
+        assert ids(_expired(transport, queue)) == ["late"]
+
+    @needs(expires_messages=True)
+    def test_a_received_message_does_not_expire(
+        self, transport: Transport, session: TransportSession, queue: str, receiver: Receiver
+    ) -> None:
+        session.send(_with_lifetimes(queue, late=0, later=0))
+        [late] = receive(receiver, 1)
+
+        assert ids(_expired(transport, queue)) == ["later"]
+
+        receiver.ack([late])
+        assert (_expired(transport, queue), session.count(queue)) == ([], 0)
+
+    @needs(expires_messages=True)
+    def test_two_concurrent_removals_share_the_expired_messages(
+        self, transport: Transport, session: TransportSession, queue: str
+    ) -> None:
+        session.send(_with_lifetimes(queue, **dict.fromkeys(numbers(40), 0)))
+        removed: list[str] = []
+
+        def remove() -> None:
+            while found := _expired(transport, queue, limit=7):
+                removed.extend(ids(found))
+
+        race(remove, remove)
+
+        removed += ids(_expired(transport, queue))
+        assert sorted(removed) == numbers(40)
+
+    @needs(expires_messages=True)
+    def test_bodies_that_do_not_fit_into_memory_together_are_removed_one_by_one(
+        self, transport: Transport, session: TransportSession, queue: str
+    ) -> None:
+        body = bytes(5 * 1024 * 1024)
+        for name in "abc":
+            session.send([Outgoing(queue, Message(id=name, body=body), time_to_live=0)])
+
+        removed = [_expired(transport, queue) for _ in range(3)]
+
+        assert sorted(one.message.id for found in removed for one in found) == ["a", "b", "c"]
+        assert max(len(found) for found in removed) < 3
+
+
+def _with_lifetimes(queue: str, **lifetimes: int | None) -> list[Outgoing]:
+    return [
+        Outgoing(queue, Message(id=name, body=name.encode()), time_to_live=lifetime)
+        for name, lifetime in lifetimes.items()
+    ]
+
+
+def _expiring(transport: Transport) -> ExpiresMessages:
+    assert isinstance(transport, ExpiresMessages)
+    return transport
+
+
+def _expired(transport: Transport, queue: str, limit: int = 100) -> list[Received]:
+    """Remove the expired messages of *queue*; messages of other cases are dropped."""
+    found: list[Received] = []
+
+    def settle(batch: Sequence[Received], _transaction: Transaction) -> None:
+        found[:] = batch  # in place of a try that met a conflict
+
+    # Another removal may have had all by the time of the last try, which settles none then.
+    removed = _expiring(transport).remove_expired(limit, settle)
+    return [one for one in found if one.queue == queue] if removed else []
 
 
 class TransportTransactions(TransportSuite):

@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from timeoutmgr.contracts import TransactionMode, Transport, TransportSession
+from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.errors import ConfigurationError, QueueMissing
 from timeoutmgr.testing.conformance.samples import race
 from timeoutmgr.testing.conformance.transports.suite import TransportSuite, put
@@ -148,6 +149,7 @@ class TransportQueues(TransportSuite):
         assert transport.capabilities.durable is self.durable
         assert (TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in modes) is self.transactions
         assert TransactionMode.RECEIVE_ONLY in modes
+        assert isinstance(transport, ExpiresMessages) is self.expires_messages
         assert transport.capabilities.name
 
     def test_a_second_install_keeps_queued_messages(

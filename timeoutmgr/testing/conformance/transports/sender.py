@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
-from contextlib import closing
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from struct import pack
 
 import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, TransportSession
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers as names
+from timeoutmgr.message.foreign import AMQP, KOMBU, Foreign, QueueDeclaration, Route, outgoing_to
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.testing.conformance.plugin import needs
+from timeoutmgr.testing.conformance.samples import Undone
 from timeoutmgr.testing.conformance.transports.suite import (
     TransportSuite,
     ids,
@@ -20,9 +25,11 @@ from timeoutmgr.testing.conformance.transports.suite import (
     put,
     receive,
     receive_all,
+    with_properties,
 )
 
 # --- A message arrives as it was sent, with any content ---------------------------------------
+
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -74,7 +81,7 @@ class TransportContents(TransportSuite):
         assert received.queue == queue
         assert received.delivery_count == 0
         receiver.ack([received])
-        return received.message
+        return with_properties(received.message)
 
     @pytest.mark.parametrize("kind", BODIES)
     def test_a_body_arrives_unchanged(
@@ -82,7 +89,7 @@ class TransportContents(TransportSuite):
     ) -> None:
         message = Message(id="a", body=BODIES[kind])
 
-        assert self._send_and_receive(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == with_properties(message)
 
     @pytest.mark.parametrize("kind", HEADERS)
     def test_headers_are_kept_whole(
@@ -90,7 +97,7 @@ class TransportContents(TransportSuite):
     ) -> None:
         message = Message(id="a", headers=HEADERS[kind])
 
-        assert self._send_and_receive(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == with_properties(message)
 
     @pytest.mark.parametrize(
         "text", ["a", " a ", "ünï \U0001f600", "x" * 200, "o'clock", "a/b?c=d&e", "0"]
@@ -100,7 +107,7 @@ class TransportContents(TransportSuite):
     ) -> None:
         message = Message(id=text)
 
-        assert self._send_and_receive(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == with_properties(message)
 
     @pytest.mark.parametrize(
         ("content_type", "encoding"),
@@ -124,7 +131,7 @@ class TransportContents(TransportSuite):
             id="a", body=b"\xff\x00", content_type=content_type, content_encoding=encoding
         )
 
-        assert self._send_and_receive(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == with_properties(message)
 
     @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
     def test_headers_that_steer_a_broker_are_not_passed_on(
@@ -139,7 +146,8 @@ class TransportContents(TransportSuite):
 
         received = self._send_and_receive(session, receiver, queue, message)
 
-        assert received == Message(id="a", headers={"kept": "yes"}, body=b"body")
+        kept = Message(id="a", headers={"kept": "yes"}, body=b"body")
+        assert received == with_properties(kept)
         assert receiver.receive(1, 0) == []
 
     def test_the_senders_id_outranks_an_id_in_the_headers(
@@ -263,3 +271,120 @@ class TransportSender(TransportSuite):
         put(other_session, queue, "a")
 
         assert ids(receive(receiver, 1)) == ["a"]
+
+
+_FOREIGN_BODY = b"\x80\x04\x00no text\xff"
+
+
+class ForeignMessages(TransportSuite):
+    """``send`` of messages with a route."""
+
+    @pytest.fixture
+    def foreign_session(self, session: TransportSession) -> TransportSession:
+        """Override it where foreign messages go to another broker: return a session there."""
+        return session
+
+    @pytest.fixture
+    def foreign_queue(self, foreign_session: TransportSession, name: str) -> Iterator[str]:
+        """Return a name that no queue has yet, where foreign messages go."""
+        yield f"{name}-foreign"
+        foreign_session.delete_queues([f"{name}-foreign"])
+
+    @needs(sends_foreign=True)
+    def test_a_foreign_message_goes_to_the_queue_that_its_route_declares(
+        self, session: TransportSession, foreign_session: TransportSession, foreign_queue: str
+    ) -> None:
+        route = Route("", foreign_queue, (QueueDeclaration(foreign_queue),))
+
+        assert session.send([self._foreign("f", route)]) == [SendResult.CONFIRMED]
+
+        # On kombu's virtual transports a queue is known to the process that declared it alone.
+        foreign_session.create_queues([foreign_queue])
+        with closing(foreign_session.receiver(foreign_queue, prefetch=1)) as receiver:
+            [arrived] = receive(receiver, 1)
+        assert (arrived.message.id, arrived.message.body) == ("f", _FOREIGN_BODY)
+        assert arrived.message.content_type == "application/x-task"
+        assert arrived.message.headers["lang"] == "py"
+        assert not {names.ROUTE, names.FOREIGN} & set(arrived.message.headers)
+
+    @needs(sends_foreign=True)
+    def test_the_results_of_a_mixed_batch_are_in_the_order_of_the_messages(
+        self,
+        session: TransportSession,
+        foreign_session: TransportSession,
+        queue: str,
+        foreign_queue: str,
+        name: str,
+    ) -> None:
+        route = Route("", foreign_queue, (QueueDeclaration(foreign_queue),))
+        own, missing = messages(queue, "a", "b"), messages(name, "c")
+        batch = [own[0], self._foreign("f", route), *missing, self._foreign("g", route), own[1]]
+
+        results = session.send(batch)
+
+        foreign_session.create_queues([foreign_queue])
+        confirmed = SendResult.CONFIRMED
+        assert results == [confirmed, confirmed, SendResult.UNROUTABLE, confirmed, confirmed]
+        for session_, where, expected in (
+            (session, queue, ["a", "b"]),
+            (foreign_session, foreign_queue, ["f", "g"]),
+        ):
+            with closing(session_.receiver(where, prefetch=9)) as receiver:
+                assert ids(receive_all(receiver)) == expected
+
+    @needs(sends_foreign=True)
+    def test_a_message_for_another_kind_of_broker_is_refused_before_any_send(
+        self, session: TransportSession, queue: str, foreign_queue: str
+    ) -> None:
+        route = Route("", foreign_queue, (QueueDeclaration(foreign_queue),))
+        other = AMQP if self.foreign_codec == KOMBU else KOMBU
+
+        with pytest.raises(InvalidMessage):
+            session.send([*messages(queue, "good"), self._foreign("f", route, other)])
+
+        assert session.count(queue) == 0
+
+    @needs(sends_foreign=True, transactions=True)
+    def test_a_rollback_undoes_a_foreign_message_and_its_queue(
+        self, session: TransportSession, foreign_queue: str
+    ) -> None:
+        route = Route("", foreign_queue, (QueueDeclaration(foreign_queue),))
+
+        with suppress(Undone), session.transaction() as transaction:
+            session.send([self._foreign("f", route)], transaction=transaction)
+            raise Undone
+
+        assert session.send(messages(foreign_queue, "a")) == [SendResult.UNROUTABLE]
+
+    def _foreign(self, message_id: str, route: Route, codec: str = "") -> Outgoing:
+        codec = codec or self.foreign_codec
+        foreign = Foreign(route, codec, _PROPERTIES[codec](message_id), _FOREIGN_BODY)
+        return outgoing_to(
+            route.destination,
+            Message(id=message_id, headers=foreign.as_headers(), body=_FOREIGN_BODY),
+        )
+
+
+def _of_amqp(message_id: str) -> bytes:
+    """Return a list of properties: type, headers and message id."""
+    table = _short("lang") + b"S" + pack(">I", 2) + b"py"
+    given = _short("application/x-task") + pack(">I", len(table)) + table + _short(message_id)
+    return pack(">H", 0x8000 | 0x2000 | 0x0080) + given
+
+
+def _short(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+def _of_kombu(message_id: str) -> bytes:
+    return json.dumps(
+        {
+            "content-type": "application/x-task",
+            "content-encoding": "binary",
+            "headers": {"lang": "py"},
+            "properties": {"message_id": message_id, "priority": 3},
+        }
+    ).encode()
+
+
+_PROPERTIES: dict[str, Callable[[str], bytes]] = {AMQP: _of_amqp, KOMBU: _of_kombu}

@@ -12,7 +12,9 @@ import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, Transport, TransportSession
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.foreign import KOMBU
+from timeoutmgr.message.headers import filled
+from timeoutmgr.message.message import Message, Outgoing, Received, with_headers
 
 PATIENCE: Final = 20.0
 """Seconds to wait for a message; an arrived message ends the wait."""
@@ -27,6 +29,12 @@ class TransportSuite:
     """As in the capabilities: messages of a killed consumer come back."""
     transactions: ClassVar[bool]
     """The modes name SENDS_ATOMIC_WITH_RECEIVE."""
+    expires_messages: ClassVar[bool] = False
+    """The transport is an ExpiresMessages."""
+    sends_foreign: ClassVar[bool] = False
+    """Its sessions send messages of other programs by their routes."""
+    foreign_codec: ClassVar[str] = KOMBU
+    """The codec of foreign messages that its broker reads."""
     can_lose_leases: ClassVar[bool] = False
     """The fixture ``lose_leases`` is overridden."""
 
@@ -104,6 +112,12 @@ def put(session: TransportSession, queue: str, *names: str) -> None:
 def numbers(count: int) -> list[str]:
     """Return that many names."""
     return [f"{number:04}" for number in range(count)]
+
+
+def with_properties(message: Message) -> Message:
+    """Return *message* with the headers that a transport may fill from properties of the broker."""
+    properties = {"message_id": message.id, "content_type": message.content_type}
+    return with_headers(message, filled(dict(message.headers), properties))
 
 
 def ids(received: Sequence[Received]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FILE = re.compile(r"`([a-z_]+(?:/[a-z_0-9]+)+\.py)(?:::\w+)*`")
 FOLDERS = (ROOT, ROOT / "timeoutmgr")
@@ -36,7 +36,7 @@ def test_each_decision_has_a_number_of_its_own() -> None:
 
 
 def test_the_way_of_a_message_goes_through_one_file_a_step() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     walk = page.partition("## The walk of one message")[2].partition("\n## ")[0]
 
     steps = re.findall(r"^\| (\d+) \| `([^`]+)`", walk, re.MULTILINE)

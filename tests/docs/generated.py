@@ -1,0 +1,266 @@
+"""Pages that are made from the source: ``python -m tests.docs.generated`` writes them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import Column, Table
+
+from tests import house
+from tests.docs.pages import DOCS
+from timeoutmgr import errors
+from timeoutmgr.cli.exits import Exit, exit_of
+from timeoutmgr.deadletter.tables import dead_letter_tables
+from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.metrics.catalogue import CATALOGUE, PROCESSES, Kind, Merge, Metric
+from timeoutmgr.persistence.sql.tables import tables as timeout_tables
+from timeoutmgr.satellites.timeout_manager.timeouts import _REPORTS
+from timeoutmgr.transport.sql.tables import tables as queue_tables
+
+HEAD: Final = """\
+# Errors
+
+`tests/docs/test_generated.py` makes this page from the classes, and fails when it is stale.
+
+Every error that the product raises on purpose derives from `TimeoutManagerError`. Its text has
+the value, the expectation and the
+remedy. Catch as widely or as narrowly as you need: `except timeoutmgr.errors.InvalidMessage`. The
+command line names the section of
+this page below an error, and `--json` has it as `help`.
+
+* **The message is wrong** (`InvalidMessage`): nothing was sent; mend the message.
+* **The configuration is wrong** (`ConfigurationError`): nothing was started; mend the settings.
+* **A server is away** (`StorageUnavailable`, `TransportUnavailable`): try again; no accepted
+  message is lost.
+* **The answer is unknown** (`DeliveryUnknown`): send again with the same `message_id`.
+"""
+
+TABLES_HEAD: Final = """\
+# Tables
+
+`tests/docs/test_generated.py` makes this page from the tables, and fails when it is stale.
+
+Names begin with `timeoutmgr_`, or with the setting `prefix`, in the schema of the setting
+`schema`. Instants are microseconds
+since 1970 in UTC. `timeoutmgr install` makes and upgrades the tables, `timeoutmgr install --sql`
+prints the statements. Reports
+may read them; write only through the product, because each change is guarded by locks. Each group
+of tables has its version in a table of
+its own (`timeouts_version` and its likes). The table of a [delayed message
+store](delayed-message-store.md) is `<endpoint>.delayed`, beside
+`<endpoint>.delayed.marker`.
+"""
+TABLES: Final = {
+    "timeouts": "A row is a pending timeout, in the order (endpoint, due, id); on PostgreSQL in "
+    "[ranges of due times](partitions.md) if asked for.",
+    "timeout_keys": 'A row is an id that was ever stored: the one authority on "have we seen it", '
+    "with tombstones, and a digest of its message in `content`.",
+    "timeout_history": "A row is an outcome, without a body; of a cancel also the channel by which "
+    "the order came.",
+    "claims": "A row is a claimed chunk: an interval of (due, id), its owner, its end.",
+    "endpoints": "A row is an endpoint that uses these tables, with the marker that its broker "
+    "bears too.",
+    "processes": "A row is the heartbeat of a process.",
+    "recurring": "A row is a schedule of an endpoint: its text, its next run, its pause.",
+    "runs": "A row is a run of a [migration](migration.md), of a [pipeline job](pipeline.md) or of "
+    "a [bulk change](../how-to/change-many.md), by `kind`: its terms, state, runner and report.",
+    "batches": "A row is a batch of a run: of a migration with its range of keys and its counts, "
+    "of a job with its count.",
+    "batch_claims": "A row is a claim on a batch of a migration, by its owner.",
+    "fencing_tokens": "A row is the fencing token of a run in its target: once it is shut, no "
+    "delivery of the run commits.",
+    "queues": "A row is a queue of our SQL queue.",
+    "queue_messages": "A row is a message in a queue, with its lease.",
+    "queue_bindings": "A row binds a queue to an exchange of kombu's.",
+    "queue_markers": "A row is the marker of an endpoint, as the broker bears it.",
+    "dead_letters": "A row is a [dead letter](dead-letter-queues.md) of a node.",
+    "awaiting_final_ack": "A row is the copy of a transactional message whose fate is not known.",
+    "journal": "A row is the copy of a delivered message.",
+    "cleared_sagas": "A row is the last clear of a saga, for a day: it reaches messages that a "
+    "consumer had in hand. Or it is a cancel by a label or a saga, for a week: it reaches messages "
+    "that waited to be stored.",
+    "timeout_labels": "A row is a label of a pending timeout, at the key of the timeout.",
+    "pauses": "A row is a [pause](../how-to/pause-a-destination.md) of a destination, or of all: "
+    "where its parked timeouts stand, and who paused why.",
+    "audit": "A row is a change of timeouts, or an attempt at one: who, by which channel, why, "
+    "with the hash of the row before it in its `chain`. Rows are only inserted.",
+    "run_keys": "A row is a timeout that a bulk change has selected, as it was then.",
+    "first_attempts": "A row is a delayed message that could not be sent, and when that was first "
+    "tried.",
+    "dead_letter_nodes": "A row is a node: its GUID, and how much it keeps; every change of its "
+    "copies locks it first.",
+}
+
+KINDS: Final = {
+    "BigInteger": "64 bit integer",
+    "KeyText": "text, compared by bytes",
+    "LargeBinary": "bytes",
+    "SmallInteger": "16 bit integer",
+}
+
+
+def classes() -> list[type[TimeoutManagerError]]:
+    """Return every public error of the package, each behind its base."""
+    known = "|".join(name for name, one in vars(errors).items() if inspect.isclass(one))
+    for path in house.sources():
+        if re.search(rf"^class [A-Z]\w*\((?:{known})\b", path.read_text(), re.MULTILINE):
+            parts = path.relative_to(house.ROOT).with_suffix("").parts
+            name = ".".join(parts if parts[0] == "timeoutmgr" else ("timeoutmgr", *parts))
+            importlib.import_module(name)
+    return list(_below(TimeoutManagerError))
+
+
+def _below(base: type[TimeoutManagerError]) -> Iterator[type[TimeoutManagerError]]:
+    yield base
+    for found in sorted(base.__subclasses__(), key=lambda one: one.__name__):
+        if not found.__name__.startswith("_") and found.__module__.startswith("timeoutmgr"):
+            yield from _below(found)
+
+
+def errors_page() -> str:
+    """Return the page of errors."""
+    return "\n".join([HEAD, *(line for found in classes() for line in _section(found))])
+
+
+def _section(found: type[TimeoutManagerError]) -> Iterator[str]:
+    yield f"## {found.__name__}"
+    yield ""
+    yield _markdown(inspect.getdoc(found) or "")
+    yield ""
+    above = found.__mro__[1]
+    if issubclass(above, TimeoutManagerError):
+        yield f"* Base: [{above.__name__}](#{above.__name__.lower()})"
+    yield f"* Import: `from {found.__module__} import {found.__name__}`"
+    yield f"* Exit code of a command: {_exit_code(found).value}"
+    yield ""
+
+
+def _exit_code(found: type[TimeoutManagerError]) -> Exit:
+    return exit_of(found.__new__(found))
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"``(.+?)``", r"`\1`", text)
+
+
+def tables_page() -> str:
+    """Return the page of tables, with the columns of the newest revision."""
+    made = [
+        *timeout_tables(None, "timeoutmgr_").timeouts.metadata.sorted_tables,
+        *queue_tables(None, "timeoutmgr_").metadata.sorted_tables,
+        *dead_letter_tables(None, "timeoutmgr_").nodes.metadata.sorted_tables,
+    ]
+    found = {table.name.removeprefix("timeoutmgr_"): table for table in made}
+    assert set(found) == set(TABLES), set(found) ^ set(TABLES)
+    return "\n".join(
+        [TABLES_HEAD, *(line for name in TABLES for line in _table(name, found[name]))]
+    )
+
+
+def _table(name: str, table: Table) -> Iterator[str]:
+    yield f"## {name}"
+    yield ""
+    yield f"{TABLES[name]} Columns:"
+    yield ""
+    for column in table.columns:
+        key = " (key)" if column.primary_key else ""
+        yield f"* `{column.name}` {_kind(column)}{key}"
+    yield ""
+
+
+def _kind(column: Column[Any]) -> str:
+    kind = type(column.type).__name__
+    return KINDS.get(kind, kind.lower())
+
+
+METRICS_HEAD: Final = """\
+# Metrics
+
+`tests/docs/test_generated.py` makes this page from `timeoutmgr/metrics/catalogue.py`, and fails
+when it is stale.
+
+`timeoutmgr run --metrics-address` shows these metrics to Prometheus:
+[Watch with Prometheus](../how-to/prometheus.md). Each has the label `endpoint`. A label
+`destination` has the first 50 destinations, then `other`. With `--processes` one address shows all
+processes: counters and histograms are sums, and a gauge is the value that its line names.
+
+`Endpoint.snapshot()` returns the counters and values of its process, without the prefix
+`timeoutmgr_` and the suffix `_total`, and the state of each breaker (`breaker_…`). The health file
+of `timeoutmgr run --health-file` has them too; its `lateness_seconds` is the last lateness. A
+telemetry of your own, with `count` and `value`, gets each event: `config.telemetry = …`. Counters
+begin at 0 with the process.
+
+The number that pages is `timeoutmgr_oldest_due_age_seconds`.
+
+| name | kind | labels | meaning |
+|---|---|---|---|
+"""
+NAMED_ELSEWHERE: Final = {
+    *(f"delayed_{outcome}" for outcome in ("dispatched", "failed")),
+    *(f"timeouts_{outcome}" for outcome in ("dispatched", "failed", "retry")),
+    *(event for event, _level, _did in _REPORTS.values()),
+}
+"""Names that a call makes out of a prefix, or takes from a table."""
+
+
+def counted() -> dict[str, str]:
+    """Return each name that the source counts, and whether it is a counter or a value."""
+    found = dict.fromkeys(NAMED_ELSEWHERE, "counter")
+    for path in house.sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and _counts(node.func) and node.args:
+                kind = "counter" if ast.unparse(node.func).endswith(".count") else "value"
+                found |= dict.fromkeys(_texts(node.args[0]), kind)
+    return found
+
+
+def _counts(called: ast.expr) -> bool:
+    is_event = isinstance(called, ast.Attribute) and called.attr in ("count", "value")
+    return is_event and "telemetry" in ast.unparse(called)
+
+
+def _texts(given: ast.expr) -> list[str]:
+    if isinstance(given, ast.JoinedStr):
+        return []
+    return [
+        node.value
+        for node in ast.walk(given)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+
+
+def metrics_page() -> str:
+    """Return the page of the catalogue."""
+    return METRICS_HEAD + "".join(_metric(metric) for metric in CATALOGUE)
+
+
+def _metric(metric: Metric) -> str:
+    labels = ", ".join(metric.labels) or "-"
+    several = metric.kind is Kind.GAUGE and metric is not PROCESSES
+    merged = f"; of several processes the {MERGED[metric.merge]}" if several else ""
+    suffix = "" if metric.kind is Kind.HISTOGRAM else metric.exported.removeprefix(metric.family)
+    return f"| `{metric.family}{suffix}` | {metric.kind} | {labels} | {metric.help}{merged} |\n"
+
+
+MERGED: Final = {
+    Merge.MAX: "largest",
+    Merge.MIN: "least",
+    Merge.FARTHEST: "value farthest from 0",
+}
+
+
+PAGES: Final = {
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+    "tables.md": tables_page,
+}
+
+
+if __name__ == "__main__":
+    for name, text in PAGES.items():
+        (DOCS / "reference" / name).write_text(text())

@@ -1,0 +1,158 @@
+"""A canary tells whether an endpoint delivers; a late canary raises an alarm."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import a_timeout
+from tests.support.store import ScriptedStore
+from timeoutmgr import EndpointConfiguration
+from timeoutmgr.contracts import Outcome, OutcomeKind
+from timeoutmgr.endpoint.assembly import assemble
+from timeoutmgr.endpoint.canary import MESSAGE_TYPE, SENTENCE, Canary, CanarySettings
+from timeoutmgr.errors import ConfigurationError, FeatureRefused, TransportUnavailable
+from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.telemetry import Counters
+
+
+class Cage:
+    """A canary over a store; *delivers* says whether its timeouts are dispatched in time."""
+
+    def __init__(self, *, critical: bool = False) -> None:
+        self.store = ScriptedStore(FakeClock())
+        self.telemetry = Counters()
+        self.critical = CriticalErrors()
+        self.delivers, self.is_away = True, False
+        self.waits: list[float] = []
+        self.now = 0.0
+        self._names = iter(range(100))
+        self.canary = Canary(
+            CanarySettings(critical=critical),
+            "sales",
+            self.store,
+            self._send,
+            self.critical,
+            self.telemetry,
+            lambda: self.now,
+        )
+
+    def step(self) -> None:
+        assert self.canary.step(self._wait)
+
+    def counted(self, event: str) -> float:
+        return self.telemetry.snapshot().get(event, 0)
+
+    def _send(self, delay: timedelta) -> str:
+        if self.is_away:
+            raise TransportUnavailable("away")
+        timeout = a_timeout(f"m{next(self._names)}")
+        self.store.store_many([timeout])
+        if self.delivers:
+            with self.store.lock_for_dispatch("", [timeout.key]) as locked:
+                done = Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=START)
+                locked.close([done])
+        return timeout.id
+
+    def _wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return len(self.waits) % 2 == 0
+
+
+@pytest.mark.behaviour(140)
+def test_a_canary_that_is_dispatched_in_time_raises_no_alarm() -> None:
+    cage = Cage()
+
+    cage.step()
+
+    assert cage.waits == [35.0, 25.0]
+    assert (cage.counted("canaries_delivered"), cage.counted("canaries_late")) == (1, 0)
+
+
+@pytest.mark.behaviour(140)
+def test_a_late_canary_raises_an_alarm_and_one_critical_error_for_an_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cage = Cage(critical=True)
+    cage.delivers = False
+
+    cage.step()
+    cage.step()
+
+    assert cage.counted("canaries_late") == 2
+    assert cage.critical.raised is not None
+    assert cage.critical.raised[0] == SENTENCE
+    assert len(cage.critical._latched) == 1
+    assert "canary of endpoint sales is late: its state is pending" in caplog.text
+
+
+@pytest.mark.behaviour(140)
+def test_a_canary_that_cannot_be_sent_or_looked_for_is_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    cage = Cage()
+    cage.is_away = True
+    cage.step()
+    cage.is_away = False
+    cage.store.store_many([])
+    cage.step()
+
+    assert cage.counted("canaries_late") == 1
+    assert "it cannot be sent: away" in caplog.text
+    assert "canary of endpoint sales is delivered in time again" in caplog.text
+
+
+@pytest.mark.behaviour(140)
+def test_a_canary_whose_store_hangs_is_late_while_it_hangs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cage = Cage(critical=True)
+    while_it_hangs: list[float] = []
+
+    def find(_message_id: str) -> None:
+        for cage.now in (64.0, 66.0, 67.0):  # due after 5 s, late 30 s after; twice that is judged
+            cage.canary.watch()
+            while_it_hangs.append(cage.counted("canaries_late"))
+
+    monkeypatch.setattr(cage.store, "find", find)
+    cage.step()
+
+    assert while_it_hangs == [0, 1, 1]
+    assert "canary of endpoint sales is late: its queue or its store hangs" in caplog.text
+    assert len(cage.critical._latched) == 1
+
+
+def test_without_critical_a_late_canary_stops_nothing() -> None:
+    cage = Cage()
+    cage.delivers = False
+
+    cage.step()
+
+    assert cage.critical.raised is None
+
+
+@pytest.mark.parametrize("wrong", [{"every": timedelta(seconds=30)}, {"delay": timedelta(0)}])
+def test_a_wrong_setting_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"canary.{next(iter(wrong))}"):
+        CanarySettings(**wrong)
+
+
+@pytest.fixture
+def config() -> EndpointConfiguration:
+    config = EndpointConfiguration("sales")
+    config.use_transport("memory://", accept_loss=True)
+    config.canary = CanarySettings()
+    return config
+
+
+def test_a_canary_needs_a_timeout_manager(config: EndpointConfiguration) -> None:
+    with pytest.raises(FeatureRefused, match="has a canary and no timeout manager"):
+        assemble(config.settings())
+
+
+def test_the_endpoint_handles_its_canary(config: EndpointConfiguration) -> None:
+    assert MESSAGE_TYPE in config.settings().handlers

@@ -1,0 +1,139 @@
+"""A canary: a timeout sent now and then, whose dispatch proves that the endpoint delivers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from timeoutmgr.contracts import TimeoutState, TimeoutStore
+from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.resilience.thread_task import ThreadTask
+from timeoutmgr.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_TYPE: Final = "TimeoutManager.Canary"
+SENTENCE: Final = "The canary timeout is late: the endpoint does not deliver timeouts."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanarySettings:
+    """Each process sends a canary *every* so often, due after *delay*.
+
+    A canary that is not dispatched *late_after* its due time raises an alarm: an ERROR of the log,
+    the counter ``canaries_late``, and with *critical* a critical error, once for an outage.
+    """
+
+    every: timedelta = timedelta(minutes=1)
+    delay: timedelta = timedelta(seconds=5)
+    late_after: timedelta = timedelta(seconds=30)
+    critical: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("every", "delay", "late_after"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(
+                    f"canary.{name} must be positive, got {getattr(self, name)}"
+                )
+        if self.every < self.delay + self.late_after:
+            raise ConfigurationError(
+                f"canary.every ({self.every}) must not be less than delay and late_after together "
+                f"({self.delay + self.late_after}): a canary is judged before the next is sent"
+            )
+
+
+def discard(_body: Any, _context: Any) -> None:
+    """Handle a canary: its work ended when it reached the queue."""
+
+
+class Canary(ThreadTask):
+    """The task of a running endpoint: it sends a canary, and looks for its dispatch in time."""
+
+    thread_name = "timeoutmgr-canary"
+
+    def __init__(
+        self,
+        settings: CanarySettings,
+        endpoint: str,
+        store: TimeoutStore,
+        send: Callable[[timedelta], str],
+        critical: CriticalErrors,
+        telemetry: Telemetry,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._settings: Final = settings
+        self._endpoint: Final = endpoint
+        self._store = store
+        self._send = send
+        self._critical = critical
+        self._telemetry = telemetry
+        self._monotonic = monotonic
+        self._is_late = False
+        self._judged_by: float | None = None
+
+    def watch(self) -> None:
+        """Judge a canary whose step is overdue: a queue or a store that hangs answers no step."""
+        overdue = self._judged_by
+        if overdue is not None and self._monotonic() > overdue:
+            self._judge("its queue or its store hangs")
+
+    def step(self, wait: Callable[[float], bool]) -> bool:
+        """Send a canary and judge it; *wait* returns whether to stop. Return that, too."""
+        ours = self._settings
+        self._judged_by = self._monotonic() + (ours.delay + 2 * ours.late_after).total_seconds()
+        try:
+            canary: str | None = self._send(ours.delay)
+        except TimeoutManagerError as error:
+            canary = None
+            self._judge(f"it cannot be sent: {on_one_line(error)}")
+        if wait((ours.delay + ours.late_after).total_seconds()):
+            self._judged_by = None
+            return True
+        if canary is not None:
+            self._judge(self._fault_of(canary))
+        return wait((ours.every - ours.delay - ours.late_after).total_seconds())
+
+    def _run(self) -> None:
+        while not self.step(self._stop.wait):
+            pass
+
+    def _fault_of(self, canary: str) -> str | None:
+        """Return why the timeout *canary* is late; None if it was dispatched."""
+        try:
+            found = self._store.find(canary)
+        except TimeoutManagerError as error:
+            return f"the store does not tell of it: {on_one_line(error)}"
+        if found is None:
+            return "it waits to be stored"
+        state = found[0]
+        return None if state is TimeoutState.DISPATCHED else f"its state is {state.value}"
+
+    def _judge(self, fault: str | None) -> None:
+        self._judged_by = None
+        was_late, self._is_late = self._is_late, fault is not None
+        if fault is None:
+            self._telemetry.count("canaries_delivered")
+            if was_late:
+                logger.info(
+                    "canary of endpoint %s is delivered in time again",
+                    self._endpoint,
+                    extra={"event": "canary_delivered", "endpoint": self._endpoint},
+                )
+            return
+        self._telemetry.count("canaries_late")
+        logger.error(
+            "canary of endpoint %s is late: %s",
+            self._endpoint,
+            fault,
+            extra={"event": "canary_late", "endpoint": self._endpoint},
+        )
+        if self._settings.critical and not was_late:
+            self._critical.raise_error(SENTENCE, RuntimeError(fault))

@@ -1,0 +1,38 @@
+"""A task of a running endpoint in a thread of its own: its start, its stop, its end."""
+
+import threading
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+
+class ThreadTask(ABC):
+    """Runs ``_run`` in a daemon thread from ``start`` to ``stop``.
+
+    A subclass gives ``_run``, which waits by ``self._stop.wait`` and returns once that is true.
+    """
+
+    thread_name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start; the first step runs at once."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=self.thread_name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended. Stop before start and twice is fine."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def watch(self) -> None:  # noqa: B027 - a task that needs no watching inherits it
+        """No-op."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Run until ``self._stop`` is set."""
