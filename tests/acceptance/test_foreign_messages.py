@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -182,6 +183,43 @@ def test_a_foreign_message_for_a_missing_exchange_goes_to_the_error_queue_and_ba
         lambda: party.endpoint.timeouts.show(sent.id or "") == (TimeoutState.FAILED, None),
         "it is closed as failed",
     )
+
+
+def refused_routes(place: Place) -> list[Route]:
+    """Routes that a stranger may write, and at which a broker closes a channel or connection."""
+    queue, exchange = f"{place.name}-q", f"{place.name}-y"
+
+    def to(arguments: Any, key: str = "key", kind: str = "direct") -> Route:
+        declared = QueueDeclaration(
+            queue, exchange, kind, key, arguments=arguments, exchange_auto_delete=True
+        )
+        return Route(exchange, key, (declared,))
+
+    return [
+        to({}, kind="nosuch"),
+        to(["no table"]),
+        to({"x-number": 2**70}),
+        to({"n" * 300: 1}),
+        Route("amq.rabbitmq.trace", "key"),
+        Route(
+            "amq.nosuch", "key", (QueueDeclaration(queue, "amq.nosuch", exchange_type="headers"),)
+        ),
+    ]
+
+
+@matrix(pairs=EACH_ONCE)
+def test_a_route_that_a_broker_refuses_keeps_no_other_message_waiting(place: Place) -> None:
+    party = Party(place).start()
+    place._queues.add(f"{place.name}-q")
+    with connected(place) as channel:
+        foreign = captured(channel, Route("", place.name))
+        for route in refused_routes(place):
+            around = replace(foreign, route=route)
+            party.endpoint.send(route.destination, "task", around, delay=SOON)
+        fine = party.endpoint.send_local("Ping", {}, delay=SOON)
+
+    party.inbox.wait_for_id(fine.message_id)
+    eventually(lambda: not list(party.endpoint.timeouts.list()), "no message waits for ever")
 
 
 @matrix(pairs=EACH_ONCE)

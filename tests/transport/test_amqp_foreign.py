@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from datetime import datetime
 from struct import unpack_from
 from typing import Any
@@ -22,7 +24,7 @@ values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**62), 2**62)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20)
     | st.binary(max_size=20)
     | st.datetimes(datetime(1970, 1, 1), datetime(2900, 1, 1)).map(
@@ -97,3 +99,19 @@ def test_a_message_for_another_kind_of_broker_is_refused() -> None:
 def test_a_value_that_amqp_cannot_carry_is_refused_at_the_door() -> None:
     with pytest.raises(InvalidMessage, match="cannot carry"):
         foreign(application_headers={"a": object()})
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(
+    "around", [lambda it: it, lambda it: [1, it], lambda it: {"a": [{"": it}]}]
+)
+def test_a_number_that_no_broker_reads_is_refused_at_the_door_and_before_a_send(
+    number: float, around: Callable[[float], Any]
+) -> None:
+    headers = {"h": around(number)}
+    with pytest.raises(InvalidMessage, match=r"number (-?inf|nan), .* finite"):
+        foreign(application_headers=headers)
+
+    of_a_stranger = Prepared(b"", application_headers=headers)._serialize_properties()
+    with pytest.raises(InvalidMessage, match="cannot be sent"):
+        foreign_header(Foreign(ROUTE, AMQP, of_a_stranger))

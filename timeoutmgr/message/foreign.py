@@ -99,7 +99,7 @@ def route_of(message: Message) -> Route | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_refused_number)
         declare = tuple(_declaration(each) for each in found.pop("declare"))
         route = Route(**found, declare=declare)
         if not _are_texts(route.exchange, route.routing_key):
@@ -110,6 +110,10 @@ def route_of(message: Message) -> Route | None:
             f"{str(error)[:200]}; send the message again"
         ) from error
     return route
+
+
+def _refused_number(name: str) -> None:
+    raise ValueError(f"a broker reads finite numbers only, and no {name}")
 
 
 def _declaration(found: dict[str, Any]) -> QueueDeclaration:

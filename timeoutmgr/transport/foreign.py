@@ -36,6 +36,13 @@ def foreign_from_kombu(
             f"carry ({type(error).__name__}: {str(error)[:200]}); send texts, numbers, lists and "
             "tables"
         ) from error
+    from timeoutmgr.transport.amqp.foreign import defect_of
+
+    if (defect := defect_of(properties)) is not None:
+        raise InvalidMessage(
+            f"a message for {route.destination!r:.80} cannot be sent by AMQP: {defect}; send it "
+            "without"
+        )
     return Foreign(route, AMQP, properties, _as_bytes(prepared.body), content, due_header)
 
 

@@ -11,6 +11,8 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Any
 
+from amqp.exceptions import AccessRefused, NotFound
+
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.message.redaction import on_one_line
@@ -20,13 +22,16 @@ from timeoutmgr.transport.amqp.frames import message_frames
 logger = logging.getLogger(__name__)
 
 _BURST = 65_536
+_REFUSALS = (AccessRefused, NotFound)
+"""The broker closes a channel over a publish to an exchange that is not there, or not for us."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
     """A message ready for the wire: all that can be wrong with it was found before.
 
-    A message for the exchange of a queue has *to_queue*, the method past that exchange.
+    A message for the exchange of a queue has *to_queue*, the method past that exchange. One *on
+    trial* is the first by its route, and alone: an error of the channel is about it.
     """
 
     routing_key: str
@@ -35,6 +40,7 @@ class EncodedMessage:
     header: bytes
     body: bytes
     to_queue: bytes | None = None
+    on_trial: bool = False
 
 
 def straight(message: EncodedMessage) -> EncodedMessage:
@@ -117,6 +123,11 @@ class ConfirmWindow:
                 self._publish(started, publishings[done : done + room])
         return started
 
+    def settle(self) -> None:
+        """Wait for the answers to all that is under way."""
+        if self._waiting:
+            self._wait(lambda: not self._waiting)
+
     def finish(self, started: Started) -> list[SendResult]:
         """Wait for the answers to *started* alone; return them."""
         self._wait(lambda: not started.unanswered)
@@ -195,9 +206,9 @@ class ConfirmWindow:
         try:
             action()
         except BROKER_ERRORS as error:
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._give_up(f"{type(error).__name__}: {error}", error)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, error: Exception | None = None) -> None:
         if self.spent:
             return
         self.spent = True
@@ -209,7 +220,9 @@ class ConfirmWindow:
         )
         for tag, started in self._waiting.items():
             # A returned message was not accepted, though its confirm did not come.
-            if self._came_back(started, tag):
+            message = started.publishings[tag - started.first]
+            is_refused = message.on_trial and isinstance(error, _REFUSALS)
+            if is_refused or self._came_back(started, tag):
                 started.results[tag - started.first] = SendResult.UNROUTABLE
         self._waiting.clear()
         # A blocked connection is kept to hear of the end of the alarm. Sending on yet another

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import isfinite
 from struct import error as StructError
 from struct import pack, unpack_from
 from typing import Any, Final
 
 from amqp import spec
-from amqp.exceptions import PreconditionFailed
+from amqp.exceptions import (
+    AccessRefused,
+    AMQPNotImplementedError,
+    FrameSyntaxError,
+    InvalidCommand,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
 
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.foreign import AMQP, Foreign, QueueDeclaration, Route
@@ -19,6 +29,12 @@ from timeoutmgr.transport.amqp.frames import PROPERTIES, read_properties
 
 _STEERING: Final = BROKER_HEADERS - {"compression"}
 """Headers that would send the message elsewhere, or have the broker drop it."""
+_OF_A_DECLARATION: Final = (
+    *(AccessRefused, AMQPNotImplementedError, FrameSyntaxError, InvalidCommand, NotAllowed),
+    *(NotFound, PreconditionFailed, ResourceLocked),
+    *(OverflowError, RecursionError, StructError, TypeError, ValueError),
+)
+"""What the broker, or the encoding for it, says of a declaration; not of its own state."""
 _SIZES: Final = dict(
     zip("otbBUusIiLlfdDTV", (1, 1, 1, 1, 2, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0), strict=True)
 )
@@ -41,8 +57,8 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
     except (IndexError, StructError) as error:
         properties, defect = {}, f"the property list is cut off ({error})"
     steering = _steering(properties)
-    if defect is None and not steering and not _is_sound(foreign.properties):
-        defect = "the sizes in the property list do not fit"
+    if defect is None and not steering:
+        defect = defect_of(foreign.properties)
     if defect is not None or steering:
         raise InvalidMessage(
             f"a foreign message for {foreign.route.destination!r:.80} has properties that cannot "
@@ -52,16 +68,22 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
     return str(properties.get("message_id", "")), header
 
 
-def _is_sound(written: bytes) -> bool:
-    """Return whether the sizes in the property list *written* fit each other and its end.
+def defect_of(written: bytes) -> str | None:
+    """Return why a broker closes the connection over the property list *written*; None if not.
 
-    A broker closes the connection over a list that does not, and leaves the messages of its other
-    senders in doubt.
+    It would leave the messages of its other senders in doubt, at each try again.
     """
     try:
-        return _list_end(written) == len(written)
+        fits = _list_end(written) == len(written)
     except (IndexError, KeyError, StructError, RecursionError):
-        return False
+        fits = False
+    except _NotFinite as error:
+        return str(error)
+    return None if fits else "the sizes in the property list do not fit"
+
+
+class _NotFinite(Exception):
+    """A header has a number that RabbitMQ cannot read: Erlang's floats are finite."""
 
 
 def _list_end(buf: bytes) -> int:
@@ -101,6 +123,8 @@ def _field_end(buf: bytes, at: int) -> int:
         return int(at + 4 + unpack_from(">I", buf, at)[0])
     if kind in "FA":
         return _block_end(buf, at, _named_field_end if kind == "F" else _field_end)
+    if kind in "fd" and not isfinite(number := unpack_from(f">{kind}", buf, at)[0]):
+        raise _NotFinite(f"a header has the number {number}, and a broker reads finite ones only")
     return at + _SIZES[kind]
 
 
@@ -117,11 +141,17 @@ def _steering(properties: dict[str, Any]) -> str:
 def declare_route(channel: Any, route: Route) -> None:
     """Declare what *route* asks for, unless it is there; existing queues are left as they are.
 
-    Raises InvalidMessage where its exchange does not exist: the broker would close the channel
-    over the publish, and leave other messages in doubt.
+    Raises InvalidMessage where its exchange does not exist, or the broker refuses what is declared:
+    a stranger may have written the route, and a publish by it would end as the declaration does.
     """
-    for one in route.declare:
-        _declare(channel, one)
+    try:
+        for one in route.declare:
+            _declare(channel, one)
+    except _OF_A_DECLARATION as error:
+        raise InvalidMessage(
+            f"the route of a foreign message for {route.destination!r:.80} declares what is "
+            f"refused: {type(error).__name__}: {str(error)[:200]}; send it again by another route"
+        ) from error
     if route.exchange and not topology.has_exchange(channel, route.exchange):
         raise InvalidMessage(
             f"exchange {route.exchange!r:.80} of a foreign message's route does not exist; create "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from amqp.exceptions import AccessRefused, PreconditionFailed
@@ -162,9 +162,26 @@ class RabbitMQSession:
         if self._exchanges.is_on:
             self._find_exchanges(outgoing)
         publishings = self._prepare(outgoing)
-        if not self._is_held_up():
-            self._declare_routes(outgoing)
-        return self.publish(publishings)
+        first = [] if self._is_held_up() else self._declare_routes(outgoing)
+        return self._publish_around(publishings, first) if first else self.publish(publishings)
+
+    def _publish_around(
+        self, publishings: Sequence[EncodedMessage], places: Collection[int]
+    ) -> Sending:
+        """Publish the messages at *places*, the first by their routes, each alone; then the others.
+
+        Over a route that its user may not use, the broker closes the channel, and leaves in doubt
+        what is under way there.
+        """
+        alone = {
+            place: self._results([replace(publishings[place], on_trial=True)])[0]
+            for place in places
+        }
+        rest = [one for place, one in enumerate(publishings) if place not in alone]
+        others = iter(self._results(rest))
+        return Answered(
+            [alone[place] if place in alone else next(others) for place in range(len(publishings))]
+        )
 
     def publish(self, publishings: Sequence[EncodedMessage]) -> Sending:
         """Publish what is ready for the wire, as ``start_sending`` does."""
@@ -204,11 +221,15 @@ class RabbitMQSession:
         """Publish what came back from exchanges of queues; UNKNOWN while the broker is away."""
         for one in publishings:
             self._exchanges.note(one.routing_key, has_exchange=False)
+        return self._results([straight(one) for one in publishings])
+
+    def _results(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
+        """Publish, and wait for the confirms; UNKNOWN while the broker is away."""
         try:
-            return self.publish([straight(one) for one in publishings]).results()
+            return self.publish(publishings).results()
         except TransportUnavailable as error:
             logger.warning(
-                "transport has %d returned messages to publish once more: %s",
+                "transport has %d messages to publish once more: %s",
                 len(publishings),
                 on_one_line(error),
                 extra={"event": "messages_unconfirmed"},
@@ -381,13 +402,21 @@ class RabbitMQSession:
             )
         return publishings
 
-    def _declare_routes(self, outgoing: Sequence[Outgoing]) -> None:
-        routes = {one.via for one in outgoing if isinstance(one.via, Route)} - self._routes
-        if routes:
+    def _declare_routes(self, outgoing: Sequence[Outgoing]) -> list[int]:
+        """Declare new routes; return the places of the first message by each, if by an exchange."""
+        places: dict[Route, int] = {}
+        for place, one in enumerate(outgoing):
+            if isinstance(one.via, Route) and one.via not in self._routes:
+                places.setdefault(one.via, place)
+        if places:
             with self._channel("declaring routes") as channel:
-                for route in routes:
+                if self._window is not None:
+                    # The broker may close the connection over a route.
+                    self._window.settle()
+                for route in places:
                     declare_route(channel, route)
                     self._routes.add(route)
+        return [place for route, place in places.items() if route.exchange]
 
     def _inspection(
         self, connection: AmqpConnection, channel: Any, error_queue: str | None

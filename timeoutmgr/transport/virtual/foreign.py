@@ -48,18 +48,26 @@ def has_queues(channel: Any, route: Route) -> bool:
 
     Exchanges of a virtual transport are known to the process that declared them alone, so that the
     declaration is repeated. The default exchange puts into any queue, as it does for other
-    programs.
+    programs. Raises InvalidMessage where kombu refuses the route: a stranger may have written it,
+    and other messages are sent with this one.
     """
-    for one in route.declare:
-        try:
+    try:
+        for one in route.declare:
             _declare(channel, one)
-        except NotEquivalentError as error:
-            raise InvalidMessage(
-                f"exchange {one.exchange!r:.80} of a foreign message's route is declared otherwise "
-                f"in this process: {error}; send it with that declaration"
-            ) from error
-    if not route.exchange:
-        return True
+        return not route.exchange or _leads_to_a_queue(channel, route)
+    except NotEquivalentError as error:
+        raise InvalidMessage(
+            f"an exchange of a foreign message's route to {route.destination!r:.80} is declared "
+            f"otherwise in this process: {error}; send it with that declaration"
+        ) from error
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidMessage(
+            f"the route of a foreign message for {route.destination!r:.80} declares what is "
+            f"refused: {type(error).__name__}: {str(error)[:200]}; send it again by another route"
+        ) from error
+
+
+def _leads_to_a_queue(channel: Any, route: Route) -> bool:
     try:
         table = channel.get_table(route.exchange)
     except KeyError:  # as kombu's memory transport answers for an exchange that nobody declared
