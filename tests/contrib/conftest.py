@@ -25,7 +25,7 @@ def pytest_configure() -> None:
             },
             INSTALLED_APPS=[
                 "timeoutmgr.contrib.django",
-                "django_tasks",
+                *(["django_tasks"] if django.VERSION < (6,) else []),
                 "timeoutmgr.contrib.django_tasks",
             ],
             TIMEOUTMGR={},

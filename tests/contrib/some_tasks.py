@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_tasks import TaskContext, task
+try:
+    from django.tasks import TaskContext, default_task_backend, task  # Django 6
+except ImportError:
+    from django_tasks import TaskContext, default_task_backend, task
+
+__all__ = ["default_task_backend"]
 
 ran: list[Any] = []
 

@@ -10,14 +10,18 @@ import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.utils import timezone
-from django_tasks import TaskResultStatus, default_task_backend
-from django_tasks.exceptions import TaskResultDoesNotExist
-from django_tasks.signals import task_enqueued, task_finished, task_started
 
 from tests.contrib import some_tasks
-from tests.contrib.some_tasks import attempts, crash, fail, note, note_later
+from tests.contrib.some_tasks import attempts, crash, default_task_backend, fail, note, note_later
 from timeoutmgr.contrib.django import configuration, endpoint
 from timeoutmgr.contrib.django.endpoint import DjangoEndpoint
+from timeoutmgr.contrib.django_tasks.framework import (
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 from timeoutmgr.contrib.django_tasks.handlers import claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
 from timeoutmgr.testing.signals import eventually
