@@ -51,11 +51,12 @@ def seen(message: Any) -> dict[str, Any]:
 
 
 def test_a_delayed_task_rests_in_the_store_and_arrives_as_celery_sends_it(site: Site) -> None:
-    delayed = site.add.apply_async((1, 2), countdown=SOON, headers={"tenant": "a"}, priority=3)
+    delayed = site.add.apply_async((1, 2), countdown=HOUR, headers={"tenant": "a"}, priority=3)
     assert site.stored() == [delayed.id]
     assert site.waiting() == 0
 
     site.dispatching()
+    site.delays.send_now(delayed.id)
     ours = site.arrival()
     site.add.apply_async((1, 2), headers={"tenant": "a"}, priority=3)
     stock = site.arrival()
@@ -297,10 +298,11 @@ def test_a_database_of_django_without_a_transaction_is_refused(
 def test_protocol_one_is_delayed_as_well(make_site: MakeSite) -> None:
     site = make_site("rabbitmq")
     site.app.conf.task_protocol = 1
-    delayed = site.add.apply_async((1, 2), countdown=SOON)
+    delayed = site.add.apply_async((1, 2), countdown=HOUR)
     assert [task.id for task in site.delays.list(task="add")] == [delayed.id]
 
     site.dispatching()
+    site.delays.send_now(delayed.id)
 
     assert site.arrival().payload["id"] == delayed.id
 
