@@ -167,6 +167,15 @@ def test_an_unexpected_error_shows_its_traceback_without_its_secrets(
     assert result.stderr.splitlines()[-1] == "error: no amqp://u:***@h and ?token=***&x=1"
 
 
+def test_a_handler_given_as_the_app_is_refused_by_name(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "shop_app.py").write_text("def handle(message, context):\n    return None\n")
+
+    result = runner.invoke(cli, ["--app", "shop_app:handle", "status"])
+
+    assert result.exit_code == 4
+    assert "--app shop_app:handle is function; expected an EndpointConf" in result.stderr
+
+
 def test_log_lines_and_their_tracebacks_have_no_secrets() -> None:
     try:
         raise RuntimeError("lost amqp://u:s3cret@h")

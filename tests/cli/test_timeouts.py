@@ -231,6 +231,7 @@ def test_a_body_from_standard_input_arrives_byte_by_byte(folder: Folder, running
         (["{endpoint}", "T", "{{}}", "--delay", "-1"], 2, "never negative"),
         (["{endpoint}", "T", "{{}}", "--delay", "1h", "--at", "2090-01-01T00Z"], 2, "exclude"),
         (["{endpoint}", "T", "not json"], 2, "BODY is not JSON"),
+        (["{endpoint}", "T", "[NaN]"], 2, "BODY is not JSON: it has no NaN"),
         (["{endpoint}", "T", "{{}}", "--header", "novalue"], 2, "expected NAME=VALUE"),
         (["{endpoint}.Timeouts", "T", "{{}}"], 2, "belongs to the broker or to a timeout manager"),
         (["nowhere", "T", "{{}}"], 3, "there is no queue 'nowhere'"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-try:
-    from django.tasks import TaskContext, default_task_backend, task  # Django 6
-except ImportError:
+import django
+
+if TYPE_CHECKING or django.VERSION < (6,):
     from django_tasks import TaskContext, default_task_backend, task
+else:
+    from django.tasks import TaskContext, default_task_backend, task
 
 __all__ = ["default_task_backend"]
 

@@ -58,6 +58,20 @@ def test_a_sqlite_database_in_memory_is_refused(url: str) -> None:
         Database(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("postgresql+psycopg3://u:s3cret@h/d", r"timeoutmgr\[postgresql\].*postgresql\+psycopg://"),
+        ("mysql+oursql://u:s3cret@h/d", r"timeoutmgr\[mysql\].*mysql\+pymysql://"),
+        ("sqlite+nodriver:///a.db", "install the driver"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named_with_its_extra(url: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy) as refused:
+        Database(url)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_a_database_that_was_not_proved_here_is_refused() -> None:
     with pytest.raises(CombinationRefused, match="'oracle'"):
         Database("oracle+oracledb://h/d")

@@ -202,6 +202,14 @@ def test_the_list_ends_at_its_limit(book: Book, limit: int, found: int) -> None:
     assert len(list(book.timeouts.list(limit=limit))) == found
 
 
+@pytest.mark.parametrize("limit", [-1, "x", 1.5])
+def test_a_limit_that_is_no_number_of_timeouts_is_refused(book: Book, limit: Any) -> None:
+    with pytest.raises(InvalidMessage, match="whole number"):
+        list(book.timeouts.list(limit=limit))
+    with pytest.raises(InvalidMessage, match="whole number"):
+        book.timeouts.list_in_bounds(limit=limit)
+
+
 @pytest.mark.behaviour(138)
 @pytest.mark.parametrize(
     ("which", "found"),

@@ -29,6 +29,7 @@ def test_labels_travel_in_a_header_with_any_printable_value() -> None:
         {"a": "b" * 240},
         {"a": [f"{n}" for n in range(51)]},
         {"a": [1]},
+        {"a": 1},
         ["a=b"],
     ],
 )

@@ -170,6 +170,11 @@ def test_a_header_that_is_no_string_is_refused(composer: Composer) -> None:
         headers_of(composer, headers={"retries": 3})
 
 
+def test_headers_that_are_no_mapping_are_refused(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="mapping of names to texts"):
+        headers_of(composer, headers=["retries"])
+
+
 @pytest.mark.parametrize("saga", ["", "x" * 201, "a\nb", 5])
 def test_a_saga_id_that_is_no_printable_text_is_refused(composer: Composer, saga: Any) -> None:
     with pytest.raises(InvalidMessage, match="saga id"):

@@ -121,8 +121,12 @@ def _check_json(content: bytes, content_type: str) -> None:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         return
     try:
-        json.loads(content)
+        json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(
             f"BODY is not JSON: {error}; quote it for the shell, or name its --content-type"
         ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it has no {name}")

@@ -111,14 +111,27 @@ def assembled(shared: Shared) -> Iterator["AssembledEndpoint"]:
         parts.close_storage()
 
 
+def _made_by(found: object) -> object:
+    """Return what the function *found* returns; *found* itself if it needs arguments."""
+    import inspect
+
+    if not callable(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError:
+        return found  # a handler, say
+    return found()
+
+
 def _from_app(app: str) -> "EndpointConfiguration":
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
 
     found: object = plugins.function(app, "--app")
-    config = found if isinstance(found, EndpointConfiguration) or not callable(found) else found()
+    config = found if isinstance(found, EndpointConfiguration) else _made_by(found)
     if not isinstance(config, EndpointConfiguration):
         raise ConfigurationError(
             f"--app {app} is {type(config).__name__}; expected an EndpointConfiguration, or a "
-            "function that returns an EndpointConfiguration"
+            "function without arguments that returns one"
         )
     return config

@@ -28,6 +28,7 @@ from timeoutmgr.database.dialects import (
     refuse_lookalikes,
     require_experimental,
 )
+from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.errors import (
@@ -414,11 +415,10 @@ def _engine(
     else:
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
-    engine = create_engine(
+    engine = _created(
         url,
         # Arguments in the URL win.
         connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()},
-        hide_parameters=True,
         **options,
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
@@ -429,6 +429,15 @@ def _engine(
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)
     return engine
+
+
+def _created(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, hide_parameters=True, **options)
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise ConfigurationError(
+            f"{redact(str(url))!r} cannot be used: {error}; {remedy_for_missing(url)}"
+        ) from error
 
 
 def _compile_nothing(engine: Engine) -> None:
@@ -465,11 +474,10 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         )
     path = Path(url.database)
     refuse_network_file_system(path)
-    engine = create_engine(
+    engine = _created(
         url,
         # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
         connect_args={"timeout": 0.02, "check_same_thread": False},
-        hide_parameters=True,
         **_pool(settings, apart),
     )
 

@@ -25,13 +25,19 @@ def label_texts(labels: Labels) -> tuple[str, ...]:
     if not isinstance(labels, Mapping):
         raise InvalidMessage(f"labels are a mapping of names to values, got {labels!r:.80}")
     found = {
-        _label(name, value)
-        for name, values in labels.items()
-        for value in ((values,) if isinstance(values, str) else values)
+        _label(name, value) for name, values in labels.items() for value in _values(name, values)
     }
     if len(found) > MOST_LABELS:
         raise InvalidMessage(f"a message has at most {MOST_LABELS} labels, got {len(found)}")
     return tuple(sorted(found))
+
+
+def _values(name: str, values: str | Collection[str]) -> Collection[str]:
+    if isinstance(values, str):
+        return (values,)
+    if not isinstance(values, Collection):
+        raise InvalidMessage(f"label {name!r:.80} is a text or several, got {values!r:.80}")
+    return values
 
 
 def label_headers(labels: Labels) -> dict[str, str]:

@@ -346,6 +346,8 @@ RESERVED = frozenset(
 
 
 def _refuse_reserved(given: Mapping[str, str]) -> None:
+    if not isinstance(given, Mapping):
+        raise InvalidMessage(f"headers are a mapping of names to texts, got {given!r:.80}")
     for name in given:
         _refuse_reserved_name(name)
 

@@ -287,7 +287,7 @@ class _Builder:
             where = f" in {given.source}" if given is not None else ""
             raise ConfigurationError(
                 f"{key}{where}: {redact(url)!r} cannot be used: {error}"
-                + (_driver_for(url) if isinstance(error, ImportError) else "")
+                + ("; install the driver that it names" if isinstance(error, ImportError) else "")
             ) from error
 
     def _delayed_delivery(self) -> Any:
@@ -401,22 +401,3 @@ def _known_variables(
             for key in keys.parameters(parts.part(table)):
                 known[keys.environment_name(table, key)] = (table, key)
     return known
-
-
-_DRIVERS: Final = {
-    "postgres": ("postgresql", "postgresql+psycopg"),
-    "postgresql": ("postgresql", "postgresql+psycopg"),
-    "mysql": ("mysql", "mysql+pymysql"),
-    "mariadb": ("mysql", "mariadb+pymysql"),
-    "mssql": ("sqlserver", "mssql+pymssql"),
-}
-"""The extra with the driver of a database, and the beginning of its URL."""
-
-
-def _driver_for(url: str) -> str:
-    """Return the remedy for a missing driver of *url*."""
-    found = _DRIVERS.get(url.partition("://")[0].partition("+")[0].lower())
-    if found is None:
-        return "; install the driver that it names"
-    extra, begins = found
-    return f"; run pip install 'timeoutmgr[{extra}]', and begin the URL with {begins}://"
