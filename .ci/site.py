@@ -64,7 +64,8 @@ def on_nav(nav: Navigation, **_more: Any) -> Navigation:
 
 
 def _folder(section: Section) -> str:
-    return section.children[0].file.src_uri.partition("/")[0]  # type: ignore[union-attr]
+    first: Any = section.children[0]  # a page, in each section of this site
+    return str(first.file.src_uri).partition("/")[0]
 
 
 def _title(page: Any) -> str:

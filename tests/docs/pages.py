@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from timeoutmgr.testing.signals import eventually
+
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 FENCED: Final = re.compile(
@@ -159,11 +161,12 @@ class Reader:
         shown = self.folder / "shown"
         shown.write_text("")
         process = self._started(command, shown)
-        until = time.monotonic() + PATIENCE
-        while not (seen := is_like(f"{expected.rstrip()}...", shown.read_text())):
-            if time.monotonic() > until or process.poll() is not None:
-                break
-            time.sleep(0.05)
+
+        def is_seen() -> bool:
+            return is_like(f"{expected.rstrip()}...", shown.read_text())
+
+        eventually(lambda: is_seen() or process.poll() is not None, f"{command} prints", PATIENCE)
+        seen = is_seen()
         os.killpg(process.pid, signal.SIGINT)
         process.wait(PATIENCE)
         assert seen, f"{place}: {command} printed\n{shown.read_text()}"

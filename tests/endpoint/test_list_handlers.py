@@ -39,9 +39,10 @@ class Harness:
         self.transport = FakeTransport("billing")
         self.doing: Callable[[list[Any], BatchContext], None] = lambda _messages, _context: None
         clock = FakeClock()
+        handlers: Any = {"Paid": [self._listed], "Due": [self._listed], "*": [self._single]}
         self.step = ListHandlerStep(
             queue="sales",
-            handlers={"Paid": [self._listed], "Due": [self._listed], "*": [self._single]},  # type: ignore[list-item]
+            handlers=handlers,
             composer=a_composer(clock),
             clock=clock,
             telemetry=Counters(),

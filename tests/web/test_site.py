@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,23 +286,22 @@ def test_an_endpoint_without_a_store_says_why_there_are_no_numbers(
 
 
 def test_numbers_stay_with_their_age_while_the_store_is_away(
-    private_server: Callable[..., object], tmp_path: Path, unique: str
+    private_server: Callable[..., Any], tmp_path: Path, unique: str
 ) -> None:
     from tests.web.site import configuration
 
     server = private_server("postgres")
-    assert hasattr(server, "url")
-    server.start()  # type: ignore[attr-defined]
+    server.start()
     queues = f"sqlite:///{tmp_path / 'queues.db'}"
     endpoint = Endpoint(configuration(unique, server.url, queues))
     endpoint.install()
     fill(endpoint, [pending("t1", now_of(endpoint) + HOUR)])
     with Site(endpoint) as site:
         before = {path: site.get(path) for path in ("/", "/pending", "/load")}
-        server.stop()  # type: ignore[attr-defined]
+        server.stop()
         site.app.state.readings.forget()
         away = {path: site.get(path) for path in before}
-        server.start()  # type: ignore[attr-defined]
+        server.start()
         site.app.state.readings.forget()
         back = site.get("/pending")
     endpoint.close()

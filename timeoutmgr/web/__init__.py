@@ -3,9 +3,9 @@
 from timeoutmgr.errors import ConfigurationError
 
 try:
-    import itsdangerous  # noqa: F401
-    import jinja2  # noqa: F401
-    import starlette  # noqa: F401
+    import itsdangerous  # noqa: F401  # to know that it is there
+    import jinja2  # noqa: F401  # as above
+    import starlette  # noqa: F401  # as above
 except ModuleNotFoundError as error:
     raise ConfigurationError(
         f"the dashboard needs the package {error.name}; install timeoutmgr[web]"

@@ -24,7 +24,7 @@ def note(what: str) -> None:
         log.write(f"{what}\n")
 
 
-@app.task(name="stubborn", bind=True, max_retries=2)  # type: ignore[untyped-decorator]
+@app.task(name="stubborn", bind=True, max_retries=2)  # type: ignore[untyped-decorator]  # Celery's has no types
 def stubborn(self: Any, what: str) -> None:
     """Fail once, and be tried again later."""
     note(f"{what} {self.request.retries}")

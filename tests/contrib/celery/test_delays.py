@@ -313,7 +313,8 @@ def test_a_store_that_is_away_is_an_operational_error(
     site = make_site("redis")
     site.app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
     assert site.delays.endpoint is not None
-    database = site.delays.endpoint._parts.settings.persistence.database  # type: ignore[union-attr]
+    persistence: Any = site.delays.endpoint._parts.settings.persistence
+    database = persistence.database
 
     def away(*_: Any, **__: Any) -> Any:
         from timeoutmgr.errors import StorageUnavailable

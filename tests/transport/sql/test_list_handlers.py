@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
@@ -78,7 +79,7 @@ def test_one_statement_writes_for_all_messages(transport: SqlTransport, ledger: 
             [{"id": own.message_id} for own in context.contexts],
         )
 
-    stand = Stand(transport, ledger, {}, handler=note_all, lists=True)  # type: ignore[arg-type]
+    stand = Stand(transport, ledger, {}, handler=cast(Any, note_all), lists=True)
     with closing(stand.receiver):
         stand.handle()
 
@@ -108,7 +109,7 @@ def test_a_list_that_fails_once_is_handled_without_an_attempt_of_its_messages(
         if len(messages) > 1:
             raise ValueError("a deadlock of the program's own")
 
-    stand = Stand(transport, ledger, {}, handler=fail_in_company, lists=True)  # type: ignore[arg-type]
+    stand = Stand(transport, ledger, {}, handler=cast(Any, fail_in_company), lists=True)
     with closing(stand.receiver):
         stand.handle()
 

@@ -47,7 +47,7 @@ def claimed(permit: str) -> TaskRecord | None:
         if own is None or own.finished_at is not None:
             return None
         if own.status == RUNNING or _claims(own, permit, _more_urgent(own)):
-            return records().filter(permit=permit).get()  # type: ignore[no-any-return]
+            return records().filter(permit=permit).get()  # type: ignore[no-any-return]  # Django has no types
 
 
 def _more_urgent(own: TaskRecord) -> TaskRecord | None:
