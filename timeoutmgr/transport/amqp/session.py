@@ -47,6 +47,7 @@ from timeoutmgr.transport.settings import KombuSettings
 
 logger = logging.getLogger(__name__)
 
+_MOST_ROUTES = 10_000
 _CREATE = "install the endpoint that owns it (it creates its queues), or correct the name"
 
 
@@ -163,24 +164,28 @@ class RabbitMQSession:
             self._find_exchanges(outgoing)
         publishings = self._prepare(outgoing)
         first = [] if self._is_held_up() else self._declare_routes(outgoing)
-        return self._publish_around(publishings, first) if first else self.publish(publishings)
+        if not first:
+            return self.publish(publishings)
+        return self._publish_around([one.via for one in outgoing], publishings, first)
 
     def _publish_around(
-        self, publishings: Sequence[EncodedMessage], places: Collection[int]
+        self, ways: Sequence[object], publishings: Sequence[EncodedMessage], places: Sequence[int]
     ) -> Sending:
-        """Publish the messages at *places*, the first by their routes, each alone; then the others.
+        """Publish the messages at *places*, the first by their *ways*, each alone; then the others.
 
         Over a route that its user may not use, the broker closes the channel, and leaves in doubt
         what is under way there.
         """
-        alone = {
-            place: self._results([replace(publishings[place], on_trial=True)])[0]
-            for place in places
-        }
-        rest = [one for place, one in enumerate(publishings) if place not in alone]
+        found: dict[int, SendResult] = {}
+        for place in places:
+            answer = self._results([replace(publishings[place], on_trial=True)])[0]
+            is_refused = answer is SendResult.UNROUTABLE and self._window is None
+            answered = [at for at, way in enumerate(ways) if way == ways[place]]
+            found |= dict.fromkeys(answered if is_refused else [place], answer)
+        rest = [one for place, one in enumerate(publishings) if place not in found]
         others = iter(self._results(rest))
         return Answered(
-            [alone[place] if place in alone else next(others) for place in range(len(publishings))]
+            [found[place] if place in found else next(others) for place in range(len(publishings))]
         )
 
     def publish(self, publishings: Sequence[EncodedMessage]) -> Sending:
@@ -415,6 +420,8 @@ class RabbitMQSession:
                     self._window.settle()
                 for route in places:
                     declare_route(channel, route)
+                    if len(self._routes) >= _MOST_ROUTES:
+                        self._routes.clear()  # some programs have a routing key for each message
                     self._routes.add(route)
         return [place for route, place in places.items() if route.exchange]
 

@@ -1,0 +1,44 @@
+"""Routes by exchanges that others own: tried alone, and forgotten before they are too many."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.support.makers import a_message
+from timeoutmgr.contracts import SendResult, TransportSession
+from timeoutmgr.message.foreign import Route
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.amqp import session as sessions
+from timeoutmgr.transport.amqp.session import RabbitMQSession
+
+
+def test_a_route_that_may_not_be_used_leaves_no_other_message_in_doubt(
+    session: TransportSession, queue: str
+) -> None:
+    internal = Route("amq.rabbitmq.trace", "key")  # nobody may publish to it
+
+    results = session.send(
+        [
+            Outgoing(queue, a_message("m1")),
+            Outgoing(internal.destination, a_message("m2"), internal),
+            Outgoing(queue, a_message("m3")),
+            Outgoing(internal.destination, a_message("m4"), internal),
+        ]
+    )
+
+    assert results == [SendResult.CONFIRMED, SendResult.UNROUTABLE] * 2
+    assert session.send([Outgoing(queue, a_message("m5"))]) == [SendResult.CONFIRMED]
+
+
+def test_the_routes_of_a_program_with_a_key_for_each_message_are_forgotten(
+    session: TransportSession, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST_ROUTES", 3)
+    routes = [Route("amq.topic", f"{queue}.{number}") for number in range(10)]
+
+    results = session.send([Outgoing(one.destination, a_message(), one) for one in routes])
+
+    assert set(results) == {SendResult.UNROUTABLE}  # no queue is bound
+    assert len(cast(RabbitMQSession, session)._routes) <= 3
