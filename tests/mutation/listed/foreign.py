@@ -46,8 +46,8 @@ MUTANTS = (
         name="a property list that is cut off is sent",
         promise="A stranger's message closes no connection of ours.",
         file=_AMQP,
-        before="        return _list_end(written) == len(written)\n",
-        after="        return _list_end(written) > 0\n",
+        before="        fits = _list_end(written) == len(written)\n",
+        after="        fits = _list_end(written) > 0\n",
         tests=(f"{_AMQP_TESTS}::test_a_property_list_that_is_cut_off_is_refused",),
     ),
     Mutant(
@@ -279,6 +279,28 @@ MUTANTS = (
         tests=(
             "tests/testing/test_conformance_stores.py::TestSqlite::"
             "test_a_cancel_holds_for_messages_that_wait_to_be_stored",
+        ),
+    ),
+    Mutant(
+        name="the first message by a route goes with others",
+        promise="A stranger's message closes no connection of ours.",
+        file="timeoutmgr/transport/amqp/session.py",
+        before="        if not first:\n            return self.publish(publishings)\n",
+        after="        if True:\n            return self.publish(publishings)\n",
+        tests=(
+            "tests/transport/test_routes.py::"
+            "test_a_route_that_may_not_be_used_leaves_no_other_message_in_doubt",
+        ),
+    ),
+    Mutant(
+        name="a header with a number that no broker reads is sent",
+        promise="A stranger's message closes no connection of ours.",
+        file=_AMQP,
+        before='    if kind in "fd" and not isfinite(',
+        after='    if kind in "" and not isfinite(',
+        tests=(
+            "tests/transport/test_amqp_foreign.py::"
+            "test_a_number_that_no_broker_reads_is_refused_at_the_door_and_before_a_send",
         ),
     ),
 )
