@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -179,6 +180,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin the run, or join that of the controller."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts a background job so, and the processes of the tests would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         config.stash[_RUN] = runs.joined()
         return
