@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from xdist.scheduler import LoadGroupScheduling
 
@@ -23,3 +23,10 @@ class SparkInTwoWorkers(LoadGroupScheduling):  # type: ignore[misc]  # xdist's t
         if not nodeid.startswith(SPARK):
             return nodeid
         return "first" if nodeid.startswith(_FIRST) else "second"
+
+    def _reschedule(self, node: Any) -> None:
+        """Drop the complete units first: xdist counts every unit of a worker after each test."""
+        units = self.assigned_work[node]
+        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[scope]
+        super()._reschedule(node)

@@ -6,7 +6,8 @@ The one function is ``validation.check_destination``, or ``is_allowed`` on top o
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,16 @@ OTHERS = {
 """Modules that let messages out, or in to be sent later, without an ``Outgoing``."""
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each module's name and source, without test tools."""
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Return the source of each module by its name, without test tools."""
+    found = {}
     for folder in ("timeoutmgr", "persistence", "satellites"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             if not name.startswith("timeoutmgr.testing"):
-                yield name, ast.parse(path.read_text())
+                found[name] = ast.parse(path.read_text())
+    return found
 
 
 def called(node: ast.AST) -> set[str]:
@@ -87,31 +91,30 @@ def makers(tree: ast.AST, above: str) -> Iterator[str]:
             yield f"{above}.{node.name}"
 
 
-MODULES = dict(modules())
-
-
 def test_every_maker_of_an_outgoing_message_is_known() -> None:
-    found = {maker for name, tree in MODULES.items() for maker in makers(tree, name)}
+    found = {maker for name, tree in modules().items() for maker in makers(tree, name)}
 
     assert found == {*ASKS, *OWN}
 
 
 @pytest.mark.parametrize("maker", ASKS)
 def test_a_maker_that_a_stranger_can_steer_asks_where_the_message_may_go(maker: str) -> None:
-    module = max((name for name in MODULES if maker.startswith(f"{name}.")), key=len)
+    module = max((name for name in modules() if maker.startswith(f"{name}.")), key=len)
 
-    assert called(MODULES[module]) & QUESTIONS
+    assert called(modules()[module]) & QUESTIONS
 
 
 @pytest.mark.parametrize("module", OTHERS)
 def test_exits_without_an_outgoing_message_are_asked_about_as_well(module: str) -> None:
     wanted, _why = OTHERS[module]
-    defined = {node.name for node in ast.walk(MODULES[module]) if isinstance(node, ast.FunctionDef)}
+    defined = {
+        node.name for node in ast.walk(modules()[module]) if isinstance(node, ast.FunctionDef)
+    }
 
-    assert wanted in called(MODULES[module]) | defined
+    assert wanted in called(modules()[module]) | defined
 
 
 def test_only_two_modules_write_publishings_of_a_strangers_message() -> None:
-    relays = {name for name, tree in MODULES.items() if "publishing" in called(tree)}
+    relays = {name for name, tree in modules().items() if "publishing" in called(tree)}
 
     assert relays == {"timeoutmgr.migration.levels.target"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ ERRORS = re.compile(r"(^|[._])(error|refusal|failure|away|reason|exception|broke
 TEXTS = re.compile(r"(^|\.)(message_id|message\.id|timeout\.id|destination)$")
 
 
-def log_calls() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield where each log line is written, its format, and its arguments as source."""
+@cache
+def log_calls() -> list[tuple[str, str, list[str]]]:
+    """Return where each log line is written, its format, and its arguments as source."""
+    found = []
     folders = ("timeoutmgr", "persistence", "satellites")
     for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
         where = str(path.relative_to(ROOT))
@@ -29,10 +32,11 @@ def log_calls() -> Iterator[tuple[str, str, list[str]]]:
                     func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
                     args=[ast.Constant(value=str(text)), *given],
                 ) if level in LEVELS:
-                    yield f"{where}:{node.lineno}", text, [ast.unparse(each) for each in given]
+                    arguments = [ast.unparse(each) for each in given]
+                    found.append((f"{where}:{node.lineno}", text, arguments))
+    return found
 
 
-CALLS = list(log_calls())
 FIELDS = {"event", "endpoint", "message_id", "timeout_id", "destination", "attempt"}
 """Names of the fields that log lines give by ``extra=``; ``event`` is always there."""
 
@@ -50,14 +54,14 @@ def fields() -> Iterator[tuple[str, set[str]]]:
 
 def places() -> Iterator[tuple[str, re.Match[str], str]]:
     """Yield each place of a format, with the argument that is put there."""
-    for where, text, given in CALLS:
+    for where, text, given in log_calls():
         found = list(PLACE.finditer(text))
         assert len(found) == len(given), f"{where}: {text}"
         yield from ((where, place, argument) for place, argument in zip(found, given, strict=True))
 
 
 def test_log_lines_were_found() -> None:
-    assert len(CALLS) > 60
+    assert len(log_calls()) > 60
 
 
 def test_the_fields_of_a_log_line_have_known_names() -> None:

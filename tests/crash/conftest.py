@@ -38,7 +38,7 @@ def pytest_terminal_summary(
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """The process from which workers are forked."""
     log = tmp_path_factory.mktemp("forkserver") / "log"
@@ -46,7 +46,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def migrating_url(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], str]:
