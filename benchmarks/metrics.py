@@ -2,8 +2,13 @@
 
 With metrics each message is observed, the store and the queues are sampled, and the page is served,
 as by ``timeoutmgr run --metrics-address``. Both ways of a dispatch: by a broker, and in a database.
+First the price of each call that a hot path makes; ``--only calls`` measures nothing else.
 """
 
+import gc
+import timeit
+import tracemalloc
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,14 +18,67 @@ from harness.runs import dispatched
 from harness.servers import servers
 from harness.workers import installed
 
+from timeoutmgr.metrics.memory import CountMemory
+from timeoutmgr.metrics.recorder import Recorder
+from timeoutmgr.telemetry import Counters, Operation, during_of
+
+CALLS = 200_000
+LONGEST = 0.3
+"""Microseconds of a call."""
+
+
+def calls() -> Mapping[str, Callable[[], object]]:
+    """Return each call of a hot path. A message is observed in a batch of a hundred."""
+    memory = CountMemory.create(1)
+    recorder = Recorder(memory, memory.sections[0], Counters())
+    batch = [("billing", 10_000_000 - number * 1_000) for number in range(100)]
+    off = during_of(Counters())
+
+    def unobserved() -> None:
+        with off(Operation.HANDLER, ()):
+            pass
+
+    return {
+        "count": lambda: recorder.count("handled"),
+        "value": lambda: recorder.value("clock_offset_seconds", 0.1),
+        "duration": lambda: recorder.took(Operation.HANDLER, 1_200),
+        "lateness, each of 100": lambda: recorder.late(10_000_000, batch),
+        "operation, without metrics": unobserved,
+    }
+
+
+def measure_calls(report: Report) -> None:
+    for name, call in calls().items():
+        number = 100 if "of 100" in name else 1
+        gc.collect()
+        best = min(timeit.repeat(call, number=CALLS // number, repeat=7)) / CALLS * 1e6
+        report.bar(f"call: {name}", best, LONGEST, at_most=True, unit=" us", beside=_kept(call))
+
+
+def _kept(call: Callable[[], object]) -> str:
+    """Return how many bytes a thousand calls keep."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(1_000):
+        call()
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return f"{kept} bytes kept by 1,000"
+
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--only", choices=["broker", "database"], help="one way of a dispatch")
+    parser.add_argument("--only", choices=["calls", "broker", "database"], help="one part")
     given = parsed(parser, count=20_000, quick=2_000)
+    if given.only == "calls":
+        report = Report("Metrics", {"calls": CALLS})
+        measure_calls(report)
+        report.give(given)
+        return
     with servers("postgres", "rabbitmq") as running:
         settings = {"messages": given.count, "body": "512 B", **running.settings}
         report = Report("Metrics", settings)
+        measure_calls(report)
         ways = {"RabbitMQ + PostgreSQL": running["rabbitmq"], "all in PostgreSQL": None}
         for name, broker in ways.items():
             if given.only == ("database" if broker else "broker"):

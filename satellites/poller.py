@@ -44,7 +44,7 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.recovery import Conflicts
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
 
 from .control import chunk_message
 from .schedule import PollSchedule
@@ -90,6 +90,11 @@ class PollTimeouts:
     ahead: Micros = 0
     """How much before its due time a timeout may be claimed; the dispatcher waits for the rest."""
     stopping: Callable[[], bool] = field(default=lambda: False)
+    _during: During = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        self._during = during_of(self.telemetry)
 
     def __call__(self, session: TransportSession) -> Micros | None:
         """Claim and send all due timeouts; return the next poll time by the store's clock, or None.
@@ -135,14 +140,15 @@ class PollTimeouts:
         return chunk
 
     def _claim(self, chunks: int, transaction: Transaction | None) -> Chunk:
-        return self.store.claim(
-            self.clock.now(),
-            self.chunk,
-            self.owner,
-            chunks=chunks,
-            ahead=self.lead,
-            transaction=transaction,
-        )
+        with self._during(Operation.CLAIM, ()):
+            return self.store.claim(
+                self.clock.now(),
+                self.chunk,
+                self.owner,
+                chunks=chunks,
+                ahead=self.lead,
+                transaction=transaction,
+            )
 
     def _send(
         self, chunks: Sequence[Chunk], session: TransportSession, transaction: Transaction | None

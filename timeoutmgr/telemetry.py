@@ -5,10 +5,13 @@ Many threads call a telemetry on hot paths: its methods must be quick and must n
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 
 class Telemetry(Protocol):
@@ -34,6 +37,55 @@ class ObservesLateness(Protocol):
     def late(self, at: Micros, sent: Iterable[Sent]) -> None:
         """Observe *sent*, which were dispatched at the instant *at*."""
         ...
+
+
+class Operation(StrEnum):
+    """Work of the endpoint that lasts, and that a telemetry may observe from start to end."""
+
+    STORE = "store"
+    """A batch of received timeouts is stored."""
+    CLAIM = "claim"
+    """Due timeouts are claimed."""
+    CONFIRM = "confirm"
+    """Due messages are sent, until the broker has confirmed them."""
+    HANDLER = "handler"
+    """The handlers of a message, or of a list of messages, are called."""
+
+
+@runtime_checkable
+class ObservesOperations(Protocol):
+    """A telemetry that observes operations; no telemetry needs to."""
+
+    def during(
+        self, operation: Operation, messages: Iterable[Message]
+    ) -> AbstractContextManager[None]:
+        """Return a context for the time of *operation* on *messages*, which are read once.
+
+        A claim knows none yet.
+        Contexts do not end in the order of their beginnings: while the messages of a dispatch are
+        confirmed, the next dispatch begins.
+        """
+        ...
+
+
+During: TypeAlias = Callable[[Operation, Iterable[Message]], AbstractContextManager[None]]
+_UNOBSERVED: Final = nullcontext()
+
+
+def during_of(telemetry: Telemetry) -> During:
+    """Return what surrounds each operation: nothing, unless *telemetry* observes operations.
+
+    To be asked once, not for each operation.
+    """
+    if isinstance(telemetry, ObservesOperations):
+        return telemetry.during
+    return _unobserved
+
+
+def _unobserved(
+    _operation: Operation, _messages: Iterable[Message]
+) -> AbstractContextManager[None]:
+    return _UNOBSERVED
 
 
 @runtime_checkable

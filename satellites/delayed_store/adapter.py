@@ -278,6 +278,7 @@ class DispatchDue:
             error_queue=self.error_queue,
             forwarder=Forwarder(self.attempts, self.limits, self.policy),
             points=_POINTS,
+            during=self._meter.during,
         )
 
     def _fetched(self, batch: Sequence[Timeout], transaction: Any) -> FetchedBatch:

@@ -39,7 +39,7 @@ from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
 from timeoutmgr.satellites.timeout_manager.wakeups import WakeLimit
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import Operation, Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy
 from timeoutmgr.transport.work import Work
 
@@ -141,10 +141,8 @@ class StoreDelayed:
 
     def _put(self, timeouts: Sequence[Timeout], work: Work) -> None:
         if timeouts:
-            if work.scope is not None:
+            with self._meter.during(Operation.STORE, (one.message for one in timeouts)):
                 self.batches.put(timeouts, work.scope)
-            else:
-                self.batches.put(timeouts, None)
             self.telemetry.count("delayed_stored", len(timeouts))
 
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
@@ -174,6 +172,7 @@ class StoreDelayed:
             error_queue=self.error_queue,
             forwarder=Forwarder(self.attempts, self.limits, self.policy),
             points=_POINTS,
+            during=self._meter.during,
         )
 
     def _read(self, message: Message) -> Timeout | Wake:

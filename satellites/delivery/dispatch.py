@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias, TypeVar
 
@@ -11,7 +11,14 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.telemetry import ObservesLateness, Sent, Telemetry
+from timeoutmgr.telemetry import (
+    During,
+    ObservesLateness,
+    Operation,
+    Sent,
+    Telemetry,
+    during_of,
+)
 from timeoutmgr.transport.delivery_policy import Undeliverable
 from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
 from timeoutmgr.transport.work import IsolatedSends, send_each, start_each
@@ -152,6 +159,7 @@ class BatchDispatch:
     error_queue: str
     forwarder: Forwarder
     points: StepPoints
+    during: During
 
     def __call__(
         self, locked: LockedBatch, work: IsolatedSends
@@ -160,13 +168,14 @@ class BatchDispatch:
         at = locked.now()
         prepared = self.forwarder.prepare(locked.timeouts, at)
         reach(self.points.locked)
-        try:
-            sending = start_each(prepared.outgoing, work)
-        except TransportUnavailable:
-            self.forwarder.unsent(prepared, work)
-            raise
-        yield
-        results = sending()
+        with self.during(Operation.CONFIRM, (one.message for one in locked.timeouts)):
+            try:
+                sending = start_each(prepared.outgoing, work)
+            except TransportUnavailable:
+                self.forwarder.unsent(prepared, work)
+                raise
+            yield
+            results = sending()
         reach(self.points.confirmed)
         sent = self.forwarder.classify(prepared, results, work)
         moved, kept = self.move_to_error_queue(sent.failed, at, work)
@@ -270,6 +279,12 @@ class DispatchMeter:
     prefix: str
     observer: ObservesLateness | None = None
     """The telemetry, if it observes each message: asked once, not for each batch."""
+    during: During = field(init=False)
+    """What surrounds each operation."""
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        object.__setattr__(self, "during", during_of(self.telemetry))
 
     def count(self, result: BatchResult) -> None:
         """Count the messages of *result* that are no longer stored."""

@@ -159,6 +159,7 @@ class DispatchTimeouts:
             error_queue=self.error_queue,
             forwarder=Forwarder(ATTEMPTS, self.limits, self.policy),
             points=_POINTS,
+            during=self._meter.during,
         )
 
     def _wait_until_due(self, locked: LockedTimeouts) -> None:

@@ -42,7 +42,7 @@ from timeoutmgr.message.validation import (
     check_headers,
 )
 from timeoutmgr.resilience.channel_log import ChannelLog
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 
@@ -104,6 +104,11 @@ class StoreTimeouts:
     on_cancelled: Callable[[Timeout], None] | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
+    _during: During = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        object.__setattr__(self, "_during", during_of(self.telemetry))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raise MessageRejected for a message that is not a timeout."""
@@ -186,7 +191,9 @@ class StoreTimeouts:
         return Place(work.consumer.number, now - int(waited * 1_000_000) - _ON_THE_WAY, now)
 
     def _store(self, stored: Sequence[Stored], work: Work) -> None:
-        repeats = self.store.store_many([one for _, one in stored], transaction=work.scope)
+        timeouts = [one for _, one in stored]
+        with self._during(Operation.STORE, (one.message for one in timeouts)):
+            repeats = self.store.store_many(timeouts, transaction=work.scope)
         reach("timeouts.stored")
         self._count_stored(len(stored), repeats)
         if repeats:

@@ -73,6 +73,34 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, dict[str, str]], ...]], ...]]
         ),
     ),
     (
+        "How much, and how long?",
+        (
+            (
+                "Pending",
+                "short",
+                {"{{endpoint}}": f"max by (endpoint) (timeoutmgr_pending{_OF})"},
+            ),
+            (
+                "In flight, paused",
+                "short",
+                {
+                    "in flight": f"max by (endpoint) (timeoutmgr_in_flight{_OF})",
+                    "paused {{destination}}": f"max by (destination) (timeoutmgr_paused{_OF})",
+                },
+            ),
+            (
+                "Duration of 99 of 100",
+                "s",
+                {
+                    operation: "histogram_quantile(0.99, sum by (le) "
+                    f"(rate(timeoutmgr_{operation}_duration_seconds_bucket{_OF}"
+                    "[$__rate_interval])))"
+                    for operation in ("store", "claim", "confirm", "handler")
+                },
+            ),
+        ),
+    ),
+    (
         "Is it sound?",
         (
             (

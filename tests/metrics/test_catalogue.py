@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from tests.docs.generated import counted
 from timeoutmgr.metrics.catalogue import CATALOGUE, EVENTS, LATENESS, VALUES, Kind, Metric
 from timeoutmgr.metrics.exposition import Exposition
-from timeoutmgr.metrics.memory import BREAKER_CELLS, QUEUE_CELLS, CountMemory, State
+from timeoutmgr.metrics.memory import BREAKER_CELLS, PAUSE_CELLS, QUEUE_CELLS, CountMemory, State
 from timeoutmgr.metrics.recorder import Recorder
 from timeoutmgr.telemetry import Counters
 
@@ -30,6 +30,7 @@ def full_page(accept: str = "") -> str:
         section.set_state(state, 1.0)
     section.numbers[QUEUE_CELLS + counts.queues.number("sales")] = 4
     section.numbers[BREAKER_CELLS + counts.breakers.number("TimeoutStorage")] = 1
+    section.numbers[PAUSE_CELLS + counts.destinations.number("billing")] = 1
     return Exposition(counts, "sales").render(accept)[0].decode()
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.clock import START, FakeClock
+from timeoutmgr.clock import Clock
 from timeoutmgr.metrics.exposition import FRESH, Exposition, age_of_oldest
 from timeoutmgr.metrics.memory import CountMemory, State
 from timeoutmgr.metrics.recorder import Recorder
 from timeoutmgr.telemetry import Counters
 
 
-def samples(counts: CountMemory) -> dict[str, float]:
+def samples(counts: CountMemory, clock: Clock | None = None) -> dict[str, float]:
     """Return each sample without labels but the endpoint."""
-    page = Exposition(counts, "sales").render("")[0].decode()
+    page = Exposition(counts, "sales", clock).render("")[0].decode()
     return {
         sample.name.removeprefix("timeoutmgr_"): sample.value
         for family in text_string_to_metric_families(page)
@@ -88,3 +91,19 @@ def test_a_store_without_timeouts_has_no_age_also_when_it_is_away() -> None:
     assert age_of_oldest(section, 900.0) == -math.inf
     assert samples(counts).get("oldest_due_age_seconds", 0.0) == 0.0
     assert "next_due_timestamp_seconds" not in samples(counts)
+
+
+def test_an_instant_is_shown_by_the_wall_clock_and_an_age_by_the_monotonic_clock() -> None:
+    clock = FakeClock()
+    counts = CountMemory.create(1)
+    [section] = counts.sections
+    for state in (State.TICK, State.STORE_ANSWERED):
+        section.set_state(state, clock.monotonic())
+    section.set_state(State.OLDEST_DUE, 4.0)
+    clock.advance(FRESH + 1)
+    clock.step_wall(timedelta(hours=1))
+
+    shown = samples(counts, clock)
+
+    assert shown["oldest_due_age_seconds"] == 4.0 + FRESH + 1
+    assert shown["store_answered_timestamp_seconds"] == START / 1_000_000 + 3_600

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
-from timeoutmgr.metrics.memory import LATENESS_CELLS, CountMemory
+import pytest
+
+from timeoutmgr.message.message import Message
+from timeoutmgr.metrics.memory import DURATION_CELLS, LATENESS_CELLS, CountMemory
 from timeoutmgr.metrics.recorder import Recorder
-from timeoutmgr.telemetry import Counters, ObservesLateness
+from timeoutmgr.telemetry import (
+    Counters,
+    ObservesLateness,
+    ObservesOperations,
+    Operation,
+    during_of,
+)
 from timeoutmgr.testing.signals import RecordingTelemetry
 
 
@@ -82,3 +93,57 @@ def test_a_message_before_its_time_is_early_and_shortens_no_sum() -> None:
 
     cells = counts.sections[0].counts[LATENESS_CELLS:]
     assert [at for at, count in enumerate(cells) if count] == [0, 20]
+
+
+def test_a_duration_is_in_the_bucket_of_its_operation_and_in_the_sum() -> None:
+    recorder, counts = made()
+
+    recorder.took(Operation.CONFIRM, 500)
+    recorder.took(Operation.CONFIRM, 31_000_000)
+
+    cells = counts.sections[0].counts[DURATION_CELLS[Operation.CONFIRM] :]
+    # 0.5 ms is within the first bucket, 31 s beyond the last bound; then the sum.
+    assert [at for at, count in enumerate(cells) if count] == [0, 15, 16]
+    assert cells[16] == 31_000_500
+    assert sum(counts.sections[0].counts[DURATION_CELLS[Operation.STORE] :][:17]) == 0
+
+
+def test_an_operation_that_fails_is_observed_too() -> None:
+    recorder, counts = made()
+    assert isinstance(recorder, ObservesOperations)
+
+    with pytest.raises(ValueError, match="broken"), recorder.during(Operation.HANDLER, ()):
+        raise ValueError("broken")
+
+    assert sum(counts.sections[0].counts[DURATION_CELLS[Operation.HANDLER] :][:16]) == 1
+
+
+def test_the_telemetry_of_the_user_observes_each_operation() -> None:
+    class Theirs(Counters):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        @contextmanager
+        def during(self, operation: Operation, messages: Iterable[Message]) -> Iterator[None]:
+            names = [message.id for message in messages]
+            self.seen.append(f"{operation} {names} begins")
+            yield
+            self.seen.append("and ends")
+
+    theirs = Theirs()
+    recorder = Recorder(memory := CountMemory.create(1), memory.sections[0], theirs)
+
+    with recorder.during(Operation.STORE, iter([Message(id="m1")])):
+        theirs.seen.append("is observed")
+
+    assert theirs.seen == ["store ['m1'] begins", "is observed", "and ends"]
+
+
+def test_nothing_surrounds_an_operation_that_no_telemetry_observes() -> None:
+    messages = iter([Message(id="m1")])
+
+    with during_of(Counters())(Operation.STORE, messages):
+        pass
+
+    assert next(messages).id == "m1"  # not even read

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import sqlalchemy
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from timeoutmgr.contracts import Clock, SharedDatabase, Transaction
 from timeoutmgr.contracts.answers import Answers
@@ -150,6 +150,11 @@ class Database:
     def describe(self) -> str:
         """Return the URL without password and query, fit for logs."""
         return self.url.set(query={}).render_as_string(hide_password=True)
+
+    def connections(self) -> tuple[int, int]:
+        """Return how many connections of the pool are used, and how many are idle."""
+        pool = self.engine.pool
+        return (pool.checkedout(), pool.checkedin()) if isinstance(pool, QueuePool) else (0, 0)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

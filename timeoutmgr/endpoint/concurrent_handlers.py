@@ -17,6 +17,7 @@ from timeoutmgr.endpoint.handlers import (
 )
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
+from timeoutmgr.telemetry import Operation
 from timeoutmgr.transport.in_flight import HandlingOutcome
 from timeoutmgr.transport.work import Work
 
@@ -96,8 +97,9 @@ class ConcurrentHandlerStep:
     async def _run(
         self, prepared: PreparedMessage, context: AsyncHandlerContext, received: Received
     ) -> None:
-        for handler in self._handlers[self._step.type_of(received.message)]:
-            await handler(prepared.body, context)
+        with self._step.during(Operation.HANDLER, (received.message,)):
+            for handler in self._handlers[self._step.type_of(received.message)]:
+                await handler(prepared.body, context)
 
 
 def _nothing() -> None:

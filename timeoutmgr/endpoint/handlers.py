@@ -50,7 +50,7 @@ from timeoutmgr.sender.composer import (
     Sent,
     TypedSendKeywords,
 )
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
 from timeoutmgr.transport.delivery_policy import PLAIN_HANDLING, HandlingPolicy
 from timeoutmgr.transport.error_queue import SendAnswer
 from timeoutmgr.transport.work import OUTAGES, Work, require_confirmed
@@ -397,6 +397,12 @@ class HandlerStep:
     """Classes of the messages that handlers get as objects, by message type."""
     middleware: Sequence[HandlerMiddleware] = ()
     raise_critical: RaiseCriticalError | None = None
+    during: During = field(init=False)
+    """What surrounds each call of handlers."""
+
+    def __post_init__(self) -> None:
+        """Ask the telemetry once what it observes."""
+        object.__setattr__(self, "during", during_of(self.telemetry))
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
         """Yield *batch* in its order, in parts that are settled together.
@@ -494,7 +500,8 @@ class HandlerStep:
         context = prepared.context
         try:
             try:
-                outgoing = self._call(prepared)
+                with self.during(Operation.HANDLER, (received.message,)):
+                    outgoing = self._call(prepared)
                 reach("handler.kept")
             except BaseException as error:
                 failure = as_a_failure_of_its_message(error, work)

@@ -22,6 +22,7 @@ from timeoutmgr.endpoint.handlers import (
 )
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.telemetry import Operation
 from timeoutmgr.transport.work import OUTAGES, Work
 
 if TYPE_CHECKING:
@@ -135,8 +136,10 @@ class _ListedMessages:
             other.share_session(first)
         try:
             try:
-                for handler in prepared[0].handlers:
-                    call_handler(handler, [each.body for each in prepared], BatchContext(contexts))
+                with self._step.during(Operation.HANDLER, (each.message for each in contexts)):
+                    for handler in prepared[0].handlers:
+                        bodies = [each.body for each in prepared]
+                        call_handler(handler, bodies, BatchContext(contexts))
                 sent = [other.collected() for other in others]
                 outgoing = [first.keep(), *sent]
                 reach("handler.kept")

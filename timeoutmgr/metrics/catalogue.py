@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from timeoutmgr.telemetry import Operation
+
 PREFIX: Final = "timeoutmgr_"
 ENDPOINT: Final = "endpoint"
 """The label of every metric."""
@@ -17,6 +19,11 @@ LATENESS_BOUNDS: Final = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """Upper bounds of the buckets of lateness, in seconds."""
+DURATION_BOUNDS: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0),
+)
+"""Upper bounds of the buckets of a duration, in seconds."""
 
 
 class Kind(StrEnum):
@@ -167,6 +174,20 @@ EARLY: Final = Metric(
     labels=("destination",),
 )
 
+_DURATIONS: Final = {
+    Operation.STORE: "time in which the store took a batch of received timeouts",
+    Operation.CLAIM: "time in which the store answered a claim of due timeouts",
+    Operation.CONFIRM: "time from the send of due messages to their confirms",
+    Operation.HANDLER: "time in the handlers of a message, or of a list of messages",
+}
+DURATIONS: Final[Mapping[Operation, Metric]] = MappingProxyType(
+    {
+        operation: Metric(f"{operation}_duration_seconds", Kind.HISTOGRAM, text, "seconds")
+        for operation, text in _DURATIONS.items()
+    }
+)
+"""A histogram for each operation that a telemetry observes."""
+
 OLDEST_DUE_AGE: Final = Metric(
     "oldest_due_age_seconds",
     Kind.GAUGE,
@@ -194,6 +215,30 @@ BROKER_ANSWERED: Final = Metric(
     "seconds",
     merge=Merge.MIN,
 )
+PENDING: Final = Metric(
+    "pending",
+    Kind.GAUGE,
+    "stored timeouts that were not sent; beyond 50000 an estimate or a lower bound",
+)
+PENDING_AS_OF: Final = Metric(
+    "pending_as_of_timestamp_seconds",
+    Kind.GAUGE,
+    "time when the pending timeouts were last counted",
+    "seconds",
+)
+IN_FLIGHT: Final = Metric("in_flight", Kind.GAUGE, "claimed timeouts that are not closed")
+PAUSED: Final = Metric(
+    "paused",
+    Kind.GAUGE,
+    "whether a pause of the destination is in force: 1, or 0 after it; * is a pause of all",
+    labels=("destination",),
+)
+POOL_CONNECTIONS: Final = Metric(
+    "pool_connections",
+    Kind.GAUGE,
+    "connections of a process to its databases, by state: used, idle",
+    labels=("state",),
+)
 QUEUE_MESSAGES: Final = Metric(
     "queue_messages", Kind.GAUGE, "messages that wait in a queue of the endpoint", labels=("queue",)
 )
@@ -208,13 +253,14 @@ BUILD: Final = Metric("build", Kind.INFO, "version of the product", labels=("ver
 
 SAMPLED: Final = (
     *(OLDEST_DUE_AGE, NEXT_DUE, STORE_ANSWERED, BROKER_ANSWERED),
+    *(PENDING, PENDING_AS_OF, IN_FLIGHT, PAUSED, POOL_CONNECTIONS),
     *(QUEUE_MESSAGES, BREAKER_STATE, PROCESSES, BUILD),
 )
 """Metrics that no event and no value gives: a sample of the endpoint has them."""
 
 CATALOGUE: Final = tuple(
     sorted(
-        (*EVENTS.values(), *VALUES.values(), LATENESS, EARLY, *SAMPLED),
+        (*EVENTS.values(), *VALUES.values(), LATENESS, EARLY, *DURATIONS.values(), *SAMPLED),
         key=lambda metric: metric.name,
     )
 )

@@ -4,7 +4,6 @@ Needs the extra: ``pip install 'timeoutmgr[metrics]'``.
 """
 
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import isinf, isnan
@@ -24,14 +23,29 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from timeoutmgr._version import __version__
+from timeoutmgr.clock import Clock, SystemClock
 from timeoutmgr.metrics import catalogue
-from timeoutmgr.metrics.catalogue import ENDPOINT, EVENTS, LATENESS_BOUNDS, VALUES, Merge, Metric
+from timeoutmgr.metrics.catalogue import (
+    DURATION_BOUNDS,
+    DURATIONS,
+    ENDPOINT,
+    EVENTS,
+    LATENESS_BOUNDS,
+    VALUES,
+    Merge,
+    Metric,
+)
 from timeoutmgr.metrics.memory import (
     BREAKER_CELLS,
     BUCKETS,
+    DESTINATIONS,
+    DURATION_BUCKETS,
+    DURATION_CELLS,
+    DURATION_EACH,
     EVENT_CELLS,
     LATENESS_CELLS,
     LATENESS_EACH,
+    PAUSE_CELLS,
     QUEUE_CELLS,
     VALUE_CELLS,
     CountMemory,
@@ -52,9 +66,9 @@ _MERGED: Final[Mapping[Merge, Callable[[Sequence[float]], float]]] = {
 class Exposition:
     """Renders the memory for one endpoint."""
 
-    def __init__(self, memory: CountMemory, endpoint: str) -> None:
+    def __init__(self, memory: CountMemory, endpoint: str, clock: Clock | None = None) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(memory, endpoint))
+        self._registry.register(_Collector(memory, endpoint, clock or SystemClock()))
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the page in the best format that the header *accept* names, and its type."""
@@ -64,16 +78,19 @@ class Exposition:
 
 
 class _Collector(Collector):
-    def __init__(self, memory: CountMemory, endpoint: str) -> None:
+    def __init__(self, memory: CountMemory, endpoint: str, clock: Clock) -> None:
         self._memory = memory
         self._endpoint = endpoint
+        self._clock = clock
 
     def collect(self) -> Iterator[Family]:
         yield from self._events()
         yield from self._lateness()
+        yield from self._durations()
         live = [section for section in self._memory.sections if section.has(State.TICK)]
         yield from self._values(live)
-        yield from self._of_store(live, time.time(), time.monotonic())
+        yield from self._of_store(live, self._clock.now() / 1_000_000, self._clock.monotonic())
+        yield self._connections(live)
         yield self._gauge(catalogue.PROCESSES, {(): [len(live)]})
         queues, breakers = self._memory.queues, self._memory.breakers
         yield self._gauge(catalogue.QUEUE_MESSAGES, _named(live, QUEUE_CELLS, queues))
@@ -98,17 +115,30 @@ class _Collector(Collector):
             catalogue.EARLY.family, catalogue.EARLY.help, labels=[ENDPOINT, "destination"]
         )
         for number, name in enumerate(self._memory.destinations.all()):
-            first = LATENESS_CELLS + number * LATENESS_EACH
-            cells = [
-                sum(section.counts[first + at] for section in self._memory.sections)
-                for at in range(LATENESS_EACH)
-            ]
+            cells = self._cells(LATENESS_CELLS + number * LATENESS_EACH, LATENESS_EACH)
             if any(cells):
-                buckets = _buckets(cells[:BUCKETS])
+                buckets = _buckets(LATENESS_BOUNDS, cells[:BUCKETS])
                 lateness.add_metric([self._endpoint, name], buckets, cells[BUCKETS] / 1_000_000)
                 early.add_metric([self._endpoint, name], cells[BUCKETS + 1])
         yield lateness
         yield early
+
+    def _durations(self) -> Iterator[Family]:
+        for operation, metric in DURATIONS.items():
+            family = HistogramMetricFamily(
+                metric.family, metric.help, labels=[ENDPOINT], unit=metric.unit
+            )
+            cells = self._cells(DURATION_CELLS[operation], DURATION_EACH)
+            buckets = _buckets(DURATION_BOUNDS, cells[:DURATION_BUCKETS])
+            family.add_metric([self._endpoint], buckets, cells[DURATION_BUCKETS] / 1_000_000)
+            yield family
+
+    def _cells(self, first: int, number: int) -> list[int]:
+        """Return the sums of *number* cells of all processes."""
+        sections = self._memory.sections
+        return [
+            sum(section.counts[at] for section in sections) for at in range(first, first + number)
+        ]
 
     def _values(self, live: Sequence[Section]) -> Iterator[Family]:
         for name, metric in VALUES.items():
@@ -122,9 +152,26 @@ class _Collector(Collector):
         for metric, state in (
             (catalogue.STORE_ANSWERED, State.STORE_ANSWERED),
             (catalogue.BROKER_ANSWERED, State.BROKER_ANSWERED),
+            (catalogue.PENDING_AS_OF, State.PENDING_AS_OF),
         ):
             answered = [wall - (now - section.state(state)) for section in live]
             yield self._gauge(metric, {(): answered})
+
+        for metric, state in (
+            (catalogue.PENDING, State.PENDING),
+            (catalogue.IN_FLIGHT, State.IN_FLIGHT),
+        ):
+            yield self._gauge(metric, {(): [section.state(state) for section in live]})
+        paused = _named(live, PAUSE_CELLS, self._memory.destinations)
+        paused[("*",)] = [section.numbers[PAUSE_CELLS + DESTINATIONS + 1] for section in live]
+        yield self._gauge(catalogue.PAUSED, paused)
+
+    def _connections(self, live: Sequence[Section]) -> Family:
+        states = {"used": State.CONNECTIONS_USED, "idle": State.CONNECTIONS_IDLE}
+        values: dict[tuple[str, ...], Sequence[float]] = {
+            (name,): [each.state(state) for each in live] for name, state in states.items()
+        }
+        return self._gauge(catalogue.POOL_CONNECTIONS, values)
 
     def _gauge(self, metric: Metric, values: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
         family = GaugeMetricFamily(
@@ -154,13 +201,15 @@ def age_of_oldest(section: Section, now: float, *, grows: bool = False) -> float
     return age + since if grows or since > FRESH else age
 
 
-def _named(live: Sequence[Section], first: int, names: Names) -> dict[tuple[str, ...], list[float]]:
+def _named(
+    live: Sequence[Section], first: int, names: Names
+) -> dict[tuple[str, ...], Sequence[float]]:
     return {
         (name,): [section.numbers[first + number] for section in live]
         for number, name in enumerate(names.all())
     }
 
 
-def _buckets(cells: Iterable[int]) -> list[tuple[str, float]]:
-    bounds = [*(str(bound) for bound in LATENESS_BOUNDS), "+Inf"]
-    return [(bound, float(total)) for bound, total in zip(bounds, accumulate(cells), strict=True)]
+def _buckets(bounds: Iterable[float], cells: Iterable[int]) -> list[tuple[str, float]]:
+    names = [*(str(bound) for bound in bounds), "+Inf"]
+    return [(name, float(total)) for name, total in zip(names, accumulate(cells), strict=True)]

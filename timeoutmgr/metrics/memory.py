@@ -17,7 +17,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, Self
 
-from timeoutmgr.metrics.catalogue import EVENTS, LATENESS_BOUNDS, VALUES
+from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, EVENTS, LATENESS_BOUNDS, VALUES
+from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
 OTHER: Final = "other"
@@ -26,6 +27,7 @@ DESTINATIONS: Final = 50
 QUEUES: Final = 15
 BREAKERS: Final = 23
 BUCKETS: Final = len(LATENESS_BOUNDS) + 1
+DURATION_BUCKETS: Final = len(DURATION_BOUNDS) + 1
 
 
 class State(IntEnum):
@@ -42,6 +44,12 @@ class State(IntEnum):
     BROKER_ANSWERED = 4
     OLDEST_DUE = 5
     """Age of the oldest timeout when the store last answered, negative before it is due."""
+    PENDING = 6
+    """The pending timeouts when they were last counted."""
+    PENDING_AS_OF = 7
+    IN_FLIGHT = 8
+    CONNECTIONS_USED = 9
+    CONNECTIONS_IDLE = 10
 
 
 # --- layout: cells of a section, and the tables of names before all sections -------------------
@@ -55,10 +63,21 @@ VALUE_CELLS: Final[Mapping[str, int]] = MappingProxyType(
 STATE_CELLS: Final = len(EVENTS) + len(VALUES)
 QUEUE_CELLS: Final = STATE_CELLS + len(State)
 BREAKER_CELLS: Final = QUEUE_CELLS + QUEUES + 1
-LATENESS_CELLS: Final = BREAKER_CELLS + BREAKERS + 1
+PAUSE_CELLS: Final = BREAKER_CELLS + BREAKERS + 1
+"""Cells of destinations by their numbers, and behind them the cell of a pause of all."""
+LATENESS_CELLS: Final = PAUSE_CELLS + DESTINATIONS + 2
 LATENESS_EACH: Final = BUCKETS + 2
 """Cells of a destination: its buckets, the sum in microseconds, and the early messages."""
-SECTION_CELLS: Final = LATENESS_CELLS + (DESTINATIONS + 1) * LATENESS_EACH
+_DURATION_CELLS: Final = LATENESS_CELLS + (DESTINATIONS + 1) * LATENESS_EACH
+DURATION_EACH: Final = DURATION_BUCKETS + 1
+"""Cells of an operation: its buckets, and the sum in microseconds."""
+DURATION_CELLS: Final[Mapping[Operation, int]] = MappingProxyType(
+    {
+        operation: _DURATION_CELLS + number * DURATION_EACH
+        for number, operation in enumerate(Operation)
+    }
+)
+SECTION_CELLS: Final = _DURATION_CELLS + len(Operation) * DURATION_EACH
 
 _NAME: Final = 256
 """Bytes of a name, and of its length before it."""

@@ -9,7 +9,7 @@ from timeoutmgr.metrics.memory import CountMemory, Section, State
 from timeoutmgr.metrics.notification import READY, STOPPING, WATCHDOG, ServiceManager
 from timeoutmgr.metrics.probes import not_alive, not_started
 from timeoutmgr.metrics.recorder import Recorder
-from timeoutmgr.metrics.samples import note_breakers, samplers_of
+from timeoutmgr.metrics.samples import note_breakers, note_connections, samplers_of
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
@@ -68,6 +68,7 @@ class Observer:
         """Note that the watchdog of *endpoint* runs."""
         self._section.set_state(State.TICK, time.monotonic())
         note_breakers(endpoint.parts, self._memory, self._section)
+        note_connections(endpoint.parts, self._section)
         self._notify(WATCHDOG)
 
     def _notify(self, state: str) -> None:

@@ -2,14 +2,19 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isnan, nan
+from time import perf_counter_ns
 from typing import Final
 
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.metrics.catalogue import LATENESS, LATENESS_BOUNDS
+from timeoutmgr.message.message import Message
+from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, LATENESS, LATENESS_BOUNDS
 from timeoutmgr.metrics.memory import (
     BUCKETS,
+    DURATION_BUCKETS,
+    DURATION_CELLS,
     EVENT_CELLS,
     LATENESS_CELLS,
     LATENESS_EACH,
@@ -17,9 +22,10 @@ from timeoutmgr.metrics.memory import (
     CountMemory,
     Section,
 )
-from timeoutmgr.telemetry import Counters, Sent, Telemetry
+from timeoutmgr.telemetry import Counters, Operation, Sent, Telemetry, during_of
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
+_DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
 
 
 class Recorder:
@@ -34,6 +40,7 @@ class Recorder:
         self._numbers = section.numbers
         # The plain counters of a configuration would count the same once more.
         self._behind = None if type(behind) is Counters else behind
+        self._during_behind = during_of(behind)
         self._others = Counters()
         self._lock = threading.Lock()
         self._lateness = nan
@@ -74,6 +81,23 @@ class Recorder:
                     counts[first + BUCKETS] += lateness
                 else:
                     counts[first + BUCKETS + 1] += 1
+
+    @contextmanager
+    def during(self, operation: Operation, messages: Iterable[Message]) -> Iterator[None]:
+        """Observe how long *operation* lasts, also if it fails."""
+        began = perf_counter_ns()
+        try:
+            with self._during_behind(operation, messages):
+                yield
+        finally:
+            self.took(operation, (perf_counter_ns() - began) // 1_000)
+
+    def took(self, operation: Operation, duration: Micros) -> None:
+        """Observe the *duration* of an operation that has ended."""
+        first = DURATION_CELLS[operation]
+        with self._lock:
+            self._counts[first + bisect_left(_DURATIONS, duration)] += 1
+            self._counts[first + DURATION_BUCKETS] += duration
 
     def snapshot(self) -> Mapping[str, float]:
         """Return all counts of this process and its last values."""

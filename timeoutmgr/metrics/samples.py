@@ -5,13 +5,30 @@ import math
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from timeoutmgr.contracts import Clock, HasStoreClock, Insight, TimeoutFilter, TimeoutStore
+from timeoutmgr.contracts import (
+    Clock,
+    HasStoreClock,
+    Insight,
+    LoadWindow,
+    TimeoutFilter,
+    TimeoutStore,
+)
+from timeoutmgr.contracts.pauses import PausesDispatch
+from timeoutmgr.database.engine import Database
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.metrics.memory import BREAKER_CELLS, QUEUE_CELLS, CountMemory, Section, State
+from timeoutmgr.metrics.memory import (
+    BREAKER_CELLS,
+    DESTINATIONS,
+    PAUSE_CELLS,
+    QUEUE_CELLS,
+    CountMemory,
+    Section,
+    State,
+)
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.sender.sender import SessionPool
@@ -21,7 +38,8 @@ logger = logging.getLogger(__name__)
 EVERY: Final = 5.0
 """Seconds between two samples: less than the 10 within which a ready process has its answers."""
 COUNT_EVERY: Final = 30.0
-"""Seconds between two counts of the messages in the queues."""
+"""Seconds between two counts of the messages in the queues, and of the pending timeouts."""
+_ALL_TIME: Final = LoadWindow(0, 1 << 60, 1)
 _BREAKER: Final = {BreakerState.DISARMED: 0.0, BreakerState.ARMED: 1.0, BreakerState.TRIGGERED: 2.0}
 
 
@@ -68,7 +86,8 @@ def samplers_of(parts: AssembledEndpoint, memory: CountMemory, section: Section)
     if oldest is None:
         section.set_state(State.STORE_ANSWERED, math.inf)
         return [Sampler(queues, name)]
-    return [Sampler(queues, name), Sampler(StoreSample(oldest, clock, section), name)]
+    details = _details_of(parts, memory, section)
+    return [Sampler(queues, name), Sampler(StoreSample(oldest, clock, section, details), name)]
 
 
 def note_breakers(parts: AssembledEndpoint, memory: CountMemory, section: Section) -> None:
@@ -76,6 +95,24 @@ def note_breakers(parts: AssembledEndpoint, memory: CountMemory, section: Sectio
     for breaker in parts.breakers:
         at = BREAKER_CELLS + memory.breakers.number(breaker.name)
         section.numbers[at] = _BREAKER[breaker.state]
+
+
+def note_connections(parts: AssembledEndpoint, section: Section) -> None:
+    """Write the numbers of used and idle connections to the databases of *parts*."""
+    pools = [each.connections() for each in parts.databases if isinstance(each, Database)]
+    if pools:
+        section.set_state(State.CONNECTIONS_USED, sum(used for used, _ in pools))
+        section.set_state(State.CONNECTIONS_IDLE, sum(idle for _, idle in pools))
+
+
+def _details_of(
+    parts: AssembledEndpoint, memory: CountMemory, section: Section
+) -> "StoreDetails | None":
+    """Return what is sampled beside the oldest timeout; a delayed message store has nothing."""
+    store = parts.features.store
+    if store is None or parts.features.delayed is not None:
+        return None
+    return StoreDetails(store, parts.settings.clock, memory, section)
 
 
 def _oldest_of(parts: AssembledEndpoint) -> Callable[[], Micros | None] | None:
@@ -117,10 +154,17 @@ def _oldest_delayed(delayed: StoreStart, clock: Clock) -> Micros | None:
 class StoreSample:
     """The age of the oldest timeout, and that the store has answered."""
 
-    def __init__(self, oldest: Callable[[], Micros | None], clock: Clock, section: Section) -> None:
+    def __init__(
+        self,
+        oldest: Callable[[], Micros | None],
+        clock: Clock,
+        section: Section,
+        details: Callable[[], None] | None = None,
+    ) -> None:
         self._oldest = oldest
         self._clock = clock
         self._section = section
+        self._details = details
 
     def __call__(self) -> None:
         """Ask the store. Raises StorageUnavailable."""
@@ -128,6 +172,51 @@ class StoreSample:
         # In this order: a reader in between must not add a long silence to the new age.
         self._section.set_state(State.STORE_ANSWERED, self._clock.monotonic())
         self._section.set_state(State.OLDEST_DUE, -math.inf if age is None else age / 1_000_000)
+        if self._details is not None:
+            self._details()
+
+
+class StoreDetails:
+    """The timeouts of a store in numbers: pending, in flight; and its pauses.
+
+    To count the pending timeouts reads up to 50000 of them, so that it happens less often.
+    """
+
+    def __init__(
+        self, store: TimeoutStore, clock: Clock, memory: CountMemory, section: Section
+    ) -> None:
+        self._insight = store if isinstance(store, Insight) else None
+        self._pauses = store if isinstance(store, PausesDispatch) else None
+        self._clock = clock
+        self._names = memory.destinations
+        self._section = section
+        self._count_next = -math.inf
+
+    def __call__(self) -> None:
+        """Ask the store. Raises StorageUnavailable."""
+        if self._pauses is not None:
+            self._note_paused({pause.destination for pause in self._pauses.pauses()})
+        if self._insight is not None:
+            self._section.set_state(State.IN_FLIGHT, self._insight.in_flight().number)
+            if self._clock.monotonic() >= self._count_next:
+                self._note_pending(self._insight.load(_ALL_TIME).total.number)
+
+    def _note_pending(self, number: int) -> None:
+        now = self._clock.monotonic()
+        self._section.set_state(State.PENDING, number)
+        self._section.set_state(State.PENDING_AS_OF, now)
+        self._count_next = now + COUNT_EVERY
+
+    def _note_paused(self, destinations: set[str | None]) -> None:
+        """Write 1 for each of *destinations*, and 0 for a destination that was paused before."""
+        numbers = self._section.numbers
+        paused = {
+            PAUSE_CELLS + (DESTINATIONS + 1 if name is None else self._names.number(name))
+            for name in destinations
+        }
+        for at in range(PAUSE_CELLS, PAUSE_CELLS + DESTINATIONS + 2):
+            if at in paused or not math.isnan(numbers[at]):
+                numbers[at] = at in paused
 
 
 class QueueSample:
