@@ -52,12 +52,16 @@ class Operation(StrEnum):
     """The handlers of a message, or of a list of messages, are called."""
 
 
+Addressed: TypeAlias = tuple[str, Message]
+"""The queue that a message is for, and the message."""
+
+
 @runtime_checkable
 class ObservesOperations(Protocol):
     """A telemetry that observes operations; no telemetry needs to."""
 
     def during(
-        self, operation: Operation, messages: Iterable[Message]
+        self, operation: Operation, messages: Iterable[Addressed]
     ) -> AbstractContextManager[None]:
         """Return a context for the time of *operation* on *messages*, which are read once.
 
@@ -68,7 +72,7 @@ class ObservesOperations(Protocol):
         ...
 
 
-During: TypeAlias = Callable[[Operation, Iterable[Message]], AbstractContextManager[None]]
+During: TypeAlias = Callable[[Operation, Iterable[Addressed]], AbstractContextManager[None]]
 _UNOBSERVED: Final = nullcontext()
 
 
@@ -83,7 +87,7 @@ def during_of(telemetry: Telemetry) -> During:
 
 
 def _unobserved(
-    _operation: Operation, _messages: Iterable[Message]
+    _operation: Operation, _messages: Iterable[Addressed]
 ) -> AbstractContextManager[None]:
     return _UNOBSERVED
 

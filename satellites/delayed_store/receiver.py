@@ -31,6 +31,7 @@ from timeoutmgr.satellites.delivery.dispatch import (
     DispatchMeter,
     RetryLater,
     StepPoints,
+    addressed,
     finish,
     meter_of,
     sent_of,
@@ -141,7 +142,7 @@ class StoreDelayed:
 
     def _put(self, timeouts: Sequence[Timeout], work: Work) -> None:
         if timeouts:
-            with self._meter.during(Operation.STORE, (one.message for one in timeouts)):
+            with self._meter.during(Operation.STORE, addressed(timeouts)):
                 self.batches.put(timeouts, work.scope)
             self.telemetry.count("delayed_stored", len(timeouts))
 

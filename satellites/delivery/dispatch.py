@@ -1,7 +1,7 @@
 """The dispatch step of every due message: locked, sent, and closed with its outcome."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias, TypeVar
@@ -12,6 +12,7 @@ from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown, TransportUnavaila
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import (
+    Addressed,
     During,
     ObservesLateness,
     Operation,
@@ -168,7 +169,7 @@ class BatchDispatch:
         at = locked.now()
         prepared = self.forwarder.prepare(locked.timeouts, at)
         reach(self.points.locked)
-        with self.during(Operation.CONFIRM, (one.message for one in locked.timeouts)):
+        with self.during(Operation.CONFIRM, addressed(locked.timeouts)):
             try:
                 sending = start_each(prepared.outgoing, work)
             except TransportUnavailable:
@@ -317,6 +318,11 @@ def meter_of(telemetry: Telemetry, prefix: str) -> DispatchMeter:
     """Return the meter of *telemetry* for events that begin with *prefix*."""
     observer = telemetry if isinstance(telemetry, ObservesLateness) else None
     return DispatchMeter(telemetry, prefix, observer)
+
+
+def addressed(timeouts: Iterable[Timeout]) -> Iterator[Addressed]:
+    """Yield what a telemetry observes of *timeouts*."""
+    return ((timeout.destination, timeout.message) for timeout in timeouts)
 
 
 def sent_of(timeouts: Sequence[Timeout]) -> list[Sent]:

@@ -42,6 +42,7 @@ from timeoutmgr.message.validation import (
     check_headers,
 )
 from timeoutmgr.resilience.channel_log import ChannelLog
+from timeoutmgr.satellites.delivery.dispatch import addressed
 from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
@@ -192,7 +193,7 @@ class StoreTimeouts:
 
     def _store(self, stored: Sequence[Stored], work: Work) -> None:
         timeouts = [one for _, one in stored]
-        with self._during(Operation.STORE, (one.message for one in timeouts)):
+        with self._during(Operation.STORE, addressed(timeouts)):
             repeats = self.store.store_many(timeouts, transaction=work.scope)
         reach("timeouts.stored")
         self._count_stored(len(stored), repeats)

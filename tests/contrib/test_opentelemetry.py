@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +15,22 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from timeoutmgr import EndpointConfiguration, HandlerContext, RecoverabilitySettings
+from tests.deadletter.scene import Scene
+from tests.deadletter.test_expiry import DEAD
+from timeoutmgr import (
+    DelayedDeliverySettings,
+    EndpointConfiguration,
+    HandlerContext,
+    RecoverabilitySettings,
+)
 from timeoutmgr.contrib.opentelemetry import NEW_TRACE, trace_messages
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message.message import Message
 from timeoutmgr.native import NativeDelayedDelivery
+from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.telemetry import ObservesOperations, Operation
 from timeoutmgr.testing import Inbox, TimeoutKit
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -47,10 +59,8 @@ class Traced:
     def note(self, _message: Any, context: HandlerContext) -> None:
         self.handled.append(context)
 
-    def spans(self, beginning: str) -> list[ReadableSpan]:
-        return [
-            span for span in self.exporter.get_finished_spans() if span.name.startswith(beginning)
-        ]
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
 
 def trace_id(span: ReadableSpan) -> int:
@@ -96,7 +106,7 @@ def test_a_message_is_handled_in_the_trace_of_its_send_if_there_is_no_delay_or_i
     kit.send_local("Hello", 1, delay=delay)
     kit.advance(seconds=5)
 
-    [sent], [handled] = map(traced.spans, ("create", "process"))
+    [sent], [handled] = map(traced.spans, ("create shop", "process shop"))
     assert place_of(handled.parent) == place_of(sent.context)
     assert not handled.links
 
@@ -112,8 +122,8 @@ def test_a_send_of_a_handler_is_a_child_of_its_span() -> None:
     kit.send_local("First", 1)
     kit.advance(seconds=1)
 
-    process_first, process_hello = traced.spans("process")
-    assert traced.spans("create")[1].parent == process_first.context
+    process_first, process_hello = traced.spans("process shop")
+    assert traced.spans("create shop")[1].parent == process_first.context
     assert process_hello.links[0].context.trace_id == trace_id(process_first)
 
 
@@ -131,8 +141,8 @@ def test_traceparent_survives_store_and_delayed_retry_and_a_failure_is_an_error(
     kit.send_local("Fragile", 1, delay=timedelta(seconds=5), headers=given)
     kit.advance(minutes=1)
 
-    assert traced.spans("create") == []  # the message had a context of its own
-    failed, succeeded = traced.spans("process")
+    assert traced.spans("create shop") == []  # the message had a context of its own
+    failed, succeeded = traced.spans("process shop")
     assert [trace_id_of_link(span) for span in (failed, succeeded)] == [TRACE, TRACE]
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.attributes is not None
@@ -169,7 +179,7 @@ def test_nservicebus_request_for_a_new_trace_is_honoured() -> None:
     kit.send_local("Hello", 1, headers={"traceparent": PARENT, NEW_TRACE: "True"})
     kit.drain()
 
-    [handled] = traced.spans("process")
+    [handled] = traced.spans("process shop")
     assert handled.parent is None
     assert trace_id_of_link(handled) == TRACE
 
@@ -199,7 +209,7 @@ def test_a_header_that_no_tracer_wrote_fails_no_message() -> None:
     kit.send_local("Hello", 1, delay=1, headers={"traceparent": "nonsense"})
     kit.advance(seconds=1)
 
-    [handled] = traced.spans("process")
+    [handled] = traced.spans("process shop")
     assert not handled.links
     assert len(traced.handled) == 1
 
@@ -217,15 +227,109 @@ def test_coroutine_handlers_run_in_their_spans() -> None:
     kit.send_local("Awaited", 1, delay=1)
     kit.advance(seconds=1)
 
-    [handled] = traced.spans("process")
+    [handled] = traced.spans("process shop")
     assert handled.context is not None
     assert current == [handled.context.span_id]
+
+
+def test_a_batch_that_is_stored_and_a_batch_that_is_sent_are_linked_to_the_send() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    with traced.provider.get_tracer("test").start_as_current_span("request"):
+        kit.send_local("Hello", 1, delay=timedelta(days=14), message_id="m1")
+    kit.advance(days=14)
+
+    [created] = traced.spans("create shop")
+    [stored], [sent] = traced.spans("process shop.Timeouts"), traced.spans("send shop")
+    assert (stored.kind, sent.kind) == (SpanKind.CONSUMER, SpanKind.CLIENT)
+    assert len({trace_id(span) for span in (created, stored, sent)}) == 3
+    for span in (stored, sent):
+        assert span.parent is None
+        assert [place_of(link.context) for link in span.links] == [place_of(created.context)]
+        assert span.attributes is not None
+        assert span.attributes["messaging.message.id"] == "m1"
+        assert span.attributes["messaging.batch.message_count"] == 1
+
+
+def test_a_batch_makes_a_span_for_each_destination_with_a_link_for_each_traced_message() -> None:
+    traced = Traced()
+    traced.kit()
+    telemetry = traced.config.telemetry
+    assert isinstance(telemetry, ObservesOperations)
+    batch = [
+        ("billing", Message(id="a", headers={"traceparent": PARENT})),
+        ("shipping", Message(id="b")),
+        ("billing", Message(id="c", headers={"traceparent": PARENT})),
+    ]
+
+    with (
+        pytest.raises(TransportUnavailable),
+        telemetry.during(Operation.CONFIRM, batch),
+        telemetry.during(Operation.HANDLER, batch),  # has a span of its own
+    ):
+        raise TransportUnavailable("the broker is away")
+
+    shipping, billing = traced.exporter.get_finished_spans()
+    assert (billing.name, shipping.name) == ("send billing", "send shipping")
+    assert [len(span.links) for span in (billing, shipping)] == [2, 0]
+    for span in (billing, shipping):
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.attributes is not None
+        assert span.attributes["error.type"] == "TransportUnavailable"
+
+
+def test_the_telemetry_of_a_traced_endpoint_goes_on_counting() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    kit.send_local("Hello", 1, delay=1)
+    kit.advance(seconds=1)
+
+    counted = kit.endpoint.snapshot()
+
+    assert (counted["timeouts_stored"], counted["handled"]) == (1, 1)
+
+
+def test_traceparent_survives_a_new_due_time() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    kit.send_local("Hello", 1, delay=timedelta(hours=1), headers={"traceparent": PARENT})
+    kit.drain()
+    timeouts = kit.endpoint.timeouts
+    [stored] = timeouts.list()
+    timeouts.reschedule(stored.id, delay=timedelta(hours=2))
+    kit.advance(hours=2)
+
+    [context] = traced.handled
+    assert context.headers["traceparent"] == PARENT
+
+
+def test_traceparent_is_in_a_dead_letter(sqlite_url: str, unique: str) -> None:
+    with ExitStack() as stack:
+        scene = Scene(sqlite_url, stack)
+        scene.transport.install()
+        sales = scene.endpoint(unique, f"{unique}-n1", {})
+        sales.send(
+            "nowhere",
+            "Hello",
+            1,
+            delay=timedelta(milliseconds=50),
+            headers={"traceparent": PARENT},
+            delivery=DEAD,
+        )
+        [copy] = scene.until_dead(f"{unique}-n1")
+
+    assert copy.message.headers["traceparent"] == PARENT
 
 
 def _stored(config: EndpointConfiguration, url: str) -> None:
     config.use_transport(url)
     config.use_persistence(url)
     config.enable_feature(TimeoutManager())
+
+
+def _delayed(config: EndpointConfiguration, url: str) -> None:
+    store = SqlDelayedMessageStore(url)
+    config.use_transport(url, delayed_delivery=DelayedDeliverySettings(store))
 
 
 def _native(config: EndpointConfiguration, url: str) -> None:
@@ -238,6 +342,7 @@ def _native(config: EndpointConfiguration, url: str) -> None:
     [
         pytest.param("postgres_url", _stored, id="moved in PostgreSQL"),
         pytest.param("sqlite_url", _stored, id="stored in SQLite"),
+        pytest.param("sqlite_url", _delayed, id="delayed message store"),
         pytest.param("rabbitmq_url", _native, id="delay levels of RabbitMQ"),
     ],
 )
@@ -255,5 +360,5 @@ def test_traceparent_survives_each_way_of_a_delay(
         endpoint.send_local("Hello", 1, delay=timedelta(milliseconds=50))
         [arrived] = inbox.wait_for(1)
 
-    [sent] = traced.spans("create")
+    [sent] = traced.spans(f"create {unique}")
     assert arrived.headers["traceparent"].split("-")[1] == trace.format_trace_id(trace_id(sent))

@@ -12,6 +12,7 @@ from timeoutmgr.message.message import Message
 from timeoutmgr.metrics.memory import DURATION_CELLS, LATENESS_CELLS, CountMemory
 from timeoutmgr.metrics.recorder import Recorder
 from timeoutmgr.telemetry import (
+    Addressed,
     Counters,
     ObservesLateness,
     ObservesOperations,
@@ -125,8 +126,8 @@ def test_the_telemetry_of_the_user_observes_each_operation() -> None:
             self.seen: list[str] = []
 
         @contextmanager
-        def during(self, operation: Operation, messages: Iterable[Message]) -> Iterator[None]:
-            names = [message.id for message in messages]
+        def during(self, operation: Operation, messages: Iterable[Addressed]) -> Iterator[None]:
+            names = [f"{queue} {message.id}" for queue, message in messages]
             self.seen.append(f"{operation} {names} begins")
             yield
             self.seen.append("and ends")
@@ -134,16 +135,16 @@ def test_the_telemetry_of_the_user_observes_each_operation() -> None:
     theirs = Theirs()
     recorder = Recorder(memory := CountMemory.create(1), memory.sections[0], theirs)
 
-    with recorder.during(Operation.STORE, iter([Message(id="m1")])):
+    with recorder.during(Operation.STORE, [("shop", Message(id="m1"))]):
         theirs.seen.append("is observed")
 
-    assert theirs.seen == ["store ['m1'] begins", "is observed", "and ends"]
+    assert theirs.seen == ["store ['shop m1'] begins", "is observed", "and ends"]
 
 
 def test_nothing_surrounds_an_operation_that_no_telemetry_observes() -> None:
-    messages = iter([Message(id="m1")])
+    messages = iter([("shop", Message(id="m1"))])
 
     with during_of(Counters())(Operation.STORE, messages):
         pass
 
-    assert next(messages).id == "m1"  # not even read
+    assert next(messages)[0] == "shop"  # not even read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -179,3 +180,19 @@ def test_a_timeout_that_cannot_be_stored_is_named(move: Move) -> None:
     with pytest.raises(MigrationFailed, match="cannot be stored: the id has 300 characters"):
         parts.target.deliver("r", Batch(no=0, range=KeyRange(Key(0, ""), Key(0, ""), 1)), [item])
     parts.close()
+
+
+def test_a_moved_timeout_keeps_the_context_of_its_trace(move: Move) -> None:
+    trace = {
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "tracestate": "vendor=1",
+        "baggage": "tenant=acme",
+    }
+    [given] = some(1)
+    message = replace(given.message, headers={**given.message.headers, **trace})
+    move.source.store_many([replace(given, message=message)])
+
+    move.run()
+
+    [moved] = pending(move.target)
+    assert trace.items() <= moved.message.headers.items()

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans of sends and handlers, linked across the delay.
+"""OpenTelemetry: spans of sends, satellites and handlers, linked across the delay.
 
 Uses the API alone; the program brings the SDK. Needs the extra:
 ``pip install 'timeoutmgr[tracing]'``. ``trace_messages(config)`` is the one change.
@@ -6,14 +6,23 @@ Uses the API alone; the program brings the SDK. Needs the extra:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+)
 from opentelemetry.util.types import AttributeValue
 
 from timeoutmgr._version import __version__
@@ -21,8 +30,18 @@ from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import from_wire
+from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.message import Message
 from timeoutmgr.sender.composer import ToSend
+from timeoutmgr.telemetry import (
+    Addressed,
+    HasSnapshot,
+    ObservesLateness,
+    Operation,
+    Sent,
+    Telemetry,
+    during_of,
+)
 
 SYSTEM: Final = "timeoutmgr"
 NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
@@ -42,12 +61,17 @@ def trace_messages(
     ``traceparent`` keeps it. Its handlers run in a span ``process <endpoint>``: after a delay in a
     new trace that is linked to the send, or with *join_traces* in the trace of the send.
 
-    Register all handlers before: for coroutine functions the span is awaited. Raises
-    ConfigurationError for handlers of lists, when the settings are checked.
+    Each batch that the endpoint stores makes a span ``process <endpoint>.Timeouts``, and each
+    batch that it sends when due a span ``send <destination>``. Each begins a trace, with a link to
+    the send of each message.
+
+    Set the telemetry of *config* before, and register all handlers: for coroutine functions the
+    span is awaited. Raises ConfigurationError for handlers of lists, when the settings are checked.
     """
     tracer = trace.get_tracer(SYSTEM, __version__, provider)
     config.add_send_middleware(_Sends(tracer))
     received = _Handling(tracer, config.name, join_traces)
+    config.telemetry = _Satellites(config.telemetry, tracer, config.name)
     found = [each for every in config.settings().handlers.values() for each in every]
     awaits = bool(found) and all(map(is_coroutine_function, found))
     config.add_middleware(received.handle_awaited if awaits else received.handle)
@@ -116,6 +140,98 @@ class _Handling:
             except Exception as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 raise
+
+
+class _Satellites:
+    """A telemetry that makes spans of what is stored and sent, and passes all on to *behind*."""
+
+    def __init__(self, behind: Telemetry, tracer: Tracer, endpoint: str) -> None:
+        self._behind = behind
+        self._during_behind = during_of(behind)
+        self._tracer = tracer
+        self._endpoint = endpoint
+
+    def count(self, event: str, amount: int = 1) -> None:
+        """Pass it on."""
+        self._behind.count(event, amount)
+
+    def value(self, name: str, value: float) -> None:
+        """Pass it on."""
+        self._behind.value(name, value)
+
+    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+        """Pass it on if it is observed."""
+        if isinstance(self._behind, ObservesLateness):
+            self._behind.late(at, sent)
+
+    def snapshot(self) -> Mapping[str, float]:
+        """Return what is behind, if it is kept."""
+        return self._behind.snapshot() if isinstance(self._behind, HasSnapshot) else {}
+
+    @contextmanager
+    def during(self, operation: Operation, messages: Iterable[Addressed]) -> Iterator[None]:
+        """Make the spans of *operation*: one if it stores, one for each destination if it sends."""
+        given = list(messages)
+        with ExitStack() as stack:
+            stack.enter_context(self._during_behind(operation, given))
+            if operation is Operation.STORE:
+                name, queue = "process", f"{self._endpoint}.Timeouts"
+                stored = [message for _, message in given]
+                stack.enter_context(self._span(name, queue, SpanKind.CONSUMER, stored))
+            elif operation is Operation.CONFIRM:
+                for queue, sent in _by_queue(given).items():
+                    stack.enter_context(self._span("send", queue, SpanKind.CLIENT, sent))
+            yield
+
+    @contextmanager
+    def _span(
+        self, name: str, queue: str, kind: SpanKind, messages: Sequence[Message]
+    ) -> Iterator[None]:
+        # Not the current span: the next batch begins before this batch ends.
+        span = self._tracer.start_span(
+            f"{name} {queue}",
+            context=Context(),
+            kind=kind,
+            attributes=_batch_attributes(name, queue, messages),
+            links=[Link(each) for each in map(_creation, messages) if each.is_valid],
+        )
+        try:
+            yield
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.record_exception(error)
+            span.set_status(StatusCode.ERROR, str(error))
+            raise
+        finally:
+            span.end()
+
+
+def _by_queue(messages: Iterable[Addressed]) -> Mapping[str, Sequence[Message]]:
+    found: defaultdict[str, list[Message]] = defaultdict(list)
+    for queue, message in messages:
+        found[queue].append(message)
+    return found
+
+
+def _creation(message: Message) -> SpanContext:
+    """Return the context in which *message* was created; it is not valid if there is none."""
+    created = propagate.extract(message.headers, context=Context())
+    return trace.get_current_span(created).get_span_context()
+
+
+def _batch_attributes(
+    name: str, queue: str, messages: Sequence[Message]
+) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": name,
+        "messaging.operation.type": name,
+        "messaging.destination.name": queue,
+        "messaging.batch.message_count": len(messages),
+    }
+    if len(messages) == 1:
+        found["messaging.message.id"] = messages[0].id
+    return found
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class ConcurrentHandlerStep:
     async def _run(
         self, prepared: PreparedMessage, context: AsyncHandlerContext, received: Received
     ) -> None:
-        with self._step.during(Operation.HANDLER, (received.message,)):
+        with self._step.during(Operation.HANDLER, ((received.queue, received.message),)):
             for handler in self._handlers[self._step.type_of(received.message)]:
                 await handler(prepared.body, context)
 

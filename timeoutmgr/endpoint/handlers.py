@@ -500,7 +500,7 @@ class HandlerStep:
         context = prepared.context
         try:
             try:
-                with self.during(Operation.HANDLER, (received.message,)):
+                with self.during(Operation.HANDLER, ((self.queue, received.message),)):
                     outgoing = self._call(prepared)
                 reach("handler.kept")
             except BaseException as error:

@@ -136,7 +136,10 @@ class _ListedMessages:
             other.share_session(first)
         try:
             try:
-                with self._step.during(Operation.HANDLER, (each.message for each in contexts)):
+                queue = self._step.queue
+                with self._step.during(
+                    Operation.HANDLER, ((queue, each.message) for each in contexts)
+                ):
                     for handler in prepared[0].handlers:
                         bodies = [each.body for each in prepared]
                         call_handler(handler, bodies, BatchContext(contexts))

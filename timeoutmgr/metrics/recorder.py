@@ -9,7 +9,6 @@ from time import perf_counter_ns
 from typing import Final
 
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import Message
 from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, LATENESS, LATENESS_BOUNDS
 from timeoutmgr.metrics.memory import (
     BUCKETS,
@@ -22,7 +21,7 @@ from timeoutmgr.metrics.memory import (
     CountMemory,
     Section,
 )
-from timeoutmgr.telemetry import Counters, Operation, Sent, Telemetry, during_of
+from timeoutmgr.telemetry import Addressed, Counters, Operation, Sent, Telemetry, during_of
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
@@ -83,7 +82,7 @@ class Recorder:
                     counts[first + BUCKETS + 1] += 1
 
     @contextmanager
-    def during(self, operation: Operation, messages: Iterable[Message]) -> Iterator[None]:
+    def during(self, operation: Operation, messages: Iterable[Addressed]) -> Iterator[None]:
         """Observe how long *operation* lasts, also if it fails."""
         began = perf_counter_ns()
         try:
