@@ -45,7 +45,7 @@ PAGES = {
         "Commands for timeouts",
         "send list show cancel cancel-saga reschedule reroute send-now retry",
     ),
-    "cli-changes.md": ("Commands for many timeouts", "change runs pause resume audit"),
+    "cli-changes.md": ("Commands for many timeouts", "change runs pause resume restored audit"),
     "cli-recurring.md": ("Commands for recurring messages", "recurring"),
     "cli-errors.md": ("Commands for the error queue", "errors"),
     "cli-dead-letters.md": ("Commands for dead letters and journals", "deadletters journal"),

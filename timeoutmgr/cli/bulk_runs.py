@@ -180,7 +180,7 @@ def change(
         if flags.dry_run or not plan.run.selected:
             _show_plan(shared, plan)
             return Exit.OK if plan.run.selected else Exit.NOT_FOUND
-        _confirm(shared, plan, flags.expect)
+        confirm(shared, plan, flags.expect)
         return _apply(shared, runs, plan.run, flags.reason, undo=False)
 
 
@@ -209,7 +209,7 @@ def list_runs(shared: Shared, limit: int) -> Exit:
       timeoutmgr runs list
     """
     with opened(shared, with_queues=False) as endpoint:
-        documents = [_document(run) for run in endpoint.timeouts.bulk.list(limit=limit)]
+        documents = [run_document(run) for run in endpoint.timeouts.bulk.list(limit=limit)]
     rows = [[each[column] for column in _COLUMNS] for each in documents]
     shared.show({"runs": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROPPED))
     return Exit.OK
@@ -266,7 +266,7 @@ def _apply(shared: Shared, bulk: "BulkRuns", run: "BulkRun", reason: str, *, und
     work = bulk.undo if undo else bulk.apply
     with _progress(shared, run.changed if undo else run.selected) as advance:
         done = work(run.id, by=by(reason), progress=advance)
-    document = _document(done)
+    document = run_document(done)
     shared.show(document, lambda: output.print_pairs(list(document.items())))
     left = done.changed - done.undone if undo else done.left
     return Exit.FAILED if left else Exit.OK
@@ -282,7 +282,7 @@ def _progress(shared: Shared, total: int) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-def _confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
+def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
     """Raise UsageError unless the number of selected timeouts is small, or known."""
     selected = plan.run.selected
     how = f"apply the plan with `timeoutmgr runs apply {plan.run.id}`"
@@ -320,7 +320,7 @@ def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, path: Path) -> None:
 
 def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
     document = {
-        **_document(plan.run),
+        **run_document(plan.run),
         "samples": [
             {
                 "id": one.id,
@@ -347,7 +347,8 @@ def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
     shared.show(document, for_people)
 
 
-def _document(run: "BulkRun") -> dict[str, Any]:
+def run_document(run: "BulkRun") -> dict[str, Any]:
+    """Return *run* for JSON."""
     return {
         "id": run.id,
         "state": run.state.value,

@@ -29,6 +29,7 @@ from timeoutmgr.cli.output import log_to_stderr
 from timeoutmgr.cli.pauses import pause, resume
 from timeoutmgr.cli.pipeline.group import pipeline
 from timeoutmgr.cli.recurrence import recurring
+from timeoutmgr.cli.restored import restored
 from timeoutmgr.cli.run import run
 from timeoutmgr.cli.send import send
 from timeoutmgr.cli.shared import Shared
@@ -128,6 +129,7 @@ for command in (
     runs,
     pause,
     resume,
+    restored,
     audit,
     recurring,
     retry,

@@ -18,6 +18,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.endpoint.bulk_runs import BY_API
+from timeoutmgr.endpoint.restoration import RestoreReport
 from timeoutmgr.endpoint.timeouts import (
     RerouteResult,
     TimeoutGroups,
@@ -120,6 +121,16 @@ class AsyncTimeouts:
     ) -> bool:
         """Dispatch nothing to *destination*, or nothing at all, as ``Timeouts.pause``."""
         return await self._run(lambda: self._timeouts.pause(destination, until=until, by=by))
+
+    async def restored(
+        self,
+        at: datetime,
+        *,
+        overdue: timedelta = timedelta(minutes=1),
+        by: ChangedBy = BY_API,
+    ) -> RestoreReport:
+        """Release the claims of a restored store, and report, as ``Timeouts.restored``."""
+        return await self._run(lambda: self._timeouts.restored(at, overdue=overdue, by=by))
 
     async def resume(self, destination: str | None = None, *, by: ChangedBy = BY_API) -> int | None:
         """End a pause; return how many timeouts are returned, None if there was none."""

@@ -31,6 +31,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.pauses import Pause, PausesDispatch
 from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, attempt
+from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import routes
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
@@ -202,6 +203,22 @@ class Timeouts:
             returned += step.returned
             self._wake(step.at)
         return returned
+
+    def restored(
+        self,
+        at: datetime,
+        *,
+        overdue: timedelta = timedelta(minutes=1),
+        by: ChangedBy = BY_API,
+    ) -> RestoreReport:
+        """Release the claims of a store that was restored to the time *at*; report its window.
+
+        The window begins the duration *overdue* before *at*: so late a timeout may have been sent.
+        To be called before a process of the endpoint starts; raises InvalidMessage if one has.
+        """
+        instant = to_micros(at)
+        with self._schema_expected(), attempt(self._store, "restored", by, {"at": instant}):
+            return Restoration(self._store, instant, duration_micros(overdue)).release(by)
 
     def waiting(self) -> int | None:
         """Return the number of messages in ``<endpoint>.Timeouts`` that wait to be stored.

@@ -1,0 +1,90 @@
+"""A restored store: old claims send nothing more, and the window is what may be sent again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_timeout
+from tests.support.store import ScriptedStore
+from timeoutmgr.contracts import CancelResult
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
+from timeoutmgr.errors import InvalidMessage
+
+BY = ChangedBy(channel="cli", actor="ann", reason="disk lost")
+HOUR = 3_600 * SECOND
+LATE = 60 * SECOND
+
+
+def restored(at: int = START) -> ScriptedStore:
+    """Return a store as of *at* in which timeouts were pending, an hour later."""
+    clock = FakeClock(at)
+    store = ScriptedStore(clock)
+    for name, due in {
+        "stuck": at - HOUR,
+        "late": at - LATE + SECOND,
+        "in the window": at + SECOND,
+        "to come": at + 2 * HOUR,
+    }.items():
+        store.store_many([a_timeout(name, due)])
+    clock.advance(3_600)
+    return store
+
+
+def report_of(store: ScriptedStore, at: int = START) -> RestoreReport:
+    return Restoration(store, at, LATE).release(BY)
+
+
+def test_the_window_is_what_was_due_since_the_restore_and_what_may_have_been_late_then() -> None:
+    report = report_of(restored())
+
+    assert (report.window.number, report.before.number) == (2, 1)
+    assert (report.start, report.end) == (START - LATE, START + HOUR)
+    assert report.by_destination == {"billing": 2}
+
+
+def test_a_claim_from_before_is_released_and_its_timeouts_may_have_been_sent() -> None:
+    store = restored()
+    store.claim(START + HOUR, 10, "lost")
+
+    report = report_of(store)
+
+    assert report.released == 1
+    assert store.in_flight().number == 0
+    assert store.cancel(a_timeout("stuck").id) is CancelResult.MAYBE_SENT
+
+
+def test_a_store_on_which_a_process_works_is_left_alone() -> None:
+    store = restored()
+    store.claim(START + HOUR, 10, "lost")
+    store.heartbeat("mine", {})
+
+    with pytest.raises(InvalidMessage, match="1 processes have worked on the store"):
+        report_of(store)
+
+    assert store.in_flight().number == 3
+
+
+def test_heartbeats_that_the_recovery_brought_back_are_no_processes() -> None:
+    clock = FakeClock(START)
+    store = ScriptedStore(clock)
+    store.heartbeat("lost", {})
+    clock.advance(1)
+
+    assert report_of(store).released == 0
+
+
+def test_an_instant_to_come_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="cannot have been restored"):
+        report_of(restored(), START + HOUR + SECOND)
+
+
+def test_a_process_that_stopped_long_ago_does_not_count() -> None:
+    clock = FakeClock(START + SECOND)
+    store = ScriptedStore(clock)
+    store.heartbeat("stopped", {})
+    clock.advance(LIVE / SECOND + 1)
+
+    assert report_of(store).window.number == 0

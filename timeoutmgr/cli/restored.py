@@ -1,0 +1,148 @@
+"""``timeoutmgr restored``: after a point-in-time recovery, before the first process starts."""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.bulk_runs import confirm, run_document
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Command, Duration, Instant, common, option
+from timeoutmgr.cli.pauses import by, reason
+from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.message.instants import LATEST, from_micros
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts.bulk_runs import BulkChange, BulkRun
+    from timeoutmgr.endpoint.restoration import RestoreReport
+    from timeoutmgr.endpoint.timeouts import Timeouts
+
+_DECISIONS: Final = ("hold", "send", "cancel")
+
+
+@click.command(cls=Command)
+@option("--at", type=Instant(), required=True, help="Time to which the recovery went. Needed.")
+@option(
+    "--window",
+    "decision",
+    type=click.Choice(_DECISIONS),
+    help="What becomes of the window: hold, send or cancel. Without it nothing is changed.",
+)
+@option(
+    "--overdue",
+    type=Duration(),
+    default="1m",
+    show_default=True,
+    help="How late a timeout was sent at most before the recovery; the window begins so much "
+    "before --at.",
+)
+@option(
+    "--expect",
+    type=click.IntRange(min=0),
+    help="Number of timeouts that are to be held or cancelled; needed above 100.",
+)
+@reason
+@common(environment=False)
+@click.pass_obj
+def restored(
+    shared: Shared,
+    at: datetime,
+    decision: str | None,
+    overdue: timedelta,
+    expect: int | None,
+    reason: str,
+) -> Exit:
+    r"""Report what a point-in-time recovery to --at may send again, and decide on it.
+
+    Give the command when the database is restored, and before the first process starts. It
+    releases the claims of the processes that were cut off, and reports the window: the pending
+    timeouts that were due between --at and now. Each of them may have been sent already, and would
+    be sent again under the same id.
+
+    \b
+    hold    send none of them, until `timeoutmgr runs undo` of the run that is printed
+    send    send them again; their receivers drop ids that they know
+    cancel  send none of them
+
+    Timeouts that were stored after --at are lost: their senders have to send them again. The exit
+    code is 6 if the window has timeouts and there is no decision, 1 if some could not be held or
+    cancelled.
+
+    Examples:
+      timeoutmgr restored --at 2030-01-31T09:00Z --reason "disk of db-1 lost"
+      timeoutmgr restored --at 2030-01-31T09:00Z --window hold --reason "disk of db-1 lost"
+    """
+    with opened(shared, with_queues=False) as endpoint:
+        timeouts = endpoint.timeouts
+        report = timeouts.restored(at, overdue=overdue, by=by(reason))
+        run = None
+        if decision in ("hold", "cancel") and report.window.number:
+            run = _carry_out(shared, timeouts, report, decision, expect, reason)
+    document = _document(report, decision, run)
+    shared.show(document, lambda: _print(document))
+    if run is not None and run.left:
+        return Exit.FAILED
+    return Exit.FINDINGS if report.window.number and decision is None else Exit.OK
+
+
+def _carry_out(
+    shared: Shared,
+    timeouts: "Timeouts",
+    report: "RestoreReport",
+    decision: str,
+    expect: int | None,
+    reason: str,
+) -> "BulkRun":
+    plan = timeouts.bulk.plan(
+        _change(decision),
+        due_from=from_micros(report.start),
+        due_before=from_micros(report.end),
+        by=by(reason),
+    )
+    confirm(shared, plan, expect)
+    return timeouts.bulk.apply(plan.run.id, by=by(reason))
+
+
+def _change(decision: str) -> "BulkChange":
+    from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
+
+    if decision == "cancel":
+        return BulkChange(action=BulkAction.CANCEL)
+    # A move can be undone, and each timeout has its own due time again.
+    return BulkChange(action=BulkAction.MOVE, to=LATEST)
+
+
+def _document(
+    report: "RestoreReport", decision: str | None, run: "BulkRun | None"
+) -> dict[str, Any]:
+    return {
+        "restored_to": output.shown_time(report.at),
+        "window": {
+            "due_from": output.shown_time(report.start),
+            "due_before": output.shown_time(report.end),
+            "timeouts": report.window.number,
+            **({} if report.window.exact else {"is_exact": False}),
+            "by_destination": dict(report.by_destination),
+        },
+        "due_before_window": report.before.number,
+        "released_claims": report.released,
+        "decision": decision,
+        **({} if run is None else {"run": run_document(run)}),
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    window, run = document["window"], document.get("run", {})
+    least = "" if window.get("is_exact", True) else "at least "
+    pairs = [
+        ("restored to", document["restored_to"]),
+        ("window", f"{window['due_from']} to {window['due_before']}"),
+        ("may be sent again", f"{least}{window['timeouts']}"),
+        *((f"  to {name}", number) for name, number in window["by_destination"].items()),
+        ("due before", document["due_before_window"]),
+        ("released claims", document["released_claims"]),
+        ("decision", document["decision"] or "none; give --window hold, send or cancel"),
+        *((name, run[name]) for name in ("id", "changed", "left") if name in run),
+    ]
+    output.print_pairs([(name, str(value)) for name, value in pairs])

@@ -1,0 +1,123 @@
+"""A store that was restored to a point in time: which of its timeouts may be sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from timeoutmgr.contracts import Insight, TimeoutFilter, TimeoutStore
+from timeoutmgr.contracts.audit import AuditEntry, ChangedBy, KeepsAudit
+from timeoutmgr.contracts.insight import GroupBy
+from timeoutmgr.contracts.reports import LIVE, Count
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import Micros, from_micros
+
+_GROUPED: Final = 10_000
+"""Timeouts of which the destinations are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a restore to the instant *at* means for the timeouts of an endpoint.
+
+    The *window* of pending timeouts was due from *start* on and before *end*: the store that was
+    lost may have sent each of them. Timeouts *before* it were overdue already. Of the window the
+    first 10,000 are counted *by_destination*. The timeouts of the *released* claims are free again,
+    and marked as maybe sent.
+    """
+
+    at: Micros
+    start: Micros
+    end: Micros
+    window: Count
+    before: Count
+    by_destination: Mapping[str, int]
+    released: int
+
+
+class Restoration:
+    """Looks at a restored store, and releases the claims of processes that it was lost to."""
+
+    def __init__(self, store: TimeoutStore, at: Micros, overdue: Micros) -> None:
+        self._store = store
+        self._at = at
+        self._start = at - overdue
+
+    def release(self, by: ChangedBy) -> RestoreReport:
+        """Release all claims, have the audit keep that, and report the window.
+
+        Raises InvalidMessage if processes work on the store already, or for an instant to come.
+        """
+        now = self._store.now()
+        self._require_past(now)
+        self._require_rest(now)
+        report = self._report(now, self._release_claims())
+        if isinstance(self._store, KeepsAudit):
+            self._store.write_audit(_entry(report, by))
+        return report
+
+    def _require_past(self, now: Micros) -> None:
+        if self._at > now:
+            raise InvalidMessage(
+                f"the store cannot have been restored to {from_micros(self._at)}: its own clock "
+                f"has {from_micros(now)}; give the time to which the recovery went"
+            )
+
+    def _require_rest(self, now: Micros) -> None:
+        """Raise if there is a heartbeat that the recovery cannot have brought back."""
+        since = max(self._at, now - LIVE)
+        running = [each for each in self._store.processes() if each.heartbeat > since]
+        if running:
+            names = ", ".join(f"{each.host}:{each.pid}" for each in running[:5])
+            raise InvalidMessage(
+                f"{len(running)} processes have worked on the store since {from_micros(since)}: "
+                f"{names}; stop them, and give the command again {LIVE // 60_000_000} minutes later"
+            )
+
+    def _release_claims(self) -> int:
+        """Release the claims; their timeouts may have been sent, and are marked so."""
+        released: set[str] = set()
+        while tokens := self._claims() - released:
+            for token in tokens:
+                self._store.release(token, maybe_sent=True)
+            released |= tokens
+        return len(released)
+
+    def _claims(self) -> set[str]:
+        if not isinstance(self._store, Insight):
+            return set()
+        return {claim.token for claim in self._store.in_flight().claims}
+
+    def _report(self, now: Micros, released: int) -> RestoreReport:
+        window = TimeoutFilter(due_from=self._start, due_before=now)
+        return RestoreReport(
+            at=self._at,
+            start=self._start,
+            end=now,
+            window=self._count(window),
+            before=self._count(TimeoutFilter(due_before=self._start)),
+            by_destination=self._destinations(window),
+            released=released,
+        )
+
+    def _count(self, which: TimeoutFilter) -> Count:
+        if isinstance(self._store, Insight):
+            return self._store.count_in_bounds(which)
+        return Count(self._store.count(which))
+
+    def _destinations(self, which: TimeoutFilter) -> Mapping[str, int]:
+        if not isinstance(self._store, Insight):
+            return {}
+        found = self._store.groups(which, GroupBy.DESTINATION, limit=_GROUPED)
+        return {name or "": number for name, number in found.counts.items()}
+
+
+def _entry(report: RestoreReport, by: ChangedBy) -> AuditEntry:
+    return AuditEntry(
+        action="restored",
+        by=by,
+        selection={"at": report.at, "due_from": report.start, "due_before": report.end},
+        expected=report.window.number,
+        changed=0,
+    )
