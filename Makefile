@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: dist changelog docs versions mutants help demo demo-pipeline test crash chaos celery-chaos cluster check lint types cover bench bench-peers approve clean
+.PHONY: dist changelog docs versions mutants drill help demo demo-pipeline test crash chaos celery-chaos cluster check lint types cover bench bench-peers approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -104,6 +104,9 @@ dist: .venv/installed-test ## wheel and sdist in dist/, built twice with one dig
 approve: .venv/installed-test ## accept public names, commands and the page of behaviours as they are now
 	TIMEOUTMGR_APPROVE=1 $(BIN)/python -m pytest -q tests/test_public_api.py tests/cli/test_docs.py
 	$(BIN)/python -m tests.behaviours
+
+drill: .venv/installed-test ## incidents before a real Prometheus: does each alert fire, and end with its cause?
+	$(PYTEST) -n 0 -q -m drill tests/deploy $(TEST_ARGS)
 
 mutants: .venv/installed-test ## what is made wrong on purpose, in models and in the source, is noticed
 	$(PYTEST) -q -m mutants tests/model tests/simulator tests/persistence/stateful
