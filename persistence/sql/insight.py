@@ -1,8 +1,9 @@
 """Answers about stored timeouts whose cost is bounded, however many timeouts there are."""
 
 import json
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, select
@@ -35,7 +36,8 @@ from timeoutmgr.message.message import Message, enclosed_types
 from .context import StoreContext
 from .estimates import LoadEstimate
 from .queries import OF_AN_EVENT, TimeoutQueries
-from .rows import from_placed_row, up_to
+from .rows import from_placed_row
+from .searches import Search
 from .walks import Conditions, IndexChoice, Walk, begins
 
 _PREFIXED: Final = 100
@@ -45,8 +47,11 @@ _PREFIXED: Final = 100
 class StoreInsight(TimeoutQueries):
     """Implements :class:`timeoutmgr.contracts.Insight`."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(
+        self, context: StoreContext, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(context)
+        self._monotonic = monotonic
         self._estimates = LoadEstimate(context)
 
     # --- counts and pages -------------------------------------------------------------------
@@ -63,40 +68,30 @@ class StoreInsight(TimeoutQueries):
         walks = self._walks.of(which, self._index_choice(connection, which))
         if parked:
             walks = [walk.tested(walk.at.c.due.not_in(parked)) for walk in walks]
-        counts = [self._count(connection, walk) for walk in walks]
+        search = self._search(connection)
+        counts = [self._count(search, walk) for walk in walks]
         number = sum(count.number for count in counts)
         exact = number <= COUNTED and all(count.exact for count in counts)
         return Count(min(number, COUNTED), exact)
 
-    def _count(self, connection: Connection, walk: Walk) -> Count:
-        """Count the matches of *walk* among its first LOOKED_AT rows, up to COUNTED."""
+    def _count(self, search: Search, walk: Walk) -> Count:
+        """Count the matches of *walk*, up to COUNTED."""
         if walk.tests:
-            return self._count_tested(connection, walk)
+            return self._count_tested(search, walk)
         some = select(*walk.order).where(*walk.along).limit(COUNTED + 1).subquery()
-        found = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        counted = select(func.count()).select_from(some)
+        found = search.connection.execute(counted).scalar_one()
         return Count(min(found, COUNTED), exact=found <= COUNTED)
 
-    def _count_tested(self, connection: Connection, walk: Walk) -> Count:
-        """Count the rows of *walk* that pass its tests, in one pass that ends behind COUNTED."""
-        due, id_ = walk.order
-        first = (
-            select(_flag(walk.tests), due.label("due"), id_.label("id"))
-            .where(*walk.along)
-            .order_by(due, id_)
-            .limit(LOOKED_AT + 1)
-            .subquery()
-        )
-        number = func.row_number().over(order_by=(first.c.due, first.c.id)).label("number")
-        rows = select(first.c.hit, number).subquery()
-        # The row behind the last that is looked at says that there are more.
-        is_behind = rows.c.number > LOOKED_AT
-        some = select(rows.c.number).where((rows.c.hit == 1) | is_behind).limit(COUNTED + 1)
-        found = some.subquery()
-        hits = func.coalesce(func.sum(case((found.c.number <= LOOKED_AT, 1), else_=0)), 0)
-        counted = select(hits, func.coalesce(func.max(found.c.number), 0)).select_from(found)
-        number_of_hits, last = map(int, connection.execute(counted).one())
-        exact = number_of_hits <= COUNTED and last <= LOOKED_AT
-        return Count(min(number_of_hits, COUNTED), exact)
+    def _count_tested(self, search: Search, walk: Walk) -> Count:
+        """Count the rows of *walk* that pass its tests, until the search ends or passes COUNTED."""
+        number = 0
+        for part in search.parts(walk):
+            count = select(func.count()).select_from(part.at).where(*part.matching)
+            number += search.connection.execute(count).scalar_one()
+            if number > COUNTED:
+                return Count(COUNTED, exact=False)
+        return Count(number, exact=search.end is None)
 
     def list_in_bounds(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
@@ -117,23 +112,19 @@ class StoreInsight(TimeoutQueries):
     ) -> tuple[list[Any], Key | None]:
         """Return *columns* of the first *limit* matches, and where the search ended before."""
         found: list[Any] = []
+        search = self._search(connection)
         for walk in self._walks.of(which, self._index_choice(connection, which), after):
-            # Before the rows: rows that are dispatched meanwhile must not move the end on.
-            end = self._end(connection, walk) if walk.tests else None
-            behind = [] if end is None else [up_to(*walk.order, end.due, end.id)]
-            page = select(*columns).where(*walk.matching, *behind).order_by(*walk.order)
-            found += connection.execute(page.limit(limit - len(found))).all()
-            if len(found) == limit:
-                return found, None
-            if end is not None:
-                return found, end
+            for part in search.parts(walk) if walk.tests else [walk]:
+                page = select(*columns).where(*part.matching).order_by(*part.order)
+                found += connection.execute(page.limit(limit - len(found))).all()
+                if len(found) == limit:
+                    return found, None
+            if search.end is not None:
+                return found, search.end
         return found, None
 
-    def _end(self, connection: Connection, walk: Walk) -> Key | None:
-        """Return the key of the last row to look at; None if there are no rows behind it."""
-        in_order = select(*walk.order).where(*walk.along).order_by(*walk.order)
-        last = connection.execute(in_order.offset(LOOKED_AT - 1).limit(2)).all()
-        return Key(*last[0]) if len(last) > 1 else None
+    def _search(self, connection: Connection) -> Search:
+        return Search(connection, LOOKED_AT, self._monotonic)
 
     def _index_choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
         """Return how to walk to *which*: by an index, unless it finds more than can be read."""
@@ -181,40 +172,44 @@ class StoreInsight(TimeoutQueries):
 
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
         """Return how many timeouts are tried in each bucket of *window*."""
-        walk = self._of_window(window.start, window.end, destination)
-        bucket = (walk.at.c.due - window.start) // window.width
-        first = (
-            select(bucket.label("bucket"), _flag(walk.tests))
-            .where(*walk.along)
-            .order_by(*walk.order)
-            .limit(LOOKED_AT + 1)
-            .subquery()
-        )
-        numbers = select(first.c.bucket, func.count(), func.sum(first.c.hit))
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            found = connection.execute(numbers.group_by(first.c.bucket)).all()
-            hits = {int(bucket): int(hit) for bucket, _, hit in found}
-            counts = [Count(hits.get(no, 0)) for no in range(window.buckets)]
-            if sum(read for _, read, _ in found) > LOOKED_AT:
+            search = self._search(connection)
+            numbers = self._numbers(search, window, destination)
+            counts = [Count(numbers[no]) for no in range(window.buckets)]
+            if search.end is not None:
                 # In order: the buckets before the last are read to their ends.
-                begun = max(hits)
+                begun = (search.end.due - window.start) // window.width
                 rest = window.behind(begun)
                 counts[begun:] = self._estimates.counts(
                     connection, rest, destination
                 ) or self._by_bucket(connection, rest, destination)
             return Load(window, counts, now)
 
+    def _numbers(self, search: Search, window: LoadWindow, destination: str | None) -> Counter[int]:
+        """Return the numbers by bucket, as far as the search reads."""
+        numbers = Counter[int]()
+        for part in search.parts(self._of_window(window.start, window.end, destination)):
+            bucket = ((part.at.c.due - window.start) // window.width).label("bucket")
+            some = select(bucket).where(*part.matching).subquery()
+            grouped = select(some.c.bucket, func.count()).group_by(some.c.bucket)
+            for number, count in search.connection.execute(grouped):
+                numbers[int(number)] += count
+        return numbers
+
     def _by_bucket(
         self, connection: Connection, window: LoadWindow, destination: str | None
     ) -> list[Count]:
-        """Count each bucket by itself, up to its share of LOOKED_AT."""
-        share = max(1, LOOKED_AT // window.buckets)
-        starts = (window.start + no * window.width for no in range(window.buckets))
-        return [
-            self._share(connection, self._of_window(at, at + window.width, destination), share)
-            for at in starts
-        ]
+        """Count each bucket by itself, up to its share of LOOKED_AT, while there is time."""
+        share, search = max(1, LOOKED_AT // window.buckets), self._search(connection)
+        counts: list[Count] = []
+        for at in range(window.start, window.end, window.width):
+            if counts and search.is_over:
+                counts.append(Count(0, exact=False))
+                continue
+            walk = self._of_window(at, at + window.width, destination)
+            counts.append(self._share(connection, walk, share))
+        return counts
 
     def _share(self, connection: Connection, walk: Walk, share: int) -> Count:
         first = select(_flag(walk.tests)).where(*walk.along).order_by(*walk.order)

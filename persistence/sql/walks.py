@@ -13,7 +13,7 @@ from timeoutmgr.message.instants import Micros
 
 from .context import StoreContext
 from .labels import has_labels, of_label
-from .rows import Col, after, at_each
+from .rows import Col, after, at_each, up_to
 
 Conditions = list[ColumnElement[bool]]
 
@@ -37,6 +37,14 @@ class Walk:
     def tested(self, test: ColumnElement[bool]) -> "Walk":
         """Return the walk with one more test of its rows."""
         return replace(self, tests=[*self.tests, test])
+
+    def behind(self, key: Key) -> "Walk":
+        """Return the walk of the rows behind *key*."""
+        return replace(self, along=[*self.along, after(*self.order, key.due, key.id)])
+
+    def until(self, key: Key) -> "Walk":
+        """Return the walk of the rows up to *key*."""
+        return replace(self, along=[*self.along, up_to(*self.order, key.due, key.id)])
 
     @property
     def matching(self) -> Conditions:
@@ -75,7 +83,7 @@ class Walks:
         """
         walk = self._whole(which, choice)
         if behind is not None:
-            walk.along.append(after(*walk.order, behind.due, behind.id))
+            walk = walk.behind(behind)
         first = func.coalesce(self._timeouts.c.original_due, self._timeouts.c.due)
         if which.due_from is not None:
             walk.along.append(walk.at.c.due >= which.due_from)

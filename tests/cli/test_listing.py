@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -206,13 +207,15 @@ def test_a_search_for_a_destination_ends_with_a_cursor_that_continues_it(
     nothing = folder.run("--json", "list", "--destination", "nobody").json()
     shown = folder.run("list", "--destination", "nobody").stdout
     cursor = shown.splitlines()[1].rpartition(" ")[2]
-    rest = folder.run("--json", "list", "--destination", "nobody", "--after", cursor).json()
+    rest: dict[str, Any] = {"searched_to": cursor}
+    while "searched_to" in rest:
+        after = ("--after", rest["searched_to"])
+        rest = folder.run("--json", "list", "--destination", "nobody", *after).json()
     refused = folder.run("list", "--after", "nonsense")
 
     assert nothing["timeouts"] == rest["timeouts"] == []
-    assert nothing["searched_to"] == cursor
+    assert nothing["searched_to"]
     assert "0+ pending" in shown
-    assert "searched_to" not in rest
     assert refused.returncode == 2
     assert "not a cursor" in refused.stderr
 

@@ -14,7 +14,6 @@ from timeoutmgr.cli.options import Command, Instant, bundled, common, limit, opt
 from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.contracts import Count, GroupBy
-from timeoutmgr.contracts.reports import LOOKED_AT
 from timeoutmgr.message.instants import Micros, distance, to_micros
 from timeoutmgr.message.routes import TIMEOUTS
 from timeoutmgr.transport.queue_view import waiting_text
@@ -130,8 +129,8 @@ def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags)
 
     A narrow terminal shows whole ids, relative due times, and as many columns as fit.
     --count-by counts the earliest timeouts, up to --limit. A total with a plus sign is a lower
-    bound; --count reads on. A search for a destination ends behind 50,000 timeouts for other
-    destinations, and prints the cursor to go on.
+    bound; --count reads on. A search that reads many timeouts which do not match ends before the
+    last timeout, and prints the cursor to go on.
 
     Examples:
       timeoutmgr list --saga order-7
@@ -240,7 +239,7 @@ def _say_how_to_go_on(searched_to: str | None, *, err: bool = False) -> None:
     if searched_to is not None:
         cursor = shlex.quote(output.plain(searched_to))
         click.echo(
-            f"the search ended behind {LOOKED_AT:,} timeouts; go on with --after {cursor}", err=err
+            f"the search ended before the last timeout; go on with --after {cursor}", err=err
         )
 
 

@@ -2,7 +2,8 @@
 
 Bounded are the rows that an answer reads, not only the rows that it returns. A filter that an
 index serves is followed along that index; other filters are tested on at most LOOKED_AT rows, in
-the order in which timeouts are tried. An answer that ends there says so.
+the order in which timeouts are tried, and on fewer rows if these take long. An answer that ends
+there says so.
 """
 
 from __future__ import annotations
@@ -191,14 +192,14 @@ class Insight(Protocol):
     def count_in_bounds(self, which: TimeoutFilter) -> Count:
         """Return how many pending timeouts match: exact up to COUNTED, otherwise at least so many.
 
-        If no index helps, the first LOOKED_AT rows are read.
+        If no index helps, at most the first LOOKED_AT rows are read.
         """
         ...
 
     def list_in_bounds(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> Page:
-        """Return a page as ``list`` does; if no index helps, of the first LOOKED_AT rows."""
+        """Return a page as ``list`` does; if no index helps, of LOOKED_AT rows or fewer."""
         ...
 
     def groups(

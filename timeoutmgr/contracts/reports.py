@@ -53,7 +53,8 @@ PROCESS_VERSION: Final = "version"
 COUNTED: Final = 10_000
 """Maximum number of timeouts that are counted exactly; a larger number is a lower bound."""
 LOOKED_AT: Final = 50_000
-"""Maximum number of rows read to count or list matches that no index finds."""
+"""Maximum number of rows read to count or list matches that no index finds: a store may read fewer
+if they take long."""
 
 
 class Exactness(StrEnum):

@@ -115,10 +115,13 @@ MUTANTS = (
     Mutant(
         name="a count reads all rows",
         promise="An answer reads a bounded number of rows.",
-        file=f"{_SQL}/insight.py",
-        before="            .order_by(due, id_)\n            .limit(LOOKED_AT + 1)\n",
-        after="            .order_by(due, id_)\n",
-        tests=(f"{_INSIGHT}::test_a_filter_that_matches_nothing_reads_few_rows[0]",),
+        file=f"{_SQL}/searches.py",
+        before="            left -= size\n",
+        after="            left -= 0\n",
+        tests=(
+            "tests/persistence/test_counting.py::"
+            "test_a_search_for_a_destination_ends_behind_so_many_rows[sqlite]",
+        ),
     ),
     Mutant(
         name="a count beside many retries reads all of them",
@@ -132,8 +135,8 @@ MUTANTS = (
         name="a bounded count calls itself exact",
         promise="An answer that ends at a bound says so.",
         file=f"{_SQL}/insight.py",
-        before=" <= COUNTED and last <= LOOKED_AT\n",
-        after=" <= COUNTED\n",
+        before="exact=search.end is None)",
+        after="exact=True)",
         tests=(
             "tests/persistence/test_counting.py::"
             "test_where_no_index_helps_only_the_first_rows_are_read[sqlite]",

@@ -100,7 +100,7 @@ class QueryCases(StoreSuite):
         fewer = store.count_in_bounds(TimeoutFilter(due_from=now + HOUR + 1))
 
         assert found in (Count(COUNTED + 1), Count(COUNTED, exact=False))
-        assert fewer == Count(COUNTED)
+        assert fewer == Count(COUNTED) or (fewer.number <= COUNTED and not fewer.exact)
 
     @pytest.mark.parametrize("size", [1, 7, 50, 51])
     def test_pages_have_everything_once_and_in_order(self, store: TimeoutStore, size: int) -> None:

@@ -1,0 +1,76 @@
+"""Searches that end: rows of a walk in parts, until a bound of rows or of time."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from timeoutmgr.contracts import Key
+
+from .walks import Walk
+
+FIRST: Final = 1_000
+"""Rows of the first part of a walk, however long they take."""
+TIME: Final = 0.02
+"""Seconds for the other parts, half of what an answer may take in the database."""
+_GROWTH: Final = 4
+_FEWEST: Final = 250
+"""Rows for which another part is not worth its statements."""
+
+
+@dataclass(slots=True)
+class Search:
+    """The bounds of one answer: at most *rows* of each walk, in about TIME.
+
+    A row takes a hundred times longer if it lies alone on a page of a disk than if it lies in
+    memory beside the row before it. So the parts so far say how many rows the next part may have.
+    *end* is the last key of the part that was yielded last, if rows are behind it.
+    """
+
+    connection: Connection
+    rows: int
+    monotonic: Callable[[], float]
+    end: Key | None = None
+    _began: float = field(init=False)
+    _read: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin the time."""
+        self._began = self.monotonic()
+
+    def parts(self, walk: Walk) -> Iterator[Walk]:
+        """Yield the parts of *walk* in order; the caller reads a part before it asks for the next.
+
+        If an *end* is left behind the last part, the search ended there.
+        """
+        left, rest = self.rows, walk
+        size = min(FIRST, left)
+        while size:
+            # Before the rows: rows that are dispatched meanwhile must not move the end on.
+            self.end = self._end_of(rest, size)
+            if self.end is None:
+                yield rest
+                return
+            yield rest.until(self.end)
+            left -= size
+            size = min(self._next_size(size), left)
+            rest = walk.behind(self.end)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.monotonic() - self._began >= TIME
+
+    def _next_size(self, size: int) -> int:
+        """Return how many rows the rest of the time allows, behind a part of *size*; 0: too few."""
+        self._read += size
+        took = max(self.monotonic() - self._began, 1e-6)
+        allowed = int(self._read * (TIME - took) / took)
+        return min(allowed, _GROWTH * size) if allowed >= _FEWEST else 0
+
+    def _end_of(self, walk: Walk, size: int) -> Key | None:
+        """Return the key of row number *size*; None if there are no rows behind it."""
+        in_order = select(*walk.order).where(*walk.along).order_by(*walk.order)
+        last = self.connection.execute(in_order.offset(size - 1).limit(2)).all()
+        return Key(*last[0]) if len(last) > 1 else None

@@ -1,0 +1,97 @@
+"""A search reads as many rows as its time allows, and says so if it ends before the last row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, timeout
+from timeoutmgr.contracts import Count, LoadWindow, TimeoutFilter
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql import searches
+from timeoutmgr.persistence.sql.insight import StoreInsight
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+
+NOBODY = TimeoutFilter(destination="nobody")
+ROWS = 30
+
+
+class Stopwatch:
+    """Monotonic seconds, *step* of them for each look."""
+
+    def __init__(self, step: float) -> None:
+        self._seconds, self._step = 0.0, step
+
+    def __call__(self) -> float:
+        self._seconds += self._step
+        return self._seconds
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that a test can fill."""
+    monkeypatch.setattr(searches, "FIRST", 2)
+    monkeypatch.setattr(searches, "_FEWEST", 1)
+
+
+@pytest.fixture
+def insight(
+    sql_of: Callable[[str], SqlPersistence], unique: str
+) -> Callable[[Stopwatch], StoreInsight]:
+    """Answers about ROWS timeouts to ``billing``, by the given seconds."""
+    store = Stores(sql_of("sqlite"), unique)()
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(ROWS)])
+    assert isinstance(store, SqlTimeoutStore)
+    context = store.context
+    return lambda seconds: StoreInsight(context, seconds)
+
+
+def test_a_search_of_fast_rows_reads_them_all(
+    insight: Callable[[Stopwatch], StoreInsight],
+) -> None:
+    fast = insight(Stopwatch(0.0))
+
+    assert fast.count_in_bounds(NOBODY) == Count(0)
+    assert fast.list_in_bounds(NOBODY).searched_to is None
+    assert fast.load(LoadWindow(NOW, 10, 3)).counts == [Count(10)] * 3
+
+
+def test_a_search_of_slow_rows_ends_when_the_time_is_up(
+    insight: Callable[[Stopwatch], StoreInsight],
+) -> None:
+    slow = insight(Stopwatch(searches.TIME / 4))
+    count = slow.count_in_bounds(TimeoutFilter(destination="billing", due_from=NOW))
+    page = slow.list_in_bounds(NOBODY)
+
+    assert not count.exact
+    assert 2 < count.number < ROWS
+    assert page.searched_to is not None
+    assert NOW + 1 < page.searched_to.due < NOW + ROWS - 1
+
+
+def test_the_first_part_is_read_however_long_it_takes(
+    insight: Callable[[Stopwatch], StoreInsight],
+) -> None:
+    late = insight(Stopwatch(searches.TIME * 2))
+    seen, after = list[str](), None
+
+    while True:
+        page = late.list_in_bounds(TimeoutFilter(destination="billing"), after=after)
+        seen += [one.id for one in page.timeouts]
+        if (after := page.searched_to) is None:
+            break
+
+    assert seen == [f"{n:02}" for n in range(ROWS)]
+    assert late.count_in_bounds(TimeoutFilter(destination="billing")) == Count(2, exact=False)
+
+
+def test_buckets_behind_the_end_of_the_time_are_lower_bounds(
+    insight: Callable[[Stopwatch], StoreInsight],
+) -> None:
+    late = insight(Stopwatch(searches.TIME * 2))
+
+    counts = late.load(LoadWindow(NOW, 10, 3)).counts
+
+    assert counts == [Count(10), Count(0, exact=False), Count(0, exact=False)]
