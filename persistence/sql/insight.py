@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, select
@@ -87,8 +88,9 @@ class StoreInsight(TimeoutQueries):
         """Count the rows of *walk* that pass its tests, until the search ends or passes COUNTED."""
         number = 0
         for part in search.parts(walk):
-            count = select(func.count()).select_from(part.at).where(*part.matching)
-            number += search.connection.execute(count).scalar_one()
+            some = part.rows(_flag(part.tests)).subquery()
+            hits = select(func.coalesce(func.sum(some.c.hit), 0))
+            number += int(search.connection.execute(hits).scalar_one())
             if number > COUNTED:
                 return Count(COUNTED, exact=False)
         return Count(number, exact=search.end is None)
@@ -191,10 +193,10 @@ class StoreInsight(TimeoutQueries):
         numbers = Counter[int]()
         for part in search.parts(self._of_window(window.start, window.end, destination)):
             bucket = ((part.at.c.due - window.start) // window.width).label("bucket")
-            some = select(bucket).where(*part.matching).subquery()
-            grouped = select(some.c.bucket, func.count()).group_by(some.c.bucket)
+            some = part.rows(bucket, _flag(part.tests)).subquery()
+            grouped = select(some.c.bucket, func.sum(some.c.hit)).group_by(some.c.bucket)
             for number, count in search.connection.execute(grouped):
-                numbers[int(number)] += count
+                numbers[int(number)] += int(count)
         return numbers
 
     def _by_bucket(
@@ -208,12 +210,11 @@ class StoreInsight(TimeoutQueries):
                 counts.append(Count(0, exact=False))
                 continue
             walk = self._of_window(at, at + window.width, destination)
-            counts.append(self._share(connection, walk, share))
+            counts.append(self._share(connection, replace(walk, most=share + 1), share))
         return counts
 
     def _share(self, connection: Connection, walk: Walk, share: int) -> Count:
-        first = select(_flag(walk.tests)).where(*walk.along).order_by(*walk.order)
-        some = first.limit(share + 1).subquery()
+        some = walk.rows(_flag(walk.tests)).subquery()
         numbers = select(func.count(), func.coalesce(func.sum(some.c.hit), 0)).select_from(some)
         read, found = connection.execute(numbers).one()
         return Count(min(int(found), share), exact=read <= share)

@@ -1,10 +1,10 @@
 """Searches that end: rows of a walk in parts, until a bound of rows or of time."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Key
 
@@ -49,10 +49,10 @@ class Search:
         while size:
             # Before the rows: rows that are dispatched meanwhile must not move the end on.
             self.end = self._end_of(rest, size)
+            part = rest if self.end is None else rest.until(self.end)
+            yield replace(part, most=size)
             if self.end is None:
-                yield rest
                 return
-            yield rest.until(self.end)
             left -= size
             size = min(self._next_size(size), left)
             rest = walk.behind(self.end)
@@ -71,6 +71,6 @@ class Search:
 
     def _end_of(self, walk: Walk, size: int) -> Key | None:
         """Return the key of row number *size*; None if there are no rows behind it."""
-        in_order = select(*walk.order).where(*walk.along).order_by(*walk.order)
+        in_order = walk.rows(*walk.order)
         last = self.connection.execute(in_order.offset(size - 1).limit(2)).all()
         return Key(*last[0]) if len(last) > 1 else None

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, or_, select
 from sqlalchemy.dialects.mysql import BINARY
 
 from timeoutmgr.contracts import Key, TimeoutFilter
@@ -22,12 +23,14 @@ Conditions = list[ColumnElement[bool]]
 class Walk:
     """A part of the matches: rows that an index finds *along* it, tested by *tests*.
 
-    The keys of the rows are columns of *at*, whose primary key has them in order.
+    The keys of the rows are columns of *at*, whose primary key has them in order. *most* is the
+    number of rows along it, or a larger one.
     """
 
     at: Table
     along: Conditions
     tests: Conditions = field(default_factory=list)
+    most: int | None = None
 
     @property
     def order(self) -> tuple[Col, Col]:
@@ -41,6 +44,13 @@ class Walk:
     def behind(self, key: Key) -> "Walk":
         """Return the walk of the rows behind *key*."""
         return replace(self, along=[*self.along, after(*self.order, key.due, key.id)])
+
+    def rows(self, *columns: Any) -> Select[Any]:
+        """Return the statement that reads the rows along it in their order, untested.
+
+        Its limit has a database follow the index, whatever its statistics say of the conditions.
+        """
+        return select(*columns).where(*self.along).order_by(*self.order).limit(self.most)
 
     def until(self, key: Key) -> "Walk":
         """Return the walk of the rows up to *key*."""
