@@ -40,7 +40,9 @@ async def pending(board: Dashboard, request: Request) -> Response:
     form = pending_form(request.query_params)
     after = request.query_params.get("after", "")
     which, behind = form.filter, key_at(after) if after else None
-    found = await board.ask(("pending", form, after), lambda: board.source.pending(which, behind))
+    found = await board.ask(
+        ("pending", form, after), lambda: board.source.pending(which, behind), cost=20
+    )
     return await board.page(
         request,
         "pending",

@@ -81,7 +81,7 @@ REGIONS: Final = {
             max_age=15,
             cost=3,
         ),
-        Region(name="load", read=_load, max_age=20, cost=4, keys=("span", "start", "destination")),
+        Region(name="load", read=_load, max_age=20, cost=11, keys=("span", "start", "destination")),
         Region(
             name="late", read=lambda source, _operations, _given: source.late(), max_age=10, cost=14
         ),
