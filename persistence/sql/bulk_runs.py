@@ -39,9 +39,9 @@ from .queries import TimeoutQueries
 from .row_changes import Free, PlaceMove, RowChanges
 
 KIND: Final = "bulk"
-BATCH: Final = 500
+BATCH: Final = 1_000
 """Timeouts that one transaction changes."""
-_PAGE: Final = 10 * BATCH
+_PAGE: Final = 5 * BATCH
 _TO_DO: Final = "planned"
 _DONE: Final = "done"
 _UNDONE: Final = "undone"

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    bindparam,
+    delete,
+    func,
+    select,
+    update,
+)
 
 from timeoutmgr.contracts import Key, Rerouted, TimeoutState
 from timeoutmgr.crashpoints import reach
@@ -52,15 +63,12 @@ class RowChanges:
         self._context = context
         self._is_postgresql: Final = context.database.dialect.name == "postgresql"
         timeouts, keys = context.tables.timeouts, context.tables.keys
-        self._one_row = (
-            timeouts.c.endpoint == context.endpoint,
-            timeouts.c.due == bindparam("due_"),
-            timeouts.c.id == bindparam("id_"),
-        )
-        self._one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_"))
+
         columns = [*(timeouts.c[name] for name in _NAMES), headers_of_labelled(timeouts)]
         self._labels = LabelRows(context)
-        self._row = select(*columns).where(*self._one_row).with_for_update(skip_locked=True)
+        self._row = (
+            select(*columns).where(*self._row_of(bindparam)).with_for_update(skip_locked=True)
+        )
         ids, dues = bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
         given = func.unnest(ids, dues).table_valued("id", "due", name="given").render_derived()
         self._rows = (
@@ -80,6 +88,7 @@ class RowChanges:
             .with_for_update(of=keys)
         )
         self._move, self._move_key = self._moves()
+        self._close_key, self._remove, self._reroute = self._ends()
 
     def free(self, connection: Connection, keys: Collection[Key]) -> Free:
         """Lock *keys* and their rows as a cancel does; return the rows that nobody else has."""
@@ -107,52 +116,24 @@ class RowChanges:
         If it *changes* the timeouts, and does not only park them, their versions count it.
         """
         ordered = sorted(moves, key=lambda one: one.key.id)
-        bump = int(changes)
         self._labels.move(connection, [((one.key, one.headers), one.to) for one in ordered])
-        if self._is_postgresql and ordered:
-            given = {
-                "ids": [one.key.id for one in ordered],
-                "dues": [one.key.due for one in ordered],
-                "tos": [one.to for one in ordered],
-                "originals": ["NULL" if one.original is None else one.original for one in ordered],
-                "bump": bump,
-            }
-            connection.exec_driver_sql(_BY_PRIMARY_KEY)
-            connection.execute(self._move, given)
-            reach("bulk.rows_moved")
-            connection.execute(self._move_key, given)
-            return
-        rows: list[dict[str, Any]] = [
-            {
-                "due_": one.key.due,
-                "id_": one.key.id,
-                "to_": one.to,
-                "original_": one.original,
-                "bump": bump,
-            }
+        rows = [
+            {"due_": one.key.due, "id_": one.key.id, "to_": one.to, "original_": one.original}
             for one in ordered
         ]
-        execute_many(connection, self._move, rows)
+        self._move.execute(connection, rows, bump=int(changes))
         reach("bulk.rows_moved")
-        execute_many(connection, self._move_key, rows)
+        self._move_key.execute(connection, rows, bump=int(changes))
 
     def cancel(
         self, connection: Connection, free: Free, run_id: str | None, channel: str | None
     ) -> None:
         """Cancel the locked rows *free*."""
-        keys, timeouts = self._context.tables.keys, self._context.tables.timeouts
         at, ordered = self._context.now(connection), sorted(free, key=lambda key: key.id)
-        close = (
-            update(keys)
-            .where(*self._one_key)
-            .values(state=TimeoutState.CANCELLED.value, closed_at=at, maybe_sent=bindparam("sent_"))
-        )
-        execute_many(
-            connection, close, [{"id_": key.id, "sent_": int(free[key][1])} for key in ordered]
-        )
+        rows = [{"due_": k.due, "id_": k.id, "sent_": int(free[k][1])} for k in ordered]
+        self._close_key.execute(connection, rows, at_=at)
         reach("bulk.keys_cancelled")
-        rows: list[dict[str, Any]] = [{"due_": key.due, "id_": key.id} for key in ordered]
-        execute_many(connection, delete(timeouts).where(*self._one_row), rows)
+        self._remove.execute(connection, rows)
         self._labels.remove(connection, [(key, free[key][0].labelled) for key in ordered])
         reach("bulk.rows_cancelled")
         self.record(connection, "cancelled", free, run_id, channel)
@@ -166,15 +147,8 @@ class RowChanges:
         channel: str | None,
     ) -> None:
         """Send the locked rows *free* to *to* when they are due."""
-        timeouts = self._context.tables.timeouts
-        change = (
-            update(timeouts)
-            .where(*self._one_row)
-            .values(destination=bindparam("to_"), version=timeouts.c.version + 1)
-        )
-        execute_many(
-            connection, change, [{"due_": k.due, "id_": k.id, "to_": to} for k in sorted(free)]
-        )
+        rows = [{"due_": key.due, "id_": key.id} for key in sorted(free)]
+        self._reroute.execute(connection, rows, to_=to)
         reach("changing.rerouted")
         self.record(connection, "rerouted", free, run_id, channel, destination=to)
 
@@ -212,41 +186,105 @@ class RowChanges:
         ]
         record(connection, self._context, event, entries, channel)
 
-    def _moves(self) -> tuple[Any, Any]:
+    def _moves(self) -> tuple[_OfEach, _OfEach]:
         timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
         bump: Any = bindparam("bump", type_=BigInteger)
-        if not self._is_postgresql:
-            row = update(timeouts).where(*self._one_row)
-            key = update(keys).where(*self._one_key, keys.c.due == bindparam("due_"))
+
+        def of_row(given: _Given) -> Executable:
             return (
-                row.values(
-                    due=bindparam("to_"),
-                    original_due=bindparam("original_"),
+                update(timeouts)
+                .where(*self._row_of(given))
+                .values(
+                    due=given("to_"),
+                    original_due=given("original_"),
                     version=timeouts.c.version + bump,
-                ),
-                key.values(due=bindparam("to_"), version=keys.c.version + bump),
+                )
             )
-        names = ("ids", "dues", "tos", "originals")
-        arrays = [
-            bindparam(name, type_=TextArray() if name == "ids" else NumberArray()) for name in names
-        ]
-        unnested = func.unnest(*arrays).table_valued("id", "due", "to", "original", name="given")
-        given = unnested.render_derived()
-        row = update(timeouts).where(
-            timeouts.c.endpoint == self._context.endpoint,
-            timeouts.c.due == given.c.due,
-            timeouts.c.id == given.c.id,
-        )
-        key = update(keys).where(
-            keys.c.endpoint == self._context.endpoint,
-            keys.c.id == given.c.id,
-            keys.c.due == given.c.due,
-        )
+
+        def of_key(given: _Given) -> Executable:
+            return (
+                update(keys)
+                .where(*self._key_of(given), keys.c.due == given("due_"))
+                .values(due=given("to_"), version=keys.c.version + bump)
+            )
+
+        names = ("id_", "due_", "to_", "original_")
+        return _OfEach(self._context, of_row, names), _OfEach(self._context, of_key, names[:3])
+
+    def _ends(self) -> tuple[_OfEach, _OfEach, _OfEach]:
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
+
+        def close(given: _Given) -> Executable:
+            values = {
+                "state": TimeoutState.CANCELLED.value,
+                "closed_at": bindparam("at_", type_=BigInteger),
+                "maybe_sent": given("sent_"),
+            }
+            return update(keys).where(*self._key_of(given)).values(values)
+
+        def remove(given: _Given) -> Executable:
+            return delete(timeouts).where(*self._row_of(given))
+
+        def reroute(given: _Given) -> Executable:
+            row = update(timeouts).where(*self._row_of(given))
+            return row.values(destination=bindparam("to_"), version=timeouts.c.version + 1)
+
         return (
-            row.values(
-                due=given.c.to,
-                original_due=given.c.original,
-                version=timeouts.c.version + bump,
-            ),
-            key.values(due=given.c.to, version=keys.c.version + bump),
+            _OfEach(self._context, close, ("id_", "sent_")),
+            _OfEach(self._context, remove, ("id_", "due_")),
+            _OfEach(self._context, reroute, ("id_", "due_")),
         )
+
+    def _row_of(self, given: _Given) -> tuple[ColumnElement[bool], ...]:
+        timeouts = self._context.tables.timeouts
+        is_mine = timeouts.c.endpoint == self._context.endpoint
+        return is_mine, timeouts.c.due == given("due_"), timeouts.c.id == given("id_")
+
+    def _key_of(self, given: _Given) -> tuple[ColumnElement[bool], ...]:
+        keys = self._context.tables.keys
+        return keys.c.endpoint == self._context.endpoint, keys.c.id == given("id_")
+
+
+_Given: TypeAlias = Callable[[str], ColumnElement[Any]]
+"""The value of a name in the row that a statement is about."""
+
+
+class _OfEach:
+    """A statement about each of some rows, which have values by *names*; ``id_`` is a text.
+
+    *make* makes it of these values. PostgreSQL gets one statement with an array for each name.
+    """
+
+    def __init__(
+        self, context: StoreContext, make: Callable[[_Given], Executable], names: Sequence[str]
+    ) -> None:
+        self._names = names
+        self._is_postgresql: Final = context.database.dialect.name == "postgresql"
+        self._statement = make(_unnested(names) if self._is_postgresql else bindparam)
+
+    def execute(
+        self, connection: Connection, rows: Sequence[Mapping[str, Any]], **fixed: Any
+    ) -> None:
+        """Execute it for *rows*, with the values *fixed* for all."""
+        if self._is_postgresql and rows:
+            connection.exec_driver_sql(_BY_PRIMARY_KEY)
+            arrays = {name: [_element(row[name]) for row in rows] for name in self._names}
+            connection.execute(self._statement, {**arrays, **fixed})
+            return
+        execute_many(
+            connection,
+            self._statement,
+            [{name: row[name] for name in self._names} | fixed for row in rows],
+        )
+
+
+def _unnested(names: Sequence[str]) -> _Given:
+    arrays = [
+        bindparam(name, type_=TextArray() if name == "id_" else NumberArray()) for name in names
+    ]
+    given = func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+    return lambda name: given.c[name]
+
+
+def _element(value: Any) -> Any:
+    return "NULL" if value is None else value
