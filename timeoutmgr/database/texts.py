@@ -63,10 +63,6 @@ class KeyText(TypeDecorator[str]):
         keeps_bytes = dialect.name in _KEEP_BYTES
         return super().result_processor(dialect, coltype) if keeps_bytes else None
 
-    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
-        """Spell the value for SQL text."""
-        return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
-
 
 _IDENTIFIER: Final = compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 
