@@ -20,9 +20,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.pipeline.archives import DAY, write_events
 from tests.pipeline.lakes import Watcher, ids_in
 from tests.pipeline.rows import settle
+from tests.support.clock import FakeClock
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
 from timeoutmgr.pipeline.lake.table import WRITTEN, Where, as_written
 from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter
@@ -243,3 +246,19 @@ def test_transactions_are_written_once_each_in_their_order(postgres: Store, tmp_
     assert (first, second) == ([10, 10, 10, 10], [5])
     assert reached == sorted(reached)
     assert ids_in(place) == names(range(45))
+
+
+def test_files_without_a_manifest_stay_for_a_week_by_the_clock(tmp_path: Path) -> None:
+    clock = SystemClock()
+    younger, older = FakeClock(clock.now()), FakeClock(clock.now() + 8 * 86_400_000_000)
+    table = ParquetHistory(str(tmp_path), clock=younger)
+    for batch in (1, 2):
+        table.append("east", reader(events(range(batch * 4, batch * 4 + 4))), {"batch": batch})
+    assert table.compact(LATER) > 0
+
+    kept = len([*tmp_path.rglob("*.parquet")])
+    table.compact(LATER)
+    assert len([*tmp_path.rglob("*.parquet")]) == kept
+    ParquetHistory(str(tmp_path), clock=older).compact(LATER)
+
+    assert len([*tmp_path.rglob("*.parquet")]) == len(table.files().paths) < kept

@@ -12,7 +12,6 @@ The manifest of a version is linked to its name when it is complete, which one w
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -24,6 +23,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake.table import ANYTHING, BUCKETED, WRITTEN, DataFiles, Marks, Where
@@ -41,8 +42,9 @@ _KEPT: Final = 7 * 86_400
 class ParquetHistory:
     """The table in *folder*, which every reader and writer sees under that path."""
 
-    def __init__(self, place: str, version: int | None = None) -> None:
+    def __init__(self, place: str, version: int | None = None, clock: Clock | None = None) -> None:
         self.place = place
+        self._clock: Final = clock or SystemClock()
         self._folder: Final = Path(place)
         self._manifests: Final = self._folder / "manifests"
         self._files: set[str] = set()
@@ -123,7 +125,7 @@ class ParquetHistory:
         return len(old)
 
     def _remove_old_files(self) -> None:
-        before = time.time() - _KEPT
+        before = self._clock.now() / 1_000_000 - _KEPT
         found = (self._folder / "data").rglob("*.parquet")
         for path in chain(found, self._manifests.glob("*.writing")):
             is_dead = str(path.relative_to(self._folder)) not in self._files
