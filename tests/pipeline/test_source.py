@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType, TimestampType
 from sqlalchemy import update
@@ -26,7 +27,7 @@ from timeoutmgr.pipeline.errors import SnapshotEnded, WrongColumns
 from timeoutmgr.pipeline.frames import options_of
 from timeoutmgr.pipeline.readers.statements import Part, as_option, cut
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
-from timeoutmgr.pipeline.source import TimeoutsDataSource
+from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
 from timeoutmgr.pipeline.stores import NamedStore, Store, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
 from timeoutmgr.pipeline.writers.loader import Loader
@@ -143,8 +144,49 @@ def test_a_selection_is_made_in_the_store(filled: Store) -> None:
     )
 
     assert sorted(one["message_id"] for one in some) == ["m10", "m11", "m12"]
+    own = rows_of(source(filled, endpoint="sales", destination="billing"), "id")
     assert the_same == some
     assert none == []
+    assert len(own) == 300
+
+
+def test_a_selection_by_saga_and_of_keys_that_are_open_is_made_in_the_store(filled: Store) -> None:
+    saga = rows_of(source(filled, saga_id="saga-8"), "message_id")
+    to = rows_of(source(filled, due_to=to_micros(DUE + timedelta(seconds=2))), "message_id")
+    keys = rows_of(source(filled, view="keys", open_since=to_micros(DUE)), "id")
+
+    assert [one["message_id"] for one in saga] == ["m8"]
+    assert sorted(one["message_id"] for one in to) == ["m0", "m1"]
+    assert len(keys) == 300
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        ([EqualTo(("saga_id",), "saga-8"), EqualTo(("endpoint",), "sales")], ["m8"]),
+        ([EqualTo(("destination",), "mail")], []),
+        (
+            [
+                GreaterThanOrEqual(("due",), DUE + timedelta(seconds=297)),
+                LessThan(("due",), DUE + timedelta(seconds=299)),
+            ],
+            ["m297", "m298", "m299"],  # the end is left to Spark
+        ),
+        ([EqualTo(("due",), DUE + timedelta(seconds=5)), EqualTo(("version",), 0)], ["m5"]),
+    ],
+)
+def test_filters_of_a_query_narrow_what_leaves_the_store_and_stay_sparks(
+    filled: Store, filters: list[Any], names: list[str]
+) -> None:
+    made = over_there(FilteringDataSource({"store": filled.name}))
+    reader = made.reader(struct("pending", "message_id"))
+
+    left = list(reader.pushFilters(filters))
+    there = over_there(reader)
+    found = [one for part in there.partitions() for each in there.read(part) for one in each[0]]
+
+    assert left == [one for one in filters if not isinstance(one.value, str)]
+    assert sorted(one.as_py() for one in found) == names
 
 
 def test_the_load_is_counted_by_the_store(filled: Store) -> None:

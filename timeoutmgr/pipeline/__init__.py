@@ -25,7 +25,7 @@ from timeoutmgr.pipeline.registration import register, spark_session
 from timeoutmgr.pipeline.spark.session import SessionOptions, require_spark
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.frames import read_timeouts, write_timeouts
+    from timeoutmgr.pipeline.frames import read_timeouts, schedule, write_timeouts
     from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 
 __all__ = [
@@ -40,13 +40,14 @@ __all__ = [
     "WrongColumns",
     "read_timeouts",
     "register",
+    "schedule",
     "snapshot",
     "spark_session",
     "write_timeouts",
 ]
 
 _OF_SPARK: Final = {
-    **dict.fromkeys(("read_timeouts", "write_timeouts"), "frames"),
+    **dict.fromkeys(("read_timeouts", "schedule", "write_timeouts"), "frames"),
     **dict.fromkeys(("Snapshot", "snapshot"), "snapshots"),
 }
 """Names that need the extra, with their modules: forecast needs none of them."""

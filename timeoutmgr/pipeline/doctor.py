@@ -26,6 +26,10 @@ _PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql")
 _CLIENT: Final = "pyspark-client"
 """The package that speaks to a Spark Connect server without pyspark."""
 _ROOM: Final = 10 * 1024**3
+_SMALL_WORK: Final = (
+    "each job waits as long: below about 2,000,000 rows store_many, SQL or DuckDB is faster, and "
+    "`pipeline run` has several jobs share one start"
+)
 _SAME_PYTHON: Final = (
     "workers need this Python's minor version and timeoutmgr[spark]; where it lies elsewhere on "
     "them, give --conf spark.pyspark.python=PATH"
@@ -50,7 +54,7 @@ def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
     begin = time.monotonic()
     try:
         with spark_session(options) as spark:
-            text = f"{spark.version} at {options.runs_at} after {_since(begin)}"
+            text = f"{spark.version} at {options.runs_at} after {_since(begin)}; {_SMALL_WORK}"
             yield Finding(level=Level.OK, check="spark", text=text)
             yield _worker_answer(spark)
             if store is not None:

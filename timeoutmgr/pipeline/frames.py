@@ -1,16 +1,16 @@
 """Stored timeouts as data frames, and data frames into the store."""
 
-import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
-from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.options import ScheduleOptions
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
@@ -18,6 +18,8 @@ from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from timeoutmgr.pipeline.jobs.schedule import ScheduleReport
 
 FORMAT: Final = "timeouts"
 EVERYTHING: Final = Selection()
@@ -41,13 +43,8 @@ def read_timeouts(
     each of *parts* reads the view, or *partitions* tasks do. Without a snapshot one task reads it
     in one transaction, since several tasks would each see another moment.
     """
-    named = NamedStore.of(store)
-    if snapshot is not None and parts is not None and is_inside(spark):
-        found = _by_tasks(spark, named, view, projected(view, columns), which, parts, snapshot)
-        if found is not None:
-            return found
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
-    wanted = options_of(named, view, which, snapshot, partitions, parts)
+    wanted = options_of(NamedStore.of(store), view, which, snapshot, partitions, parts)
     return reader.options(**wanted).load()
 
 
@@ -94,28 +91,6 @@ def options_of(
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def _by_tasks(
-    spark: "SparkSession",
-    store: NamedStore,
-    view: str,
-    columns: pa.Schema,
-    which: Selection,
-    parts: Sequence[Part],
-    snapshot: str,
-) -> "DataFrame | None":
-    from timeoutmgr.pipeline.frames import PartsReader, frame_of
-
-    reader = PartsReader(
-        store=store,
-        view=view,
-        columns=columns,
-        which=which,
-        parts=tuple(parts),
-        snapshot=snapshot,
-    )
-    return frame_of(spark, reader)
-
-
 def is_inside(spark: "SparkSession") -> bool:
     """Whether *spark* runs in this process; a session of Spark Connect hides its internals."""
     from pyspark.sql import SparkSession
@@ -131,7 +106,8 @@ def tasks_on(spark: "SparkSession") -> int:
 
 
 _SELECTING: Final = (
-    *("endpoint", "destination", "due_from", "due_before", "at_from", "at_before", "xid_from"),
+    *("endpoint", "destination", "saga_id", "due_from", "due_before", "at_from", "at_before"),
+    *("xid_from", "open_since"),
 )
 
 
@@ -152,79 +128,22 @@ def write_timeouts(
     writer.options(**options).save()
 
 
-logger = logging.getLogger(__name__)
+def schedule(
+    spark: "SparkSession",
+    frame: "DataFrame",
+    store: str,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> "ScheduleReport":
+    """Store the rows of *frame* as timeouts, each once; a repeat stores the missing rows.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsReader:
-    """The function of the tasks: numbers of *parts* go in, their rows come out."""
-
-    store: NamedStore
-    view: str
-    columns: pa.Schema
-    which: Selection
-    parts: tuple[Part, ...]
-    snapshot: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each part whose number is in *batches*."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from fetch(
-                    self.store.open(),
-                    self.view,
-                    self.columns,
-                    self.which,
-                    part=self.parts[number],
-                    snapshot=self.snapshot,
-                )
-
-
-def frame_of(spark: "SparkSession", reader: PartsReader) -> "DataFrame | None":
-    """Return the rows of *reader*, read by a task for each part; None if pyspark lacks the means.
-
-    A scan of a data source in Python is planned by a process of its own, half a second each time,
-    and copies every row once more than need be. This frame has no scan and no planner.
-
-    ``mapInArrow`` does the same, but asks for pandas without using it. So this function uses
-    internals of pyspark, whose names may change in its next version.
+    *mapping* says how a column is called in *frame*: ``{"due": "send_at"}``. *options* are fields
+    of ``ScheduleOptions``, endpoint and dataset at least; without ``run_id`` each call is a run of
+    its own, in which rows without a ``key`` are the same timeouts only if they are the same.
     """
-    from py4j.protocol import Py4JError
+    from timeoutmgr.pipeline.jobs.schedule import schedule as run
 
-    try:
-        return _mapped(spark, reader)
-    except (AttributeError, ImportError, Py4JError) as error:
-        logger.info(
-            "pipeline reads by the data source, which is slower: %s",
-            error,
-            extra={"event": "spark_reads_slower"},
-        )
-        return None
-
-
-def _mapped(spark: "SparkSession", reader: PartsReader) -> "DataFrame":
-    from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.types import StructType
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
-    kind: Any = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    read = UserDefinedFunction(reader, StructType.fromDDL(ddl(reader.columns)), evalType=kind)
-    numbers = _numbers(spark, len(reader.parts))
-    rows = numbers._jdf.mapInArrow(read("id")._jc, False, None)
-    return DataFrame(rows, spark)
-
-
-def _numbers(spark: "SparkSession", count: int) -> Any:
-    """Return the numbers below *count*, a task each, as rows of which Spark knows no size.
-
-    Spark knows that a ``range`` is small, would take the rows read from it for few too, and send a
-    million rows to every process to join them.
-    """
-    from pyspark.sql.classic.dataframe import DataFrame
-
-    # A table whose ranges are all detached has no part.
-    known: Any = spark.range(0, count, 1, max(count, 1))
-    rows, schema = known._jdf.queryExecution().toRdd(), known._jdf.schema()
-    session: Any = spark
-    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, schema, False), spark)
+    given = ScheduleOptions(store=store, columns=mapping or {}, **options)
+    return run(spark, given, frame=frame, clock=clock or SystemClock())

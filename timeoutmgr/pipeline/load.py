@@ -167,12 +167,15 @@ def load_of(
     return select(*columns.values()).group_by(*group), columns
 
 
-def count_load(store: Store, bucket: timedelta, until: Micros) -> list[Bucket]:
-    """Return the load of *store* before *until*, in buckets of *bucket*."""
+def count_load(
+    store: Store, bucket: timedelta, until: Micros, equal: Mapping[str, str | None]
+) -> list[Bucket]:
+    """Return the load of *store* before *until* whose columns *equal*, in buckets of *bucket*."""
     table = store.tables.timeouts
     statement, _columns = load_of(table, checked_bucket(bucket))
     with store.database.read() as connection:
-        rows = connection.execute(statement.where(table.c.due < until)).all()
+        wanted = [table.c[name] == value for name, value in equal.items() if value is not None]
+        rows = connection.execute(statement.where(table.c.due < until, *wanted)).all()
     return [
         Bucket(
             endpoint=row.endpoint,

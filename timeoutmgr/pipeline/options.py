@@ -111,6 +111,12 @@ def folder_option(name: str, value: str | Path) -> Path:
     return Path(value)
 
 
+def with_zone(name: str, value: datetime) -> None:
+    """Refuse a time without a zone."""
+    if value.tzinfo is None:
+        raise ConfigurationError(f"{name} is a time with a zone, got {value}")
+
+
 def history_place(name: str, value: str) -> str:
     """Return *value*, the place of a history table, spelt in one way.
 
@@ -129,6 +135,11 @@ def history_place(name: str, value: str) -> str:
             f"system for plain Parquet; got the URL {value!r}: put {DELTA} before it"
         )
     return value if _SCHEME.match(rest) else f"{scheme}{Path(rest).absolute()}"
+
+
+_UNTIL: Final = option("--until", "Only before this time; see --since.", with_zone)
+_OF_ENDPOINT: Final = option("--endpoint", "Only timeouts of this endpoint.")
+_TO_DESTINATION: Final = option("--destination", "Only messages to this destination.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +173,9 @@ class RequestRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """Options of ``schedule``: rows of the files or folders *paths* into *store*.
+    """Options of ``schedule``: rows of *paths*, files or folders or ``table:NAME``, into *store*.
 
-    *columns* maps our names of columns to their names in the files. With *multi_line* a value of
+    *columns* maps our names of columns to their names in the rows. With *multi_line* a value of
     CSV may hold line ends, and a task reads a whole file. *rejects* is a folder for the rows that
     cannot be scheduled, as JSON with their reasons; the job stores nothing if more than
     *max_reject_ratio* of all rows are rejects. Seconds in which more than *max_per_second* are due
@@ -172,7 +183,7 @@ class ScheduleOptions:
     """
 
     store: str
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = ()
     dataset: str = field(
         metadata=option("--dataset", "What the rows are of; part of their message ids.")
     )
@@ -257,8 +268,10 @@ class ScheduleOptions:
             raise ConfigurationError(
                 f"columns maps {strange[0]!r}, expected one of {', '.join(COLUMNS)}"
             )
-        if not self.paths:
-            raise ConfigurationError("no file is given; name at least one file or folder")
+        if len(self.paths) > 1 and any(one.startswith(TABLE) for one in self.paths):
+            raise ConfigurationError(
+                f"a table is scheduled alone, got {', '.join(self.paths)}; run the job for each"
+            )
         if not 0 <= self.max_reject_ratio <= 1:
             raise ConfigurationError(
                 f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
@@ -296,6 +309,8 @@ class ForecastOptions:
         default=None,
         metadata=option("--capacity", "Messages a second that can be sent.", positive),
     )
+    endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
+    destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     peaks: int = 10
 
     def __post_init__(self) -> None:
@@ -317,8 +332,14 @@ class ReconcileOptions:
     accepted for *endpoint*'s manager: with it, the job also finds messages that never reached a
     store. A message of it without a due time is undecided until a store has seen it, unless all of
     the list was accepted before *as_of*, and that is *grace* ago. A message that was due more than
-    *grace* ago is expected to have ended. *out* is a folder for all verdicts; the report names
-    *examples* of each verdict that is not well.
+    *grace* ago is expected to have ended. *out* is a folder for all verdicts; with it, or with
+    *keep*, the report has them as a frame. The report names *examples* of each verdict that is not
+    well.
+
+    With *since* only messages are judged that are open, or have an event since then: history from
+    before is not read. What was dispatched before, and again since, is a duplicate only to a run
+    without it. *until* leaves out messages that are due at that time or later, *destination* all
+    others than those that are sent there.
     """
 
     stores: tuple[str, ...]
@@ -349,10 +370,21 @@ class ReconcileOptions:
     )
     endpoint: str | None = field(
         default=None,
+        metadata=option("--endpoint", "Only timeouts of this endpoint, which accepted them."),
+    )
+    accepted_for: str | None = None
+    """The endpoint of the list, if messages of other endpoints are judged too."""
+    since: datetime | None = field(
+        default=None,
         metadata=option(
-            "--endpoint", "Whose manager accepted them. Without it, that of the settings."
+            "--since", "Only messages that are open, or that have an event since.", with_zone
         ),
     )
+    until: datetime | None = field(
+        default=None,
+        metadata=option("--until", "Only messages that are due before this time.", with_zone),
+    )
+    destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     grace: timedelta = field(
         default=timedelta(minutes=5),
         metadata=option("--grace", "Time to end after due.", not_negative),
@@ -365,13 +397,19 @@ class ReconcileOptions:
         default=None,
         metadata=option("--out", "Folder for all verdicts, as Parquet.", folder_option),
     )
+    keep: bool = False
     examples: int = 20
 
     def __post_init__(self) -> None:
         """Check every value."""
         _require_store(self.stores)
-        if self.accepted is not None and self.endpoint is None:
+        if self.accepted is not None and self.list_of is None:
             raise ConfigurationError("accepted ids are of an endpoint; say which")
+        if self.accepted is not None and self.since is not None:
+            raise ConfigurationError(
+                "accepted and since exclude each other: a message of the list that ended before "
+                "then would be called lost; judge the list by all of the history"
+            )
         if self.as_of is not None and (self.accepted is None or self.as_of.tzinfo is None):
             raise ConfigurationError(
                 f"as_of is an instant with a zone, of a list of accepted ids; got {self.as_of} and "
@@ -384,13 +422,20 @@ class ReconcileOptions:
             )
         check_declared(self)
 
+    @property
+    def list_of(self) -> str | None:
+        """The endpoint whose manager accepted the messages of the list."""
+        return self.accepted_for or self.endpoint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatenessOptions:
     """Options of ``lateness``: *quantile* of each group *by* some columns is at most *slo*.
 
-    Of *archive* counts the archived history of these stores; of all, without a store. The report
-    names the *named* worst groups; all of them count.
+    Of *archive* counts the archived history of these stores; of all, without a store. Messages
+    count that were dispatched from *since* to before *until*. *approximate* quantiles take less
+    memory, where a group has many millions of messages. The report names the *named* worst groups;
+    all of them count.
     """
 
     stores: tuple[str, ...]
@@ -410,6 +455,17 @@ class LatenessOptions:
     slo: timedelta = field(
         default=timedelta(minutes=1),
         metadata=option("--slo", "What it is to be at most.", not_negative),
+    )
+    since: datetime | None = field(
+        default=None,
+        metadata=option("--since", "Only messages that were dispatched since.", with_zone),
+    )
+    until: datetime | None = field(default=None, metadata=_UNTIL)
+    endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
+    destination: str | None = field(default=None, metadata=_TO_DESTINATION)
+    approximate: bool = field(
+        default=False,
+        metadata=option("--approximate", "Quantiles within 1 rank in 10,000, in less memory."),
     )
     named: int = 10_000
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.pipeline.spark.session import SessionOptions, bare_session, in_utc
+from timeoutmgr.pipeline.spark.session import PUSHDOWN, SessionOptions, bare_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +29,13 @@ def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSessi
 def register(spark: "SparkSession") -> None:
     """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine.
 
-    Each session of a process is registered by itself.
-
-    Raises ConfigurationError where the time zone of *spark* is not UTC.
+    Each session of a process is registered by itself. Filters of queries are pushed down to the
+    store if *spark* allows it, as sessions of ours do.
     """
-    from timeoutmgr.pipeline.source import TimeoutsDataSource
+    from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
 
-    register_source(in_utc(spark), TimeoutsDataSource)
+    pushes = spark.conf.get(PUSHDOWN, "false") == "true"
+    register_source(spark, FilteringDataSource if pushes else TimeoutsDataSource)
 
 
 def register_source(spark: "SparkSession", source: type["DataSource"]) -> None:

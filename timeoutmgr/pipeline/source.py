@@ -1,16 +1,20 @@
 """The data source ``timeouts`` of Spark: reading and writing run in its Python workers.
 
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
-``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (instants of ISO 8601 with
-a zone, or UTC microseconds) and ``bucket_seconds``; the schema that is asked for is the projection.
+``destination``, ``saga_id``, ``due_from``, ``due_to``, ``at_from``, ``at_to`` (half-open ranges of
+instants of ISO 8601 with a zone, or UTC microseconds; ``due_before`` and ``at_before`` are the same
+as the ends), ``open_since`` (of keys) and ``bucket_seconds``; the schema that is asked for is the
+projection.
 Options of a read of a history table: ``table``, ``version``, ``partitions``, ``of_store``,
 ``endpoint``, ``destination``, ``at_from``, ``at_before``.
-Options of a write: ``store``, ``run_id``, ``on_conflict``, ``chunk_rows``. Options of a stream:
-``store``, ``batch_events``, ``any_timeline``. A store that is named by a word has ``schema`` and
-``prefix`` too.
+Options of a write, and of a stream into the store: ``store``, ``run_id``, ``on_conflict``,
+``chunk_rows``; for messages that are to be sent also ``endpoint``, ``dataset`` and
+``message_type``. Options of a stream out of it: ``store``, ``batch_events``, ``any_timeline``. A
+store that is named by a word has ``schema`` and ``prefix`` too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -19,12 +23,21 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
     InputPartition,
+    LessThan,
+    LessThanOrEqual,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.endpoint.configuration import check_endpoint_name
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.pipeline.lake.table import STORED, Where
@@ -35,19 +48,21 @@ from timeoutmgr.pipeline.stores import NamedStore
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader, LoadResult
+from timeoutmgr.pipeline.writers.sent_rows import NEEDED, SentRows, is_to_send
 
-_INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before")
+_ENDS: Final = {"due_to": "due_before", "at_to": "at_before"}
+_INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before", "open_since")
 _KNOWN: Final = (
     *("store", "schema", "prefix", "view", "snapshot", "partitions", "parts"),
-    *("endpoint", "destination"),
-    *_INSTANTS,
+    *("endpoint", "destination", "saga_id"),
+    *(*_INSTANTS, *_ENDS),
     *("xid_from", "table", "version", "of_store", "before_xid"),
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
-    "any_timeline",
+    *("any_timeline", "dataset", "message_type"),
 )
 _OF_TABLES: Final = (
     *("table", "version", "of_store", "before_xid", "at_from", "at_before"),
-    *("endpoint", "destination", "partitions"),
+    *("endpoint", "destination", "partitions", "at_to"),
 )
 _OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_timeline")
 
@@ -77,7 +92,11 @@ class TimeoutsDataSource(DataSource):
         if "table" in self.options:
             return self._table_reader(schema.names)
         columns = projected(self._view, schema.names)
-        return TimeoutsReader(self._named, self._view, columns, self._which, self._options())
+        return self._kind(self._named, self._view, columns, self._which, self._options())
+
+    @property
+    def _kind(self) -> "type[TimeoutsReader]":
+        return TimeoutsReader
 
     def _table_reader(self, names: Sequence[str]) -> DataSourceReader:
         from timeoutmgr.pipeline.lake.reader import TableReader
@@ -116,7 +135,32 @@ class TimeoutsDataSource(DataSource):
             raise ConfigurationError(
                 "timeouts are added, never overwritten; write with mode('append')"
             )
-        return TimeoutsWriter(self._named, self._options())
+        return TimeoutsWriter(self._named, self._options(), self._sent_rows(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "TimeoutsStreamWriter":
+        """Return a writer of the micro-batches of a stream."""
+        return TimeoutsStreamWriter(self._named, self._options(), self._sent_rows(schema))
+
+    def _sent_rows(self, schema: StructType) -> SentRows | None:
+        """Return how rows of *schema* become timeouts; None where they are timeouts already."""
+        if not is_to_send(schema.names):
+            return None
+        missing = [name for name in ("endpoint", "dataset") if name not in self.options]
+        if missing:
+            raise ConfigurationError(
+                f"rows that are to be sent need option({missing[0]!r}, …), and the columns "
+                f"{', '.join(NEEDED)}: endpoint is whose timeouts they are, and dataset with the "
+                "key of a row is its message id"
+            )
+        made = SentRows(
+            endpoint=check_endpoint_name(self.options["endpoint"]),
+            dataset=self.options["dataset"],
+            message_type=self.options.get("message_type"),
+            clock=SystemClock(),
+            store=self._named.name,
+        )
+        made.require(schema.names)
+        return made
 
     def _require_whole_history(self) -> None:
         others = [name for name in self._options() if name not in _OF_STREAMS]
@@ -149,11 +193,14 @@ class TimeoutsDataSource(DataSource):
     @property
     def _which(self) -> Selection:
         instants: dict[str, Any] = {
-            name: _instant(name, self.options[name]) for name in _INSTANTS if name in self.options
+            _ENDS.get(name, name): _instant(name, self.options[name])
+            for name in (*_INSTANTS, *_ENDS)
+            if name in self.options
         }
         return Selection(
             endpoint=self.options.get("endpoint"),
             destination=self.options.get("destination"),
+            saga_id=self.options.get("saga_id"),
             xid_from=self._whole("xid_from"),
             bucket=timedelta(
                 seconds=_number("bucket_seconds", self.options.get("bucket_seconds", "60"))
@@ -206,7 +253,8 @@ class TimeoutsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *partition*."""
-        assert isinstance(partition, ViewPart)
+        if not isinstance(partition, ViewPart):
+            return  # Spark makes a part up where there is none
         yield from fetch(
             self._store.open(),
             self._view,
@@ -215,6 +263,55 @@ class TimeoutsReader(DataSourceReader):
             part=partition.part,
             snapshot=self._snapshot,
         )
+
+
+class FilteringReader(TimeoutsReader):
+    """Reads only rows that the filters of a query can let pass.
+
+    Spark refuses a source whose reader has ``pushFilters`` unless the session allows it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Narrow what is read; leave all but equal texts to Spark too: a range may be too wide."""
+        for one in filters:
+            before, self._which = self._which, narrowed(self._which, self._view, one)
+            is_exact = isinstance(one, EqualTo) and isinstance(one.value, str)
+            if not is_exact or self._which == before:
+                yield one
+
+
+class FilteringDataSource(TimeoutsDataSource):
+    """The data source for sessions that push filters down."""
+
+    @property
+    def _kind(self) -> type[TimeoutsReader]:
+        return FilteringReader
+
+
+_TEXTS: Final = {
+    "pending": ("endpoint", "destination", "saga_id"),
+    "history": ("endpoint", "destination"),
+    "keys": ("endpoint",),
+}
+_TIMES: Final = {"pending": "due", "keys": "due", "history": "at"}
+
+
+def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
+    """Return *which* without rows of *view* that *asked* lets not pass, as far as it can say so."""
+    (name, *nested), value = getattr(asked, "attribute", ("",)), getattr(asked, "value", None)
+    if nested or value is None:
+        return which
+    if isinstance(asked, EqualTo) and name in _TEXTS.get(view, ()):
+        return replace(which, **{name: value}) if getattr(which, name) is None else which
+    if name != _TIMES.get(view) or not isinstance(value, datetime) or value.tzinfo is None:
+        return which
+    begin, end = f"{name}_from", f"{name}_before"
+    at, changed = to_micros(value), dict[str, Any]()
+    if isinstance(asked, GreaterThan | GreaterThanOrEqual | EqualTo):
+        changed[begin] = max(at, getattr(which, begin) or at)
+    if isinstance(asked, LessThan | LessThanOrEqual | EqualTo):
+        changed[end] = min(at + 1, getattr(which, end) or at + 1)
+    return replace(which, **changed)
 
 
 class WrittenRows(WriterCommitMessage):
@@ -232,8 +329,11 @@ class TimeoutsWriter(DataSourceArrowWriter):
     too.
     """
 
-    def __init__(self, store: NamedStore, options: Mapping[str, str]) -> None:
+    def __init__(
+        self, store: NamedStore, options: Mapping[str, str], sent: SentRows | None = None
+    ) -> None:
         self._store = store
+        self._sent = sent
         self._run_id = options.get("run_id")
         self._on_conflict = KnownIdRule.named(options.get("on_conflict", "ignore"))
         self._chunk_rows = _number("chunk_rows", options.get("chunk_rows", str(CHUNK_ROWS)))
@@ -243,7 +343,8 @@ class TimeoutsWriter(DataSourceArrowWriter):
         store = self._store.open()
         store.require_tables()
         loader = Loader(store, run_id=self._run_id, on_conflict=self._on_conflict)
-        return WrittenRows(loader.load(iterator, self._chunk_rows))
+        rows = iterator if self._sent is None else map(self._sent.timeouts, iterator)
+        return WrittenRows(loader.load(rows, self._chunk_rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write into the ledger how many rows were new; every chunk is committed already."""
@@ -253,6 +354,28 @@ class TimeoutsWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing; see above."""
+
+
+class TimeoutsStreamWriter(DataSourceStreamArrowWriter):
+    """Stores the rows of micro-batches: the id of a row, not of its batch, tells it from others.
+
+    After a new checkpoint the ids of batches begin anew, and mean other rows.
+    """
+
+    def __init__(
+        self, store: NamedStore, options: Mapping[str, str], sent: SentRows | None
+    ) -> None:
+        self._batch = TimeoutsWriter(store, options, sent)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Store the rows of one task."""
+        return self._batch.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: every chunk is committed already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: the next attempt finds the rows of this one."""
 
 
 def _instant(name: str, value: str) -> Micros:

@@ -14,7 +14,9 @@ from timeoutmgr.contracts import Persistence
 from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.places import server_of
 from timeoutmgr.database.row_moves import BulkTables, HasBulkTables
+from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.settings.schema import STORE_PREFIX
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -61,7 +63,7 @@ def open_store(
     the environment's own settings. Raises ConfigurationError if the store is unknown, or if
     *schema* or *prefix* is given beside settings, which name their tables; nothing is connected.
     """
-    if name and not name.endswith(".toml"):
+    if _is_variable(name):
         persistence = _of_variable(name, environ, schema, prefix)
     elif schema is not None or prefix is not None:
         raise ConfigurationError(
@@ -113,11 +115,25 @@ def _of_variable(
     return made
 
 
-def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
+def limits_of(name: str, environ: Mapping[str, str] = os.environ) -> Limits:
+    """Return the limits of messages in the settings *name*; a store of a variable has none."""
+    return Limits() if _is_variable(name) else _settings(name, environ).limits
+
+
+def _is_variable(name: str) -> bool:
+    return bool(name) and not name.endswith(".toml")
+
+
+def _settings(name: str, environ: Mapping[str, str]) -> EndpointSettings:
     from timeoutmgr.settings.file import configuration_from
 
     settings = configuration_from(Path(name) if name else None, environ).settings()
     settings.transport.close()
+    return settings
+
+
+def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
+    settings = _settings(name, environ)
     if settings.persistence is None:
         raise ConfigurationError(
             f"{name or 'the environment'} names no persistence; set persistence = "

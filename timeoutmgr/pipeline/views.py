@@ -126,16 +126,19 @@ class Selection:
     """Which rows of a view are wanted; instants are half-open ranges, None means any.
 
     *due* counts for pending timeouts, keys and load, *at* for history; there *xid_from* is the
-    first transaction, on PostgreSQL. *bucket* is the width of a bucket of the load.
+    first transaction, on PostgreSQL. *saga_id* counts for pending timeouts, and *open_since* leaves
+    out keys that were closed before. *bucket* is the width of a bucket of the load.
     """
 
     endpoint: str | None = None
     destination: str | None = None
+    saga_id: str | None = None
     due_from: Micros | None = None
     due_before: Micros | None = None
     at_from: Micros | None = None
     at_before: Micros | None = None
     xid_from: int | None = None
+    open_since: Micros | None = None
     bucket: timedelta = timedelta(minutes=1)
 
     def __post_init__(self) -> None:

@@ -16,13 +16,14 @@ from sqlalchemy import delete
 
 from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.migrations import due_tomorrow, ends, fill, pending
-from tests.pipeline.rows import count
+from tests.pipeline.rows import batch, count, row
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
 from timeoutmgr.migration import begin
 from timeoutmgr.migration.batch_step import hide
 from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.writers.loader import Loader
 from timeoutmgr.sender import in_transaction
 
 if TYPE_CHECKING:
@@ -209,3 +210,18 @@ def test_an_app_has_no_name_for_workers() -> None:
 
     assert "give --store" in refused["error"]
     assert "give --config" in unmoved["error"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_several_jobs_share_one_start_and_the_first_finding_is_the_exit_code(sqlite: Store) -> None:
+    given = ("--config", sqlite.name, "pipeline", "run")
+    Loader(sqlite).load([batch([row(1)])])
+    with sqlite.database.begin() as connection:
+        connection.execute(delete(sqlite.tables.timeouts))
+
+    shown = people(*given, "lateness --by endpoint", "reconcile", code=Exit.FINDINGS)
+    wrong = people(*given, "lateness", "run lateness", code=Exit.CONFIGURATION)
+
+    assert "every group keeps it" in shown
+    assert row(1)["id"] in shown
+    assert "'run lateness' names no job of the pipeline" in wrong

@@ -68,6 +68,19 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     assert report.document()["groups"][0]["day"] == "2024-03-01"
     assert "1 of 2 groups break it" in lateness_page(report)
 
+    window: dict[str, Any] = {
+        "since": DAY + timedelta(seconds=45),
+        "until": DAY + timedelta(seconds=60),
+    }
+    some = lateness(
+        spark,
+        LatenessOptions(stores=(postgres.name,), destination="billing", approximate=True, **window),
+        clock=SystemClock(),
+    )
+    inside = sorted(one for one in slow if 45_000_000 <= one < 60_000_000)
+    assert (some.messages, some.groups[0]["least"]) == (len(inside), inside[0])
+    assert some.groups[0]["p50"] in inside  # the lateness of a message, none between two
+
     # Groups that are not named count all the same.
     short = lateness(spark, one_named, clock=SystemClock())
     assert [group["destination"] for group in short.groups] == ["billing"]

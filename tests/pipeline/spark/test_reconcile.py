@@ -28,6 +28,7 @@ from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.transforms.verdicts import (
+    VERDICTS,
     Bounds,
     Verdict,
     about,
@@ -208,6 +209,40 @@ def test_the_messages_of_a_store_get_their_verdicts(
         assert pq.read_table(tmp_path / kind).num_rows == 10
 
 
+def test_a_run_since_a_time_judges_open_messages_and_those_with_an_event_since(
+    spark: SparkSession, sqlite: Store
+) -> None:
+    past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(6)]
+    Loader(sqlite).load([batch(past), batch([row(10), row(11, destination="mail")])])
+    dispatch(sqlite, 3)
+    now = datetime.now(UTC)
+    with sqlite.database.begin() as connection:  # all but one long ago
+        for table, column in (("history", "at"), ("keys", "closed_at")):
+            named = getattr(sqlite.tables, table)
+            there, last = named.c[column].is_not(None), named.c.id == row(2)["id"]
+            for which, at in ((~last, NOON), (last, now)):
+                changed = update(named).where(there, which).values({column: to_micros(at)})
+                connection.execute(changed)
+
+    whole = run(spark, sqlite, keep=True)
+    since = run(spark, sqlite, since=now - timedelta(hours=1))
+    due = run(spark, sqlite, until=NOON + timedelta(seconds=4))
+    sent = run(spark, sqlite, destination="mail")
+
+    open_: dict[Verdict, int] = {Verdict.OVERDUE: 3, Verdict.PENDING: 2}
+    assert whole.counts == {Verdict.OK: 2, Verdict.LATE: 1, **open_}
+    assert since.counts == {Verdict.LATE: 1, **open_}
+    assert due.counts == {Verdict.OK: 2, Verdict.LATE: 1, Verdict.OVERDUE: 1}
+    assert sent.counts == {Verdict.PENDING: 1}
+    frame = whole.verdicts.where(f"id = '{row(11)['id']}'").toArrow()
+    assert frame.column_names == [*VERDICTS]
+    (one,) = frame.to_pylist()
+    assert (one["endpoint"], one["destination"], one["verdict"]) == ("sales", "mail", "pending")
+    assert one["day"] == row(11)["due"].date()
+    with pytest.raises(ConfigurationError, match="counted and not kept; give"):
+        _ = since.verdicts
+
+
 def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
     spark: SparkSession, store_of: Any
 ) -> None:
@@ -366,6 +401,8 @@ def test_a_table_of_the_catalog_is_a_list_too(spark: SparkSession, sqlite: Store
         ({"accepted": "table:", "endpoint": "sales"}, "table:NAME, where NAME is a table"),
         ({"grace": timedelta(seconds=-1)}, "not negative"),
         ({"as_of": NOON}, "of a list of accepted ids"),
+        ({"accepted": "a.csv", "endpoint": "e", "since": NOON}, "exclude each other"),
+        ({"since": NOON.replace(tzinfo=None)}, "since is a time with a zone"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:

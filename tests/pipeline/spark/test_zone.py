@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
+from tests.pipeline.rows import count
+from tests.pipeline.sending import as_table, messages, row_to_send, sent_by_an_endpoint
+from tests.pipeline.spark.test_lateness import write_events
+from tests.pipeline.test_sent_rows import as_sent
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline import register
+from timeoutmgr.pipeline import register, schedule
 from timeoutmgr.pipeline.jobs.lateness import lateness
-from timeoutmgr.pipeline.jobs.migrate import Ends, MigrateOptions, migrate
-from timeoutmgr.pipeline.jobs.reconcile import reconcile
-from timeoutmgr.pipeline.jobs.schedule import schedule
-from timeoutmgr.pipeline.options import (
-    LatenessOptions,
-    ReconcileOptions,
-    ScheduleOptions,
-)
+from timeoutmgr.pipeline.options import LatenessOptions
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CLOCK = SystemClock()
-
-JOBS: dict[str, Callable[[SparkSession, str], object]] = {
-    "register": lambda spark, _store: register(spark),
-    "schedule": lambda spark, store: schedule(
-        spark,
-        ScheduleOptions(store=store, endpoint="sales", dataset="spring", paths=("a.parquet",)),
-        clock=CLOCK,
-    ),
-    "reconcile": lambda spark, store: reconcile(
-        spark, ReconcileOptions(stores=(store,)), clock=CLOCK
-    ),
-    "lateness": lambda spark, store: lateness(spark, LatenessOptions(stores=(store,)), clock=CLOCK),
-    "migrate": lambda spark, _store: migrate(spark, MigrateOptions(ends=Ends(settings=""))),
-}
+ZONE = "spark.sql.session.timeZone"
+OF_SALES: dict[str, str] = {"endpoint": "sales", "dataset": "spring"}
 
 
 @pytest.fixture
-def new_york(spark: SparkSession) -> SparkSession:
+def new_york(spark: SparkSession) -> Iterator[SparkSession]:
     """A session with settings of its own, as a notebook in New York has them."""
     made = spark.newSession()
-    made.conf.set("spark.sql.session.timeZone", "America/New_York")
-    return made
+    made.conf.set(ZONE, "America/New_York")
+    register(made)
+    yield made
+    spark.createDataFrame([], "id INT")  # makes that session the active one again
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_a_session_in_another_zone_is_refused_by_every_job(
-    new_york: SparkSession, sqlite: Store, job: str
+@settings(
+    max_examples=1, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(rows=st.lists(row_to_send, min_size=50, max_size=100))
+def test_a_frame_is_scheduled_in_any_zone_as_an_endpoint_sends_it_row_by_row(
+    new_york: SparkSession, store_of: Callable[[str], Store], rows: list[dict[str, Any]]
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"is America/New_York, expected UTC.*conf\.set"):
-        JOBS[job](new_york, sqlite.name)
+    expected, store = store_of("sqlite"), store_of("sqlite")
+    sent_by_an_endpoint(expected, messages(rows))
+    frame = new_york.createDataFrame(as_table(rows)).withColumnRenamed("due", "send_at")
+    options: dict[str, Any] = {"mapping": {"due": "send_at"}, "run_id": "one", **OF_SALES}
+
+    first = schedule(new_york, frame, store.name, **options)
+    again = schedule(new_york, frame, store.name, **options)
+
+    assert as_sent(store) == as_sent(expected)
+    assert (first.new, again.new, again.as_of) == (len(rows), 0, first.as_of)
+    assert new_york.conf.get(ZONE) == "America/New_York"
+
+
+def test_a_frame_is_written_by_the_data_source(new_york: SparkSession, sqlite: Store) -> None:
+    rows = new_york.createDataFrame(
+        pa.table(
+            {
+                "destination": ["billing"],
+                "due": [datetime(2031, 1, 1, tzinfo=UTC)],
+                "body": ["{}"],
+                "key": ["k1"],
+            }
+        )
+    )
+    options = {"store": sqlite.name, "message_type": "T", **OF_SALES}
+
+    for _ in "ab":
+        rows.write.format("timeouts").mode("append").options(**options).save()
+
+    assert [one["due"] for one in as_sent(sqlite)] == [datetime(2031, 1, 1, tzinfo=UTC)]
+    assert count(sqlite, "timeouts") == 1
+
+
+def test_a_day_is_of_utc_in_every_zone(new_york: SparkSession, sqlite: Store) -> None:
+    write_events(sqlite, [5])  # due at midnight, which is the day before in New York
+
+    report = lateness(
+        new_york, LatenessOptions(stores=(sqlite.name,), slo=timedelta(0)), clock=SystemClock()
+    )
+
+    assert [one["day"].isoformat() for one in report.groups] == ["2024-03-01"]
+    assert report.frame.count() == 1

@@ -1,5 +1,7 @@
 """The group of the pipeline's commands."""
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,9 +15,17 @@ from timeoutmgr.cli.pipeline.lateness import lateness
 from timeoutmgr.cli.pipeline.migrate import migrate
 from timeoutmgr.cli.pipeline.reconcile import reconcile
 from timeoutmgr.cli.pipeline.schedule import schedule
-from timeoutmgr.cli.pipeline.shared import WITHIN, of_store, on_spark, session_options, store_name
+from timeoutmgr.cli.pipeline.shared import (
+    WITHIN,
+    of_store,
+    on_spark,
+    session_options,
+    spark,
+    store_name,
+)
 from timeoutmgr.cli.pipeline.stream import stream
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import masked
 
 # --- ``timeoutmgr pipeline doctor``: can Spark run here, and how fast does it start -----------
@@ -55,6 +65,44 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
     return Exit.FAILED if failed else Exit.OK
 
 
+@click.command(cls=Command, within=WITHIN)
+@click.argument("jobs", nargs=-1, required=True)
+@on_spark
+@common(environment=False)
+@click.pass_context
+def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
+    """Run several jobs one after the other, on one start of Spark.
+
+    Each job is one argument: its name and its options, quoted. The options that say where Spark
+    runs are given once. The exit code is that of the first job that did not end with 0; a job that
+    fails ends the run.
+
+    Examples:
+      timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
+    """
+    shared: Shared = context.obj
+    if options["remote"] is not None:
+        raise ConfigurationError(
+            "jobs on a Spark Connect server share its session in any case; give --remote to each"
+        )
+    chosen = [_job_in(context, text) for text in jobs]
+    with spark(shared, options):
+        ended = [job.main(args, obj=shared, standalone_mode=False) for job, args in chosen]
+    return next((Exit(code) for code in ended if code), Exit.OK)
+
+
+def _job_in(context: click.Context, text: str) -> tuple[click.Command, list[str]]:
+    """Return the command of *text* and its arguments; raise before Spark is started."""
+    name, *args = shlex.split(text) or [""]
+    command = pipeline.get_command(context, name)
+    if command is None or command is run:
+        raise ConfigurationError(
+            f"{text!r} names no job of the pipeline; expected one of "
+            f"{', '.join(sorted({*pipeline.commands} - {'run'}))}, with its options, in quotes"
+        )
+    return command, args
+
+
 _HELP = """
     Jobs on many timeouts, on Spark: pip install 'timeoutmgr[spark]'.
 
@@ -86,5 +134,5 @@ def pipeline() -> None:
     """Hold the commands."""
 
 
-for command in (schedule, forecast, reconcile, lateness, archive, migrate, stream, doctor):
+for command in (schedule, forecast, reconcile, lateness, archive, migrate, stream, run, doctor):
     pipeline.add_command(command)

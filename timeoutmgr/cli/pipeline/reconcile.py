@@ -52,9 +52,10 @@ def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.reconcile import reconcile as run
 
+    more: dict[str, Any] = {"stores": store_names(shared, store)}
     if options["accepted"] is not None and options["endpoint"] is None:
-        options["endpoint"] = shared.configuration().name
-    given = job_options(ReconcileOptions, options, stores=store_names(shared, store))
+        more["accepted_for"] = shared.configuration().name
+    given = job_options(ReconcileOptions, options, **more)
     with spark(shared, options, given.stores) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     shared.show(report.document(), lambda: _print(report, has_list=given.accepted is not None))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.pipeline.options import TABLE
 from timeoutmgr.pipeline.transforms.instants import of_nanos
 
 if TYPE_CHECKING:
@@ -210,6 +211,21 @@ def rows_of(
         raise ConfigurationError(
             f"{', '.join(paths)} cannot be read as {kind}: {str(error).splitlines()[0]}"
         ) from error
+
+
+def table_of(spark: "SparkSession", given: str) -> "DataFrame":
+    """Return the rows of the catalog's table that *given*, ``table:NAME``, names."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        rows = spark.table(given.removeprefix(TABLE))
+        rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"{given} cannot be read as a table: {str(error).splitlines()[0]}; give its name as "
+            "Spark SQL has it, and what its catalog needs by --conf"
+        ) from error
+    return rows
 
 
 def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructType:

@@ -83,7 +83,8 @@ def forecast(
         store.require_tables()
         at = store.database.now(clock)
         until = at + duration_micros(options.ahead)
-        found += count_load(store, options.bucket, until)
+        equal = {"endpoint": options.endpoint, "destination": options.destination}
+        found += count_load(store, options.bucket, until, equal)
     return report(found, at, options)
 
 

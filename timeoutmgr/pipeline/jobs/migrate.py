@@ -214,6 +214,7 @@ class MigrateOptions:
         check_declared(self)
 
 
+@in_utc
 def migrate(
     spark: "SparkSession", options: MigrateOptions, *, progress: Progress = silent
 ) -> tuple[Report, ...]:
@@ -222,7 +223,6 @@ def migrate(
     Can be interrupted anywhere, and called again on the same terms. Raises MigrationRefused for
     any problem of any endpoint before anything is moved, and the error that ended a task.
     """
-    in_utc(spark)
     with opened(options.ends, options.endpoints) as found:
         progress("looking for problems")
         refuse_any_problem([(one.parts, one.terms) for one in found])

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.pipeline.frames import read_table
 from timeoutmgr.pipeline.jobs.run_context import each_store
 from timeoutmgr.pipeline.lake.places import present_table
@@ -35,30 +37,52 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Moments of *stores*, and the *table*; without stores, all events of the table."""
+    """Moments of *stores*, and the *table*; without stores, all events of the table.
+
+    Of both only the rows that *which* wants.
+    """
 
     stores: tuple[Moment, ...]
     table: HistoryTable | None
+    which: Selection = EVERYTHING
 
     def history(self, spark: "SparkSession", columns: Sequence[str]) -> list["DataFrame"]:
         """Return *columns*, sequence and at among them, of all events, each of them once."""
         if self.table is not None and not self.stores:
-            return [read_table(spark, self.table, columns, _ALL)]
+            return [read_table(spark, self.table, columns, self._wanted(_ALL))]
         return [frame for one in self.stores for frame in self._of(spark, one, columns)]
 
     def _of(
         self, spark: "SparkSession", one: Moment, columns: Sequence[str]
     ) -> Iterator["DataFrame"]:
-        rows = one.snapshot.read(spark, "history", columns=columns, which=one.fresh)
+        rows = one.snapshot.read(spark, "history", columns=columns, which=self._fresh(one))
         if self.table is None or one.kept is None:
             yield rows
             return
-        yield read_table(spark, self.table, columns, one.kept)
+        yield read_table(spark, self.table, columns, self._wanted(one.kept))
         if not one.is_split:
             compared = [name for name in ROW if name in columns]
-            held = read_table(spark, self.table, compared, one.kept)
+            held = read_table(spark, self.table, compared, self._wanted(one.kept))
             rows = rows.join(held, compared, "left_anti")
         yield rows
+
+    def _fresh(self, one: Moment) -> Selection:
+        return replace(self.which, xid_from=one.fresh.xid_from)
+
+    def _wanted(self, where: Where) -> Where:
+        ends = [end for end in (where.end, self.which.at_before) if end is not None]
+        return replace(
+            where,
+            begin=self.which.at_from,
+            end=min(ends, default=None),
+            endpoint=self.which.endpoint,
+            destination=self.which.destination,
+        )
+
+
+def micros_of(at: datetime | None) -> Micros | None:
+    """Return *at*, an option of a job, as rows have it."""
+    return None if at is None else to_micros(at)
 
 
 @contextmanager
@@ -68,21 +92,24 @@ def moments(
     *,
     views: Sequence[str],
     columns: Sequence[str],
+    which: Selection = EVERYTHING,
     clock: Clock,
 ) -> Iterator[Moments]:
     """Hold a moment of each store until the end of the block, beside the history table at *place*.
 
-    See :func:`~timeoutmgr.pipeline.snapshots.snapshot` for *views* and *columns*.
+    See :func:`~timeoutmgr.pipeline.snapshots.snapshot` for *views*, *columns* and *which*.
     """
     with ExitStack() as stack:
         # Archive writes an event into the table, and removes it from the store after that. So the
         # table is opened after the snapshots: it has every event that a snapshot lacks.
         held = [
-            stack.enter_context(snapshot(store, views=views, columns=columns, clock=clock))
+            stack.enter_context(
+                snapshot(store, views=views, columns=columns, which=which, clock=clock)
+            )
             for store in each_store(names)
         ]
         table = None if place is None else present_table(place)
-        yield Moments(tuple(_moment(one, table) for one in held), table)
+        yield Moments(tuple(_moment(one, table) for one in held), table, which)
 
 
 def _moment(held: Snapshot, table: HistoryTable | None) -> Moment:

@@ -4,20 +4,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.jobs.moments import Moments, moments
+from timeoutmgr.pipeline.jobs.data_set_files import table_of
+from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import TABLE, ReconcileOptions
 from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.verdicts import (
     BROKEN,
+    PLACES,
     Bounds,
     Verdict,
     about,
@@ -32,17 +35,19 @@ from timeoutmgr.pipeline.transforms.verdicts import (
     verdicts,
     verdicts_by_print,
 )
+from timeoutmgr.pipeline.views import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-_HISTORY: Final = ("sequence", "id", "event", "at", "due")
-_PENDING: Final = ("id", "due")
-_KEYS: Final = ("id", "state", "due", "closed_at")
-_VIEWS: Final = ("pending", "history", "keys")
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "history": ("sequence", "id", "event", "at", "due"),
+    "pending": ("id", "due"),
+    "keys": ("id", "state", "due", "closed_at"),
+}
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+_APART: Final = timedelta(hours=1)
 _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED)
-_ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,8 @@ class ReconcileReport:
     """How many messages got each verdict, and examples of verdicts that are not well.
 
     *is_decidable* says whether every message that was accepted is known, and none is undecided:
-    without that, a message may have vanished before it was stored, and is not missed.
+    without that, a message may have vanished before it was stored, and is not missed. *frame* has
+    all verdicts, if ``out`` or ``keep`` asked for them.
     """
 
     at: Micros
@@ -58,6 +64,20 @@ class ReconcileReport:
     counts: Mapping[Verdict, int]
     examples: Sequence[Mapping[str, Any]]
     is_decidable: bool
+    frame: "DataFrame | None" = None
+
+    @property
+    def verdicts(self) -> "DataFrame":
+        """All verdicts, with the columns ``transforms.verdicts.VERDICTS``.
+
+        Raises ConfigurationError if the options asked for no such frame.
+        """
+        if self.frame is None:
+            raise ConfigurationError(
+                "the verdicts were counted and not kept; give ReconcileOptions a folder (out), or "
+                "keep=True for a frame that lasts as long as its session"
+            )
+        return self.frame
 
     @property
     def is_broken(self) -> bool:
@@ -75,6 +95,7 @@ class ReconcileReport:
         }
 
 
+@in_utc
 def reconcile(
     spark: "SparkSession",
     options: ReconcileOptions,
@@ -83,23 +104,24 @@ def reconcile(
     progress: Progress = silent,
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
-    in_utc(spark)
     if options.out is not None:
         _require_ours(options.out)
     progress("taking snapshots")
+    columns = _columns(options)
     looked = moments(
         options.stores,
         options.archive,
-        views=_VIEWS,
-        columns=_ALL_COLUMNS,
+        views=[*columns],
+        columns=[*dict.fromkeys(name for names in columns.values() for name in names)],
+        which=_window(options),
         clock=clock,
     )
     with worker_errors(), looked as held:
         at = min(one.snapshot.now for one in held.stores)
-        evidence = [*_of_stores(spark, held), *_of_accepted(spark, options)]
+        evidence = [*_of_stores(spark, held, columns), *_of_accepted(spark, options)]
         judge = _Judge(evidence, _bounds(options, at))
         progress("judging")
-        found = judge.judge() if options.out is None else judge.write(spark, options.out)
+        found = judge.found(spark, options)
         heaps = tallied(found.printed, "verdict").collect()
         counts = Counter[Verdict]()
         for heap in heaps:
@@ -111,23 +133,45 @@ def reconcile(
             examples=_examples(found, heaps, options.examples),
             is_decidable=not counts[Verdict.UNDECIDED]
             and (options.accepted is not None or _all_full(options)),
+            frame=found.frame,
         )
+
+
+def _columns(options: ReconcileOptions) -> Mapping[str, tuple[str, ...]]:
+    """Return the columns that are read of each view; places only where verdicts show them."""
+    if options.out is None and not options.keep and options.destination is None:
+        return _COLUMNS
+    more = {"keys": ("endpoint",)}
+    return {view: (*names, *more.get(view, PLACES)) for view, names in _COLUMNS.items()}
+
+
+def _window(options: ReconcileOptions) -> Selection:
+    since = micros_of(options.since)
+    # The clocks of hosts differ: a message that was stored after its own end has only a key.
+    closed = None if since is None else since - duration_micros(_APART)
+    return Selection(endpoint=options.endpoint, at_from=since, open_since=closed)
 
 
 def _bounds(options: ReconcileOptions, at: Micros) -> Bounds:
     return Bounds(
         cutoff=at - duration_micros(options.grace),
         late=options.late,
-        as_of=None if options.as_of is None else to_micros(options.as_of),
+        as_of=micros_of(options.as_of),
+        until=micros_of(options.until),
+        destination=options.destination,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictSample:
-    """Verdicts with prints in place of ids, and a function for the verdicts on some prints."""
+    """Verdicts with prints in place of ids, and a function for the verdicts on some prints.
+
+    *frame* has the verdicts with ids, if they are kept.
+    """
 
     printed: "DataFrame"
     about: Callable[[Collection[int]], "DataFrame"]
+    frame: "DataFrame | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +179,25 @@ class _Judge:
     evidence: Sequence["DataFrame"]
     bounds: Bounds
 
-    def judge(self) -> VerdictSample:
-        """Judge each time anew: to keep all verdicts would take longer than to judge a few ids."""
-        return VerdictSample(
-            verdicts_by_print(self.evidence, self.bounds),
-            lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
-        )
+    def found(self, spark: "SparkSession", options: ReconcileOptions) -> VerdictSample:
+        """Judge, and keep the verdicts as *options* say, or judge each time anew.
 
-    def write(self, spark: "SparkSession", folder: Path) -> VerdictSample:
-        """Write all verdicts into *folder*, and find them there."""
-        verdicts(self.evidence, self.bounds).write.mode("overwrite").parquet(str(folder))
-        written = spark.read.parquet(str(folder))
-        return VerdictSample(printed(written), lambda prints: about(written, prints))
+        To keep all verdicts would take longer than to judge a few ids again.
+        """
+        if options.out is None and not options.keep:
+            return VerdictSample(
+                printed(verdicts(self.evidence, self.bounds))
+                if self.bounds.destination is not None
+                else verdicts_by_print(self.evidence, self.bounds),
+                lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
+            )
+        frame = verdicts(self.evidence, self.bounds)
+        if options.out is None:
+            frame = frame.localCheckpoint()  # the moment that it is of ends with the job
+        else:
+            frame.write.mode("overwrite").parquet(str(options.out))
+            frame = spark.read.parquet(str(options.out))
+        return VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
 
 
 # Names of Spark's output: parts, checksums beside them, and the remains of a dead run.
@@ -181,44 +232,41 @@ def _all_full(options: ReconcileOptions) -> bool:
     return all(open_store(one).tables.history_kept == "full" for one in options.stores)
 
 
-def _of_stores(spark: "SparkSession", held: Moments) -> list["DataFrame"]:
-    found = [of_history(one) for one in held.history(spark, _HISTORY)]
+def _of_stores(
+    spark: "SparkSession", held: Moments, columns: Mapping[str, tuple[str, ...]]
+) -> list["DataFrame"]:
+    found = [of_history(one) for one in held.history(spark, columns["history"])]
     for one in held.stores:
-        found.append(of_pending(one.snapshot.read(spark, "pending", columns=_PENDING)))
-        found.append(of_keys(one.snapshot.read(spark, "keys", columns=_KEYS)))
+        for view, evidence in (("pending", of_pending), ("keys", of_keys)):
+            rows = one.snapshot.read(spark, view, columns=columns[view], which=held.which)
+            found.append(evidence(rows))
     return found
 
 
 def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:
-    if options.accepted is None or options.endpoint is None:
+    if options.accepted is None or options.list_of is None:
         return []
     frame = _list_of(spark, options.accepted)
     problems = problems_of(frame)
     if problems:
         raise WrongColumns(options.accepted, problems)
-    return [of_accepted(frame, options.endpoint)]
+    return [of_accepted(frame, options.list_of)]
 
 
 def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
-    is_table = given.startswith(TABLE)
+    if given.startswith(TABLE):
+        return table_of(spark, given)
     kind = _FORMATS.get(Path(given).suffix, "parquet")
     try:
-        if is_table:
-            frame = spark.table(given.removeprefix(TABLE))
-        else:
-            reader = spark.read.format(kind)
-            frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
+        reader = spark.read.format(kind)
+        frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
         frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
     except AnalysisException as error:
-        tried, remedy = (
-            ("a table", "give its name as Spark SQL has it, and what its catalog needs by --conf")
-            if is_table
-            else (kind, "a list of accepted ids ends in .csv, .json or .jsonl, or is Parquet")
-        )
         raise ConfigurationError(
-            f"{given} cannot be read as {tried}: {str(error).splitlines()[0]}; {remedy}"
+            f"{given} cannot be read as {kind}: {str(error).splitlines()[0]}; a list of accepted "
+            "ids ends in .csv, .json or .jsonl, or is Parquet"
         ) from error
     return frame
 

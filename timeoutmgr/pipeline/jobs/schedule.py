@@ -20,10 +20,15 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import TooManyRejects
 from timeoutmgr.pipeline.frames import write_timeouts
-from timeoutmgr.pipeline.jobs.data_set_files import broken_files_named, rows_of, which_files
+from timeoutmgr.pipeline.jobs.data_set_files import (
+    broken_files_named,
+    rows_of,
+    table_of,
+    which_files,
+)
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
-from timeoutmgr.pipeline.options import RequestRules, ScheduleOptions
+from timeoutmgr.pipeline.options import TABLE, RequestRules, ScheduleOptions
 from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.requests import judged, normalised, smeared
@@ -130,20 +135,28 @@ class ScheduleReport:
         }
 
 
+@in_utc
 def schedule(
     spark: "SparkSession",
     options: ScheduleOptions,
     *,
     clock: Clock,
+    frame: "DataFrame | None" = None,
     missing_queues: MissingQueues | None = None,
     progress: Progress = silent,
 ) -> ScheduleReport:
-    """Store the rows that *options* describe; a repeat stores the missing rows.
+    """Store the rows that *options* describe, or those of *frame*; a repeat stores the missing.
+
+    A run over a frame is the same run again if it has the same ``run_id``: the rows of a frame
+    cannot be told from others without reading them.
 
     Raises WrongColumns, TooManyRejects, and ConfigurationError for a file that is broken, before
     anything is stored.
     """
-    in_utc(spark)
+    if frame is None and not options.paths:
+        raise ConfigurationError("no row is given; name a file, a folder or a table, or a frame")
+    if frame is not None and options.run_id is None:
+        options = replace(options, run_id=new_run_id(KIND))
     store = open_store(options.store)
     store.require_tables()
     if options.rejects is not None:
@@ -153,8 +166,9 @@ def schedule(
         ledger.abort_the_dead(KIND)
     with worker_errors(), broken_files_named(options.format):
         progress("reading and judging")
-        requests = _requests(spark, options)
-        parameters = parameters_of(options, which_files(spark, options.paths))
+        rows, which = _rows(spark, options) if frame is None else (frame, {"frame": options.run_id})
+        requests = normalised(rows, options.columns, ignore_extra=options.ignore_extra)
+        parameters = parameters_of(options, which)
         first = ledger.first(KIND, parameters)
         now = store.database.now(clock) if first is None else first.created
         run_id = options.run_id or (new_run_id(KIND) if first is None else first.run_id)
@@ -221,7 +235,13 @@ def _store(
     return done
 
 
-def _requests(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
+def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame", Mapping[str, Any]]:
+    """Return the rows of the paths, and which files they are in."""
+    if options.paths[0].startswith(TABLE):
+        rows = table_of(spark, options.paths[0])
+        # The rows of a table without files are looked up by its name alone.
+        files = rows.inputFiles() or None
+        return rows, which_files(spark, files) if files else {"table": options.paths[0]}
     rows = rows_of(
         spark,
         options.paths,
@@ -229,7 +249,7 @@ def _requests(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
         multi_line=options.multi_line,
         columns=options.columns,
     )
-    return normalised(rows, options.columns, ignore_extra=options.ignore_extra)
+    return rows, which_files(spark, options.paths)
 
 
 def require_known(store: str, endpoint: str, clock: Clock) -> None:

@@ -80,6 +80,11 @@ def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[b
         found.append(table.c.endpoint == which.endpoint)
     if which.destination is not None and view != "keys":
         found.append(table.c.destination == which.destination)
+    if which.saga_id is not None and view == "pending":
+        found.append(table.c.saga_id == which.saga_id)
+    if which.open_since is not None and view == "keys":
+        closed = table.c.closed_at
+        found.append(closed.is_(None) | (closed >= which.open_since))
     is_history = view == "history"
     instant: ColumnElement[Any] = table.c.at if is_history else table.c.due
     if view == "pending":

@@ -5,11 +5,12 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
@@ -125,23 +126,32 @@ def as_submitted(options: SessionOptions) -> SessionOptions:
     return replace(options, configuration={**dict(SparkConf().getAll()), **options.configuration})
 
 
-def in_utc(spark: "SparkSession") -> "SparkSession":
-    """Return *spark*; raise ConfigurationError unless the session's time zone is UTC.
+Job = TypeVar("Job", bound=Callable[..., Any])
+_ZONE: Final = "spark.sql.session.timeZone"
+
+
+def in_utc(job: Job) -> Job:
+    """Have *job*, whose first argument is a session, run with UTC as the session's time zone.
 
     Spark formats timestamps and cuts days in the zone of the session: in another zone a header
-    would tell another instant than the row that it belongs to.
+    would tell another instant than the row that it belongs to. A frame of the caller keeps the zone
+    that it was made with, but not with Spark Connect, which reads its plan only when it runs.
     """
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    if zone not in _UTC:
-        raise ConfigurationError(
-            f"the time zone of the Spark session is {zone}, expected UTC, the zone of all due "
-            'times and days of this library; set it: spark.conf.set("spark.sql.session.timeZone", '
-            '"UTC")'
-        )
-    return spark
+
+    @wraps(job)
+    def run(spark: "SparkSession", *args: Any, **more: Any) -> Any:
+        zone = spark.conf.get(_ZONE)
+        spark.conf.set(_ZONE, "UTC")
+        try:
+            return job(spark, *args, **more)
+        finally:
+            spark.conf.set(_ZONE, str(zone))
+
+    return run  # type: ignore[return-value]  # the signature is that of the job
 
 
-_UTC: Final = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+"""Spark plans no query on a source that could push filters, unless this is set."""
 
 
 def require_spark() -> None:
@@ -228,7 +238,8 @@ _SHUFFLES: Final = {
 
 _SETTINGS: Final = {
     "spark.app.name": "timeoutmgr-pipeline",
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
+    PUSHDOWN: "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -254,7 +265,7 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
 
     there = SparkSession.getActiveSession()
     if there is not None:
-        return in_utc(there)
+        return there
     is_submitted = _GATEWAY in os.environ
     options = as_submitted(options)
     require_answer(options.runs_at)
@@ -302,7 +313,7 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     try:
         made = SparkSession.builder.remote(remote).getOrCreate()
         stack.callback(made.stop)
-        made.conf.set("spark.sql.session.timeZone", "UTC")
+        made.conf.set(_ZONE, "UTC")
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
         raise PipelineUnavailable(
             f"no Spark Connect server answers at {shown(remote)}: {_first_line(error)}"

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 PRINT: Final = ("print_1", "print_2")
 _HEAPS: Final = 1024
+PLACES: Final = ("endpoint", "destination")
+"""Columns of evidence that only verdicts with ids have."""
+VERDICTS: Final = (*("id", *PLACES, "day", "verdict", "dispatches", "first_at", "due", "lateness"),)
+"""The columns of a verdict."""
 
 
 def printed(rows: "DataFrame") -> "DataFrame":
@@ -135,11 +139,14 @@ class Bounds:
     A message due before *cutoff* is expected to have ended; later than *late* after its due time is
     late.
     Messages that are accepted without a due time were so before *as_of*; None: at any time.
+    Messages that are due from *until* on, or are for others than *destination*, are left out.
     """
 
     cutoff: Micros
     late: timedelta = timedelta(minutes=1)
     as_of: Micros | None = None
+    until: Micros | None = None
+    destination: str | None = None
 
     @property
     def accepted_is_stored(self) -> bool:
@@ -148,20 +155,21 @@ class Bounds:
 
 
 def of_history(history: "DataFrame") -> "DataFrame":
-    """Return the evidence of *history*, which has id, event, at and due."""
-    return history.select("id", _kinds_by("event", EVENTS), _micros("at"), _micros("due"))
+    """Return the evidence of *history*, which has id, event, at and due, and perhaps PLACES."""
+    kind = _kinds_by("event", EVENTS)
+    return history.select("id", kind, _micros("at"), _micros("due"), *_places(history))
 
 
 def of_pending(pending: "DataFrame") -> "DataFrame":
-    """Return the evidence of *pending*, which has id and due."""
-    return pending.select("id", _of_kind(Evidence.PENDING), _none("at"), _micros("due"))
+    """Return the evidence of *pending*, which has id and due, and perhaps PLACES."""
+    kind = _of_kind(Evidence.PENDING)
+    return pending.select("id", kind, _none("at"), _micros("due"), *_places(pending))
 
 
 def of_keys(keys: "DataFrame") -> "DataFrame":
-    """Return the evidence of *keys*, which has id, state, due and closed_at."""
-    return keys.select(
-        "id", _kinds_by("state", STATES), _micros("closed_at").alias("at"), _micros("due")
-    )
+    """Return the evidence of *keys*, which has id, state, due and closed_at, perhaps PLACES."""
+    kind, at = _kinds_by("state", STATES), _micros("closed_at").alias("at")
+    return keys.select("id", kind, at, _micros("due"), *_places(keys))
 
 
 def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
@@ -173,7 +181,8 @@ def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
     id_ = f.col("id") if "id" in known else timeout_id(endpoint, f.col("message_id").cast("string"))
     due = f.unix_micros(instant(*_due_in(accepted)))
     return accepted.select(
-        id_.alias("id"), _of_kind(Evidence.ACCEPTED), _none("at"), due.alias("due")
+        *(id_.alias("id"), _of_kind(Evidence.ACCEPTED), _none("at"), due.alias("due")),
+        *(f.lit(endpoint).alias("endpoint"), *_places(accepted)[1:]),
     )
 
 
@@ -211,11 +220,15 @@ def _due_in(accepted: "DataFrame") -> "tuple[Column, t.DataType]":
 
 
 def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
-    """Return one row for each id in *evidence*: verdict, dispatches, first_at, due, lateness.
+    """Return one row for each id in *evidence*: the columns of VERDICTS, times in microseconds.
 
-    Times are in UTC microseconds.
+    The destination is where a pending message is sent to, or the last that history tells of.
     """
-    return _judged(together(evidence), ("id",), bounds)
+    found = _judged(together(evidence), ("id",), bounds, *PLACES)
+    found = found.withColumn("day", f.to_date(f.timestamp_micros("due")))
+    if bounds.destination is not None:
+        found = found.where(f.col("destination") == bounds.destination)
+    return found.select(*VERDICTS)
 
 
 def verdicts_by_print(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
@@ -228,7 +241,7 @@ def together(frames: "Sequence[DataFrame]") -> "DataFrame":
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "DataFrame":
+def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds, *more: str) -> "DataFrame":
     kind = f.col("kind")
     # Brought together before it is grouped: an id is known of a few times, in different places, so
     # that to group in each place first would take as long again, and send no fewer rows.
@@ -243,16 +256,23 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "Data
             f.max(f.when(kind == Evidence.CLOSED, f.col("at"))).alias("closed_at"),
             f.max(f.when(kind == Evidence.PENDING, f.col("due"))).alias("pending_due"),
             f.max(f.when(_any_of(kind, _KNOWS_DUE), f.col("due"))).alias("other_due"),
+            *(_last_place(name) for name in more),
         )
     )
     due = f.coalesce("dispatched_due", "pending_due", "other_due")
     first = f.coalesce("dispatched_at", "closed_at")
     known = sums.select(
-        *by, "kinds", "dispatches", first.alias("first_at"), due.alias("due")
+        *(*by, *more, "kinds", "dispatches"), first.alias("first_at"), due.alias("due")
     ).withColumn("lateness", f.col("first_at") - f.col("due"))
-    return known.select(
-        *by, _verdict(bounds).alias("verdict"), "dispatches", "first_at", "due", "lateness"
-    )
+    if bounds.until is not None:
+        known = known.where(f.coalesce(f.col("due") < bounds.until, f.lit(True)))
+    verdict = _verdict(bounds).alias("verdict")
+    return known.select(*by, *more, verdict, "dispatches", "first_at", "due", "lateness")
+
+
+def _last_place(name: str) -> "Column":
+    pending = f.max(f.when(f.col("kind") == Evidence.PENDING, f.col(name)))
+    return f.coalesce(pending, f.max_by(name, "at"), f.max(name)).alias(name)
 
 
 _KNOWS_DUE: Final = (
@@ -308,6 +328,11 @@ def _kinds_by(column: str, meanings: Mapping[str, Evidence]) -> "Column":
     for name, kind in reversed([*meanings.items()]):  # the first is looked for first
         meant = f.when(f.col(column) == name, f.lit(int(kind))).otherwise(meant)
     return meant.alias("kind")
+
+
+def _places(rows: "DataFrame") -> list["Column"]:
+    there = rows.columns
+    return [f.col(n) if n in there else f.lit(None).cast("string").alias(n) for n in PLACES]
 
 
 def _of_kind(kind: Evidence) -> "Column":
