@@ -15,6 +15,7 @@ from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.pipeline.group import pipeline
 from timeoutmgr.cli.pipeline.shared import job_options
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.lake_options import CompactOptions
 from timeoutmgr.pipeline.options import (
     ArchiveOptions,
     ForecastOptions,
@@ -34,6 +35,7 @@ JOBS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "reconcile": (ReconcileOptions, [], {"stores": ("s",)}),
     "lateness": (LatenessOptions, [], {"stores": ("s",)}),
     "archive": (ArchiveOptions, ["--to", "t", "--older-than", "7d"], {"store": "s"}),
+    "compact": (CompactOptions, ["--lake", "t"], {}),
     "stream": (StreamOptions, ["--to", "t"], {"store": "s"}),
 }
 """The options of each job, the words that its command needs, and fields that are not options."""

@@ -10,6 +10,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, with_examples
 from timeoutmgr.cli.pipeline.archive import archive
+from timeoutmgr.cli.pipeline.compact import compact
 from timeoutmgr.cli.pipeline.forecast import forecast
 from timeoutmgr.cli.pipeline.lateness import lateness
 from timeoutmgr.cli.pipeline.migrate import migrate
@@ -134,5 +135,9 @@ def pipeline() -> None:
     """Hold the commands."""
 
 
-for command in (schedule, forecast, reconcile, lateness, archive, migrate, stream, run, doctor):
+_COMMANDS = (
+    *(schedule, forecast, reconcile, lateness, archive, compact, migrate, stream, run),
+    doctor,
+)
+for command in _COMMANDS:
     pipeline.add_command(command)

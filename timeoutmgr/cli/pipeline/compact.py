@@ -1,0 +1,35 @@
+"""``timeoutmgr pipeline compact``: small files of a history table together."""
+
+from typing import Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.pipeline.shared import WITHIN, job_options, of_job, progress
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.pipeline.lake_options import CompactOptions
+
+
+@click.command(cls=Command, within=WITHIN)
+@of_job(CompactOptions)
+@common(environment=False)
+@click.pass_obj
+def compact(shared: Shared, /, **options: Any) -> None:
+    """Put the small files of a history table together, for readers to open fewer.
+
+    Past days alone are touched. Writers and readers go on meanwhile: a compaction counts wholly or
+    not at all, and readers of older versions keep their files for a week. It needs no Spark.
+
+    Examples:
+      timeoutmgr pipeline compact --lake delta:s3://lake/history
+      timeoutmgr --json pipeline compact --lake /lake/history --dry-run
+    """
+    from timeoutmgr.clock import SystemClock
+    from timeoutmgr.pipeline.jobs.compact import compact as run
+
+    report = run(
+        job_options(CompactOptions, options), clock=SystemClock(), progress=progress(shared)
+    )
+    document = report.document()
+    shared.show(document, lambda: output.print_pairs([*document.items()]))
