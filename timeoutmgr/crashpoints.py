@@ -199,6 +199,9 @@ POINTS: Final[Mapping[str, str]] = {
     "expiry.placed": "An expired message is a dead letter here; it is still queued.",
     "expiry.source_told": "The source of an expired message is notified; its admin queue is not.",
     "expiry.settled_one": "One expired message is settled; the next is not, all are still queued.",
+    "owned_queues.deleting": "Part of an owned queue is deleted; the rest is not yet.",
+    "owned_queues.removed": "Dead owners are removed, and the queues that went with them.",
+    "owned_queues.discarded": "Messages whose time is over are deleted; more are left.",
     "expiry.settled": "Expired messages are dead letters, or on their way; they are still queued.",
     "expiry.deleted": "Expired messages are settled and deleted; the commit is to come.",
     # --- migrations: the run

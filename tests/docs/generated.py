@@ -76,6 +76,7 @@ TABLES: Final = {
     "delivery of the run commits.",
     "queues": "A row is a queue of our SQL queue.",
     "queue_messages": "A row is a message in a queue, with its lease.",
+    "queue_owners": "A row is an owner of a queue that goes with its owners, or that it consumes.",
     "queue_bindings": "A row binds a queue to an exchange of kombu's.",
     "queue_markers": "A row is the marker of an endpoint, as the broker bears it.",
     "dead_letters": "A row is a [dead letter](dead-letter-queues.md) of a node.",

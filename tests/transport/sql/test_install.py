@@ -82,7 +82,12 @@ def test_a_cut_off_installation_is_finished_by_the_next(url: str, prefix: str) -
         assert inspect(connection).has_table(f"{prefix}queue_bindings")
         indexes = inspect(connection).get_indexes(f"{prefix}queue_messages")
     columns = sorted(index["column_names"] for index in indexes)
-    assert columns == [["expires_at"], ["queue", "sequence"]]
+    assert columns == [
+        ["discard_at"],
+        ["expires_at"],
+        ["queue", "priority", "sequence"],
+        ["queue", "sequence"],
+    ]
     transport.close()
 
 
@@ -131,7 +136,7 @@ def test_a_schema_is_created_and_used(postgres_url: str, unique: str) -> None:
 
     with transport.database.read() as connection:
         assert f"{unique}" in inspect(connection).get_schema_names()
-        assert len(inspect(connection).get_table_names(schema=unique)) == 5
+        assert len(inspect(connection).get_table_names(schema=unique)) == 6
     transport.close()
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from queue import Empty
 from typing import Any, Final, NamedTuple
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import NotFound, PreconditionFailed, ResourceLocked
+from kombu.transport import base as kombu_base
 from kombu.transport import virtual as kombu_virtual
 from kombu.utils import json as kombu_json
 
@@ -18,10 +19,14 @@ from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, first_type
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.sql.foreign import matching_queues
+from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, declared_options
+from timeoutmgr.transport.sql.owned_queues import OwnedQueues
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, checked_queue_name, row_of
+from timeoutmgr.transport.sql.transport import SqlTransport
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,7 @@ json: Any = kombu_json  # has no annotations
 
 _OF_THE_DELIVERY: Final = frozenset({"delivery_tag", "body_encoding"})
 _PERSISTENT: Final = 2
+_MILLISECOND: Final = 1000
 
 
 def from_kombu(
@@ -46,7 +52,7 @@ def from_kombu(
         name: value for name, value in message["properties"].items() if name not in _OF_THE_DELIVERY
     }
     message_id = headers.get(names.MESSAGE_ID) or properties.get("message_id") or uuid.uuid4()
-    return row_of(
+    row = row_of(
         queue,
         Message(
             id=str(message_id),
@@ -58,6 +64,22 @@ def from_kombu(
         _spelt(properties),
         now,
     )
+    return row | _asked(properties)
+
+
+def _asked(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return what *properties* ask for, in words of ``options.shaped``."""
+    if not properties.get("priority") and properties.get("expiration") is None:
+        return {}
+    ends = properties.get("expiration")
+    try:
+        ttl = None if ends is None else max(int(ends), 0) * _MILLISECOND
+        return {"priority": int(properties.get("priority") or 0), "ttl": ttl}
+    except (TypeError, ValueError):
+        raise InvalidMessage(
+            f"priority and expiration of a message are whole numbers, got "
+            f"{properties.get('priority')!r:.80} and {ends!r:.80}"
+        ) from None
 
 
 def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:
@@ -137,6 +159,7 @@ def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) ->
 
 
 virtual: Any = kombu_virtual  # its annotations are too few to check against
+to_rabbitmq_queue_arguments: Any = kombu_base.to_rabbitmq_queue_arguments
 
 _LARGEST_BATCH: Final = 20
 
@@ -187,6 +210,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         self._receivers: dict[str, SqlReceiver] = {}
         self._leased: dict[str, deque[LeasedRow]] = {}
         self._without_ack: set[str] = set()
+        self._options: dict[str, QueueOptions] = {}
 
     # --- queues
 
@@ -196,9 +220,32 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         return queues
 
     def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        options = declared_options(
+            kwargs.get("arguments"),
+            auto_delete=kwargs.get("auto_delete", False),
+            exclusive=kwargs.get("exclusive", False),
+            durable=kwargs.get("durable", True),
+        )
         if not self._has_queue(queue):
             with self._as_transport():
-                self._queues.create([checked_queue_name(queue)])
+                self._queues.create([checked_queue_name(queue)], options=options)
+        if options.has_owners:
+            self._own(queue, options)
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """Return *arguments* with kombu's own options, by RabbitMQ's names."""
+        return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
+
+    def _own(self, queue: str, options: QueueOptions, *, consuming: bool = False) -> None:
+        with self._as_transport():
+            owned: OwnedQueues = self.connection.sql.owned_queues
+            other = owned.declare(queue, options, consuming=consuming)
+        if other is not None:
+            raise ResourceLocked(
+                f"queue {queue!r} is exclusive to owner {other!r}; use a queue of your own",
+                (50, 10),
+                "Channel.queue_declare",
+            )
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         with self._as_transport():
@@ -206,7 +253,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _size(self, queue: str) -> int:
         with self._as_transport():
-            return self._queues.count(queue)
+            return self._queues.count_unexpired(queue)
 
     def _purge(self, queue: str) -> int:
         with self._as_transport():
@@ -269,6 +316,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 return self.exchange_types[kind]
         return super().typeof(exchange, default)
 
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
+        if not exchange:
+            return super()._lookup(exchange, routing_key, default)  # type: ignore[no-any-return]
+        return sorted(matching_queues(self._bindings(exchange), routing_key))
+
     def _bindings(self, exchange: str) -> list[tuple[str, str, str]]:
         with self._as_transport():
             return self._queues.bindings(exchange)
@@ -277,6 +329,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         if queue not in self._store([queue], message):
+            if self._has_queue(queue):
+                raise PreconditionFailed(
+                    f"queue {queue!r} is full; consume from it, or send later",
+                    (60, 40),
+                    "Channel.put",
+                )
             # A broker would drop it without a word.
             raise NotFound(
                 f"no queue {queue!r}; declare it before publishing to it", (50, 10), "Channel.put"
@@ -285,6 +343,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any
     ) -> None:
+        # Dead owners' queues are not to grow.
+        with self._as_transport():
+            self.connection.sql.owned_queues.sweep_in_time()
         self._store({queue for _, queue, _ in self._bindings(exchange)}, message)
 
     def _store(self, queues: Iterable[str], message: dict[str, Any]) -> set[str]:
@@ -303,6 +364,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         """Consume from the queue."""
         if no_ack:
             self._without_ack.add(queue)
+        self._receiver(queue)
+        if (options := self._options[queue]).has_owners:
+            self._own(queue, options, consuming=True)
+            self.connection.consumed[queue] += 1
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -314,10 +379,30 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             ahead = self._leased.pop(queue, ())
             if ahead:
                 self._receivers[queue].release_tags([_tag(row) for row in ahead])
+        if queue is not None and self._options.get(queue, PLAIN).has_owners:
+            self._leave(queue)
+
+    def _leave(self, queue: str) -> None:
+        self.connection.consumed[queue] -= 1
+        if self.connection.consumed[queue] > 0:
+            return
+        try:
+            with self._as_transport():
+                self.connection.sql.owned_queues.leave(queue)
+        except TransportUnavailable as error:
+            # The end of our owner's life removes it from the queue's owners.
+            logger.warning(
+                "consumer of queue %s could not leave it: %s",
+                queue,
+                on_one_line(error),
+                extra={"event": "queue_not_left"},
+            )
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message, or None."""
         rows = self._receiver(queue).receive_rows(1, 0)
+        if (options := self._options[queue]).expires is not None:
+            self._own(queue, options)
         if not rows:
             return None
         message = self.Message(self._deliver(queue, rows[0], no_ack), channel=self)
@@ -346,7 +431,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _receiver(self, queue: str) -> SqlReceiver:
         if queue not in self._receivers:
-            self._receivers[queue] = self.connection.sql.make_receiver(queue, 0)
+            sql: SqlTransport = self.connection.sql
+            with self._as_transport():
+                self._options[queue] = options = sql.queues.options(queue)
+            statements = sql.lease_statements
+            front = statements.by_priority if options.max_priority else statements.unexpired
+            self._receivers[queue] = sql.make_receiver(queue, 0, front)
         return self._receivers[queue]
 
     def _room(self) -> int:

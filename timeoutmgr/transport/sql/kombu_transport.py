@@ -4,23 +4,64 @@ Our receivers can read kombu's messages, and the other way round. Unlike kombu's
 a message that was received and not acknowledged stays in the table, leased, and is back at once
 when its consumer is killed; bindings are seen by every process.
 
-Transport options: *prefix*, *schema*, *install* (create missing tables on connect; true).
+Transport options: *prefix*, *schema*, *install* (create missing tables on connect; true), and the
+fields of ``SqlQueueSettings``, its intervals in seconds.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from datetime import timedelta
 from queue import Empty
 from typing import Any, Final
 
 from kombu.transport import virtual as kombu_virtual
 
-from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
 from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
+from timeoutmgr.transport.sql.settings import SqlQueueSettings
+from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.sql.transport import SqlTransport
 
 virtual: Any = kombu_virtual  # its annotations are too few to check against
 _LONGEST_PAUSE: Final = 0.05
+
+_INTERVALS: Final = frozenset({"lease", "poll_min", "poll_max", "owner_check"})
+_SETTINGS: Final = frozenset(field.name for field in fields(SqlQueueSettings))
+_OURS: Final = frozenset({"prefix", "schema", "install"})
+_OF_KOMBU: Final = frozenset(
+    {
+        # kombu itself writes the policy of a retried publish into the options of its connection.
+        *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
+        *("connect_retries_timeout", "errback", "callback", "timeout"),
+        *("body_encoding", "deadletter_queue", "polling_interval", "queue_order_strategy"),
+    }
+)
+
+
+def queue_settings(options: Mapping[str, Any]) -> SqlQueueSettings:
+    """Return the settings in transport *options*; raise ConfigurationError for unknown options."""
+    if unknown := sorted(options.keys() - _SETTINGS - _OURS - _OF_KOMBU):
+        raise ConfigurationError(
+            f"transport options {', '.join(unknown)} are unknown to timeoutmgr's SQL queue; it has "
+            f"{', '.join(sorted(_SETTINGS | _OURS))}"
+        )
+    given = {name: options[name] for name in _SETTINGS & options.keys()}
+    for name in _INTERVALS & given.keys():
+        given[name] = _interval(name, given[name])
+    return SqlQueueSettings(**given)
+
+
+def _interval(name: str, value: object) -> timedelta | None:
+    if value is None or isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{name} is a number of seconds, got {value!r:.80}")
+    return timedelta(seconds=value)
 
 
 class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
@@ -29,7 +70,8 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
     Channel = Channel
 
     can_parse_url = True
-    driver_type = "sql"
+    # Not "sql": by that name Celery turns off events and remote control.
+    driver_type = "timeoutmgr"
     driver_name = "timeoutmgr"
     implements = virtual.Transport.implements.extend(
         exchange_type=frozenset(["direct", "topic", "fanout"])
@@ -43,6 +85,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.deliveries: dict[str, LeasedMessage] = {}
+        self.consumed: Counter[str] = Counter()
         self._sql: SqlTransport | None = None
 
     @property
@@ -50,10 +93,12 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         """The queue beneath; made when first needed."""
         if self._sql is None:
             options = self.client.transport_options
+            settings = queue_settings(options)
             sql = SqlTransport(
                 self.client.hostname,
                 schema=options.get("schema"),
                 prefix=options.get("prefix", "timeoutmgr_"),
+                settings=settings,
             )
             if options.get("install", True) and not sql.is_installed():
                 sql.install()
@@ -71,6 +116,9 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         super().close_connection(connection)
         sql, self._sql = self._sql, None
         if sql is not None:
+            # A database that is away sees the end of the session lock instead.
+            with suppress(StorageUnavailable):
+                sql.owned_queues.leave_all()
             sql.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
@@ -79,6 +127,8 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         wakeup = self.sql.wakeups.any
         while True:
             count = wakeup.count
+            with as_transport(self.sql.database):
+                self.sql.owned_queues.sweep_in_time()
             try:
                 self.cycle.get(self._deliver, timeout=timeout)
                 return

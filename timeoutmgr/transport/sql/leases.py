@@ -21,7 +21,7 @@ from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.sql.statements import LeaseStatements, read_by_index
+from timeoutmgr.transport.sql.statements import FrontStatements, LeaseStatements, read_by_index
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
@@ -83,23 +83,26 @@ class Leases:
         limit: int,
         before_commit: Callable[[list[LeaseTag]], None],
         room: int | None = None,
+        front: FrontStatements | None = None,
     ) -> list[LeasedRow]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
 
         If the bodies are more than *room* bytes together, or than BATCH_BYTES, lease the first rows
         that fit, at least one row: a pump settles a batch before it receives the next.
 
-        The delivery count excludes this delivery. The leases are committed when this returns; if
-        this raises, the last argument of *before_commit* may be leased all the same. An owner that
-        has lost its lock takes it again first: its leases would be free to all.
+        *front* is the order of a queue with options. The delivery count excludes this delivery. The
+        leases are committed when this returns; if this raises, the last argument of *before_commit*
+        may be leased all the same. An owner that has lost its lock takes it again first: its leases
+        would be free to all.
         """
         if not self._session_locks.is_unbroken(self.owner):
             self.keep_session_lock()
         where = {"queue": queue, **self.now()}
+        statements = front or self._statements
         if self._database.is_sqlite:
             # A read blocks no other process; the write lock is the whole database's.
             with self._database.read() as connection:
-                if connection.execute(self._statements.probe, where).first() is None:
+                if connection.execute(statements.probe, where).first() is None:
                     return []
 
         most = min(limit, LARGEST_LEASE)
@@ -111,7 +114,7 @@ class Leases:
         def lease(connection: Connection) -> list[LeasedRow]:
             read_by_index(connection)
             found = connection.execute(
-                self._statements.free_rows, {**where, "limit": most, "inline": inline}
+                statements.free_rows, {**where, "limit": most, "inline": inline}
             ).all()
             rows = self._with_bodies(_fitting(found, room), connection)
             if rows:
@@ -216,11 +219,16 @@ class Leases:
 
         self._database.run(give_back, patient=patient)
 
-    def free_dead_owners(self, queue: str) -> bool:
+    def dead_owners(self, owners: Collection[str]) -> set[str]:
+        """Return the members of *owners* that are dead. Raises StorageUnavailable."""
+        return self._session_locks.dead_owners(owners)
+
+    def free_dead_owners(self, queue: str, front: FrontStatements | None = None) -> bool:
         """Free dead owners' leases of *queue*; return whether it holds any row at all."""
+        statements = front or self._statements
         with self._database.read() as connection:
             read_by_index(connection)
-            found = connection.execute(self._statements.head_owners, {"queue": queue})
+            found = connection.execute(statements.head_owners, {"queue": queue})
             last = {owner: sequence for owner, sequence in found}
         others = last.keys() - {None, self.owner}
         dead = self._session_locks.dead_owners(others) if others else set()
@@ -231,7 +239,7 @@ class Leases:
             read_by_index(connection)
             head = max(last[owner] for owner in dead)
             where = {"queue": queue, "owners": sorted(dead), "last": head}
-            sequences = list(connection.execute(self._statements.of_owners, where).scalars())
+            sequences = list(connection.execute(statements.of_owners, where).scalars())
             for part in _parts(sequences):
                 connection.execute(self._statements.free_chosen, {"sequences": part})
                 reach("leases.freed")
@@ -310,14 +318,22 @@ class LeaseRenewer:
     def add(self, holder: Holder) -> None:
         """Renew the leases of *holder* until its removal; start the thread and the session lock."""
         with self._lock:
-            self._leases.acquire_session_lock()
+            self._start()
             self._holders.add(holder)
-            if self._thread is None:
-                self._stop.clear()
-                self._thread = threading.Thread(
-                    target=self._run, name="timeoutmgr-lease-renewer", daemon=True
-                )
-                self._thread.start()
+
+    def keep_session_lock(self) -> None:
+        """Acquire the owner's session lock, and keep it until ``stop``; twice is fine."""
+        with self._lock:
+            self._start()
+
+    def _start(self) -> None:
+        self._leases.acquire_session_lock()
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(
+                target=self._run, name="timeoutmgr-lease-renewer", daemon=True
+            )
+            self._thread.start()
 
     def remove(self, holder: Holder) -> None:
         """Keep it no longer; twice is fine."""

@@ -39,6 +39,8 @@ from timeoutmgr.message.headers import (
     RELATED_TO_TIMEOUT,
     ROUTE,
 )
+from timeoutmgr.transport.sql.limits import LimitedQueues
+from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, options_of, shaped
 from timeoutmgr.transport.sql.statements import QueueStatements
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
@@ -48,6 +50,7 @@ _RESERVE: Final = 16 * 1024
 _KNOWN_FOR: Final = 1.0
 """Seconds for which a queue that was there is taken to be there; a missing queue is looked up
 anew."""
+_UNKNOWN: Final = (0.0, PLAIN)
 
 
 _SOUND: Final[dict[str, Any]] = {
@@ -82,23 +85,26 @@ class SqlQueues:
         self._channel = channel
         self._copies = can_copy(database.engine)
         self._lock = threading.Lock()
-        self._known: dict[str, float] = {}
+        self._known: dict[str, tuple[float, QueueOptions]] = {}
 
     def create(
         self,
         names: Collection[str],
         error_queue: str | None = None,
         connection: Connection | None = None,
+        options: QueueOptions = PLAIN,
     ) -> None:
         """Create the queues that do not exist, also in the transaction of *connection*.
 
         Changes no existing queue.
         """
         # In one order, so that two processes that create the same queues do not deadlock.
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"name": name, "dead_letter_to": error_queue, "created": self._clock.now()}
             for name in sorted(set(names))
         ]
+        if options != PLAIN:
+            rows = [{**row, "options": options.text()} for row in rows]
         if rows:
             self._run(lambda own: own.execute(self._statements.create_queue, rows), connection)
 
@@ -118,12 +124,24 @@ class SqlQueues:
             connection.execute(self._statements.delete_bindings, which)
             reach("queues.bindings_deleted")
             connection.execute(self._statements.delete_messages, which)
+            connection.execute(self._statements.delete_owners, which)
 
         if which["names"]:
             self._database.run(remove)
         with self._lock:
             for name in names:
                 self._known.pop(name, None)
+
+    def options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*; a missing queue has those of a plain queue."""
+        with self._database.read() as connection:
+            return self._existing([queue], connection).get(queue, PLAIN)
+
+    def count_unexpired(self, queue: str) -> int:
+        """Return how many messages of *queue* a consumer of kombu may be given."""
+        where = {"queue": queue, **self._now()}
+        with self._database.read() as connection:
+            return int(connection.execute(self._statements.count_unexpired, where).scalar_one())
 
     def count(self, queue: str) -> int:
         """Return how many messages of *queue* are free to be leased."""
@@ -142,15 +160,15 @@ class SqlQueues:
         """Insert the *rows* whose queue exists; return the queues that do.
 
         In the transaction of *connection*, or in its own transaction. Receivers are woken after the
-        commit. Raises InvalidMessage, with nothing inserted, for a message that the database cannot
-        hold.
+        commit. A queue that is full is left out, unless it drops its oldest messages. Raises
+        InvalidMessage, with nothing inserted, for a message that the database cannot hold.
         """
         if not rows:
             return set()
         names = {row["queue"] for row in rows}
 
         def insert_sound_row(own: Connection) -> None:
-            own.execute(self._statements.send, [{**rows[0], **_SOUND}])
+            own.execute(self._statements.send, [shaped({**rows[0], **_SOUND}, PLAIN, None)])
 
         with refusals(self._database, connection, insert_sound_row, _refused):
             if connection is None:
@@ -209,18 +227,24 @@ class SqlQueues:
     def _insert(
         self, rows: Sequence[dict[str, Any]], names: set[str], connection: Connection
     ) -> set[str]:
-        there = self._known_of(names)
-        if there != names:
-            found = self._existing(names - there, connection)
-            there |= found
+        known = self._known_of(names)
+        if known.keys() != names:
+            found = self._existing(names - known.keys(), connection)
+            known |= found
             # A route's queue may be of this very transaction, and end with it.
             after_commit(connection, lambda: self._remember(found))
+        limited = LimitedQueues(self._statements, known, self._now(), connection)
+        there = known.keys() - limited.full(rows)
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
+        if any(options != PLAIN for options in known.values()) or any(map(asks, routable)):
+            now = self._time(connection)
+            routable = [shaped(row, known[row["queue"]], now) for row in routable]
         if routable:
             if self._copies and len(routable) > FEW:
                 copy_rows(connection, self._statements.messages, routable)
             else:
                 self._insert_each(routable, connection)
+            limited.drop_oldest()
             reach("queues.inserted")
             self._notify(there, connection)
         return there
@@ -236,22 +260,29 @@ class SqlQueues:
         if self._channel is not None:
             notify(connection, self._channel, list(queues))
 
-    def _remember(self, names: set[str]) -> None:
+    def _remember(self, found: Mapping[str, QueueOptions]) -> None:
         until = time.monotonic() + _KNOWN_FOR
         with self._lock:
-            self._known.update((name, until) for name in names)
+            self._known.update((name, (until, options)) for name, options in found.items())
 
-    def _known_of(self, names: set[str]) -> set[str]:
+    def _known_of(self, names: set[str]) -> dict[str, QueueOptions]:
         now = time.monotonic()
         with self._lock:
-            return {name for name in names if self._known.get(name, 0.0) > now}
+            known = {name: self._known.get(name, _UNKNOWN) for name in names}
+        return {name: options for name, (until, options) in known.items() if until > now}
 
-    def _existing(self, names: Collection[str], connection: Connection) -> set[str]:
+    def _existing(self, names: Collection[str], connection: Connection) -> dict[str, QueueOptions]:
         possible = [name for name in names if is_queue_name(name)]
         if not possible:
-            return set()
+            return {}
         found = connection.execute(self._statements.existing_queues, {"names": possible})
-        return set(found.scalars())
+        return {name: options_of(text) for name, text in found}
+
+    def _time(self, connection: Connection) -> int:
+        """Return the time of the clock with which receivers compare."""
+        if self._statements.needs_now:
+            return self._clock.now()
+        return self._database.now_in(connection)
 
     def _now(self) -> dict[str, int]:
         return {"now": self._clock.now()} if self._statements.needs_now else {}

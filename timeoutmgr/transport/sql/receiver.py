@@ -15,7 +15,7 @@ from timeoutmgr.errors import LeaseLost, StorageConflict
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.sql.leases import LARGEST_LEASE, LeaseRenewer, Leases
-from timeoutmgr.transport.sql.statements import as_transport
+from timeoutmgr.transport.sql.statements import FrontStatements, as_transport
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, from_row
 from timeoutmgr.transport.sql.wakeups import Wakeup, Watch
 
@@ -24,7 +24,7 @@ class SqlReceiver:
     """A consumer of one queue, as ``contracts.Receiver`` says.
 
     *prefetch* bounds how many messages it has unacknowledged; 0 is no bound. *budget* bounds the
-    bytes of their bodies.
+    bytes of their bodies. *front* is the order of a queue with options.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class SqlReceiver:
         watch: Watch,
         owner_check: float,
         budget: ByteBudget,
+        front: FrontStatements | None = None,
     ) -> None:
         self.queue: Final = queue
         self._prefetch = prefetch
+        self._front = front
         self._database = database
         self._leases = leases
         self._renewer = renewer
@@ -188,7 +190,7 @@ class SqlReceiver:
             self._watch.before_query()
             if time.monotonic() >= self._next_owner_check:
                 # Before the query, so that returned messages keep their place in the order.
-                left = self._leases.free_dead_owners(self.queue)
+                left = self._leases.free_dead_owners(self.queue, self._front)
                 self._next_owner_check = time.monotonic() + self._owner_check
             rows = self._lease_rows(limit) if left else []
         if rows:
@@ -202,7 +204,7 @@ class SqlReceiver:
         try:
             # Messages being settled count until their transaction has ended.
             room = self._bytes.room
-            rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room)
+            rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room, self._front)
         except BaseException:
             with self._lock:
                 tags, self._pending = self._pending, []

@@ -107,6 +107,12 @@ def _messages(
         yield from_row(queue, LeasedRow(**leased, size=sizes[row.sequence]))
 
 
+def _answer(queues: set[str], there: set[str], full: set[str]) -> SendResult:
+    if queues & there:
+        return SendResult.CONFIRMED
+    return SendResult.REFUSED if queues & full else SendResult.UNROUTABLE
+
+
 class OpensReceivers(Protocol):
     """The transport of a session, which makes its receivers."""
 
@@ -184,12 +190,9 @@ class SqlSession:
             if any(one.time_to_live is not None for one in outgoing):
                 self._set_ends(each, outgoing, self.now(transaction=transaction) or now)
             there = self.queues.put([row for rows in each for row in rows], connection)
-        return [
-            SendResult.CONFIRMED
-            if any(row["queue"] in there for row in rows)
-            else SendResult.UNROUTABLE
-            for rows in each
-        ]
+            left = {row["queue"] for rows in each for row in rows} - there
+            full = left - set(self.queues.missing(left)) if left else set()
+        return [_answer({row["queue"] for row in rows}, there, full) for rows in each]
 
     def _set_ends(
         self, each: Sequence[Sequence[dict[str, Any]]], outgoing: Sequence[Outgoing], now: Micros

@@ -73,7 +73,14 @@ HEAD: Final = 1000
 class _Terms:
     """The expressions that several statements share."""
 
-    def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        tables: QueueTables,
+        dialect: Dialect,
+        *,
+        unexpired: bool = False,
+        by_priority: bool = False,
+    ) -> None:
         messages = tables.messages.c
         self.dialect: Final = dialect
         # In a subquery PostgreSQL reads the clock once, not for every row.
@@ -90,7 +97,13 @@ class _Terms:
             queue: BindParameter[Any] = bindparam("queue")
             self.front = (messages.queue >= queue) & (messages.queue <= queue)
             self.order = [messages.queue, messages.sequence]
-        self.free: Final = (messages.available_at <= self.now) & (messages.lease_until <= self.now)
+        if by_priority:
+            # As a literal: a partial index serves no condition on a parameter.
+            self.front &= messages.priority < literal_column("0")
+            self.order.insert(-1, messages.priority)
+        self.free = (messages.available_at <= self.now) & (messages.lease_until <= self.now)
+        if unexpired:
+            self.free &= messages.discard_at.is_(None) | (messages.discard_at > self.now)
         self.chosen: ColumnElement[bool] = messages.sequence.in_(
             bindparam("sequences", expanding=True)
         )
@@ -114,11 +127,14 @@ class QueueStatements:
 
         # --- queues: name, names
         names: BindParameter[Any] = bindparam("names", expanding=True)
-        self.create_queue: Final = _insert_missing(insert(tables.queues), dialect)
-        self.existing_queues: Final = select(queues.name).where(queues.name.in_(names))
+        self.create_queue: Final = insert_missing(insert(tables.queues), dialect)
+        self.existing_queues: Final = select(queues.name, queues.options).where(
+            queues.name.in_(names)
+        )
         self.delete_queues: Final = delete(tables.queues).where(queues.name.in_(names))
         self.delete_messages: Final = delete(tables.messages).where(messages.queue.in_(names))
         self.delete_bindings: Final = delete(tables.bindings).where(bindings.queue.in_(names))
+        self.delete_owners: Final = delete(tables.owners).where(tables.owners.c.queue.in_(names))
 
         # --- messages: rows; queue, now
         of_queue = terms.in_queue, terms.free
@@ -127,12 +143,29 @@ class QueueStatements:
         self.count: Final = select(func.count()).select_from(tables.messages).where(*of_queue)
         self.purge: Final = delete(tables.messages).where(*of_queue)
 
+        # --- a queue with options: queue, now; limit; sequences, dropped
+        lasting = _Terms(tables, dialect, unexpired=True)
+        self.count_unexpired: Final = self.count.where(lasting.free)
+        named = queues.name == bindparam("queue")
+        self.lock_queue: Final = select(queues.name).where(named).with_for_update()
+        self.oldest: Final = (
+            select(messages.sequence)
+            .where(*of_queue)
+            .order_by(messages.sequence)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        self.delete_chosen: Final = _by_key(delete(tables.messages).where(terms.chosen), dialect)
+        self.count_dropped: Final = (
+            update(tables.queues).where(named).values(dropped=queues.dropped + bindparam("count"))
+        )
+
         # --- markers: endpoint, marker
-        self.insert_marker: Final = _insert_missing(insert(tables.markers), dialect)
+        self.insert_marker: Final = insert_missing(insert(tables.markers), dialect)
 
         # --- bindings: exchange, routing_key, queue, kind
         of_exchange = bindings.exchange == bindparam("exchange")
-        self.bind: Final = _insert_missing(insert(tables.bindings), dialect)
+        self.bind: Final = insert_missing(insert(tables.bindings), dialect)
         self.unbind: Final = delete(tables.bindings).where(
             of_exchange,
             bindings.queue == bindparam("queue"),
@@ -144,11 +177,34 @@ class QueueStatements:
         self.delete_exchange: Final = delete(tables.bindings).where(of_exchange)
 
 
-class DeadOwnerStatements:
-    """The statements that free the leases of dead owners: queue; owners, last; sequences."""
+class FrontStatements:
+    """The statements that read a queue from its front, in the order of its terms.
+
+    Parameters: queue, now, limit, inline; of dead owners' leases: queue; owners, last; sequences.
+    """
 
     def __init__(self, tables: QueueTables, terms: _Terms) -> None:
         messages = tables.messages.c
+        size = func.length(messages.body)
+        self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
+        self.free_rows: Final[Select[Any]] = (
+            select(
+                messages.sequence,
+                messages.message_id,
+                messages.headers,
+                # A large body is read once it is known to fit; most are not large.
+                case((size <= bindparam("inline"), messages.body)).label("body"),
+                messages.content_type,
+                messages.content_encoding,
+                messages.delivery_count,
+                messages.properties,
+                size.label("size"),
+            )
+            .where(terms.front, terms.free)
+            .order_by(*terms.order)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
         head = (
             select(messages.lease_owner, messages.sequence)
             .where(terms.front)
@@ -175,7 +231,7 @@ class DeadOwnerStatements:
         )
 
 
-class LeaseStatements(DeadOwnerStatements):
+class LeaseStatements(FrontStatements):
     """The statements on leases; parameters and clock as in :class:`QueueStatements`.
 
     They skip locked rows, which another statement is leasing, acknowledging or renewing.
@@ -186,33 +242,18 @@ class LeaseStatements(DeadOwnerStatements):
         super().__init__(tables, terms)
         messages, chosen = tables.messages.c, terms.chosen
         self.needs_now: Final = dialect.now is None
+        # Of kombu's consumers, which never see a message whose time to live is over.
+        self.unexpired: Final = FrontStatements(tables, _Terms(tables, dialect, unexpired=True))
+        self.by_priority: Final = FrontStatements(
+            tables, _Terms(tables, dialect, unexpired=True, by_priority=True)
+        )
 
-        # --- leases: queue, limit, inline, now; me, sequences, lease; sequence, start, length
+        # --- leases: now; me, sequences, lease; sequence, start, length
         mine = messages.lease_owner == bindparam("me")
-        size = func.length(messages.body)
-        self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.bodies: Final = select(messages.sequence, messages.body).where(chosen)
         self.body_slice: Final = select(
             func.substr(messages.body, bindparam("start"), bindparam("length"), type_=LargeBinary())
         ).where(messages.sequence == bindparam("sequence"))
-        self.free_rows: Final[Select[Any]] = (
-            select(
-                messages.sequence,
-                messages.message_id,
-                messages.headers,
-                # A large body is read once it is known to fit; most are not large.
-                case((size <= bindparam("inline"), messages.body)).label("body"),
-                messages.content_type,
-                messages.content_encoding,
-                messages.delivery_count,
-                messages.properties,
-                size.label("size"),
-            )
-            .where(terms.front, terms.free)
-            .order_by(*terms.order)
-            .limit(bindparam("limit"))
-            .with_for_update(skip_locked=True)
-        )
         lease_until = terms.now + bindparam("lease")
         self.renew: Final = _by_key(
             update(tables.messages).where(chosen).values(lease_until=lease_until), dialect
@@ -285,7 +326,7 @@ def _by_key(statement: _Statement, dialect: Dialect) -> _Statement:
     return hinted
 
 
-def _insert_missing(statement: Insert, dialect: Dialect) -> Executable:
+def insert_missing(statement: Insert, dialect: Dialect) -> Executable:
     """Return *statement* so that a row which exists is left as it is."""
     if dialect.name == "sqlite":
         return statement.prefix_with("OR IGNORE")

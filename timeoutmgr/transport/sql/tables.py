@@ -4,7 +4,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    literal_column,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
@@ -31,6 +41,7 @@ class QueueTables:
     messages: Table
     bindings: Table
     markers: Table
+    owners: Table
 
 
 def tables(schema: str | None, prefix: str) -> QueueTables:
@@ -43,6 +54,11 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("name", name, primary_key=True),
         Column("dead_letter_to", name),
         Column("created", BigInteger(), nullable=False),
+        # Of a queue that kombu declared with options; NULL for a plain queue.
+        Column("options", Text()),
+        # When an unused queue is deleted, and how many messages a full queue has dropped.
+        Column("expires_at", BigInteger()),
+        Column("dropped", BigInteger(), nullable=False, server_default="0"),
     )
     messages = _messages(metadata, prefix)
     bindings = Table(
@@ -59,7 +75,14 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("endpoint", name, primary_key=True),
         Column("marker", KeyText(64), nullable=False),
     )
-    return QueueTables(metadata, queues, messages, bindings, markers)
+    owners = Table(
+        f"{prefix}queue_owners",
+        metadata,
+        Column("queue", name, primary_key=True),
+        Column("owner", KeyText(64), primary_key=True),
+        Column("consuming", Integer(), nullable=False),
+    )
+    return QueueTables(metadata, queues, messages, bindings, markers, owners)
 
 
 def _messages(metadata: MetaData, prefix: str) -> Table:
@@ -89,6 +112,8 @@ def _messages(metadata: MetaData, prefix: str) -> Table:
         Column("properties", long_text),
         # When a sweep takes it out of its queue; NULL for never.
         Column("expires_at", BigInteger()),
+        # When it is dropped without a trace, as kombu's time to live asks; NULL for never.
+        Column("discard_at", BigInteger()),
         # AUTOINCREMENT: a number is never given twice, so that an old acknowledgement can never
         # meet a new message.
         sqlite_autoincrement=True,
@@ -100,6 +125,17 @@ def _messages(metadata: MetaData, prefix: str) -> Table:
         messages.c.expires_at,
         postgresql_where=expires,
         sqlite_where=expires,
+    )
+    ends = messages.c.discard_at.is_not(None)
+    Index(f"{prefix}queue_discard", messages.c.discard_at, postgresql_where=ends, sqlite_where=ends)
+    ranked = messages.c.priority < literal_column("0")
+    Index(
+        f"{prefix}queue_priority",
+        messages.c.queue,
+        messages.c.priority,
+        messages.c.sequence,
+        postgresql_where=ranked,
+        sqlite_where=ranked,
     )
     return messages
 

@@ -16,12 +16,18 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.sql.expiry import ExpiredMessages
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
+from timeoutmgr.transport.sql.owned_queues import OwnedQueues
 from timeoutmgr.transport.sql.queues import PostgreSQLMessageRows, SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.split import SplitSession
-from timeoutmgr.transport.sql.statements import LeaseStatements, QueueStatements, as_transport
+from timeoutmgr.transport.sql.statements import (
+    FrontStatements,
+    LeaseStatements,
+    QueueStatements,
+    as_transport,
+)
 from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.wakeups import FileVersion, Listener, QueueWakeups, Watch
 
@@ -95,6 +101,9 @@ class SqlTransport:
             self.wakeups,
             self.settings.lease.total_seconds(),
             self.settings.owner_check.total_seconds(),
+        )
+        self.owned_queues: Final = OwnedQueues(
+            self._database, self._tables, self._leases, self._renewer, self.clock
         )
         self._listener = Listener(self._database, channel, self.wakeups) if channel else None
         self._version = FileVersion(self._database) if self._database.is_sqlite else None
@@ -175,8 +184,10 @@ class SqlTransport:
             return SqlSession(**parts)
         return SplitSession(**parts, destinations=self._destinations)
 
-    def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
-        """Return a consumer of *queue*, which is known to exist."""
+    def make_receiver(
+        self, queue: str, prefetch: int, front: FrontStatements | None = None
+    ) -> SqlReceiver:
+        """Return a consumer of *queue*, which is known to exist, in the order of *front*."""
         if self._listener is not None:
             self._listener.start()
         wakeup = self.wakeups.wakeup(queue)
@@ -197,6 +208,7 @@ class SqlTransport:
             owner_check=owner_check,
             # kombu's own consumers bound their unacknowledged messages by prefetch.
             budget=self.budget if prefetch else ByteBudget(None),
+            front=front,
         )
 
     def close(self) -> None:

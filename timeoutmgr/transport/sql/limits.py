@@ -1,0 +1,70 @@
+"""Queues that hold a limited number of messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from timeoutmgr.transport.sql.options import QueueOptions
+from timeoutmgr.transport.sql.statements import QueueStatements
+
+logger = logging.getLogger(__name__)
+
+
+class LimitedQueues:
+    """The limits of the queues of one insertion, in its transaction."""
+
+    def __init__(
+        self,
+        statements: QueueStatements,
+        options: Mapping[str, QueueOptions],
+        now: Mapping[str, int],
+        connection: Connection,
+    ) -> None:
+        self._statements: Final = statements
+        self._now = now
+        self._connection = connection
+        self._limits = {
+            name: limit
+            for name, each in sorted(options.items())
+            if (limit := each.max_length) is not None
+        }
+        self._dropping = {name for name in self._limits if options[name].drop_head}
+
+    def full(self, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+        """Return the queues that have no room for all of their *rows*."""
+        return {
+            name
+            for name, limit in self._limits.items()
+            if name not in self._dropping
+            and self._length(name) + sum(row["queue"] == name for row in rows) > limit
+        }
+
+    def drop_oldest(self) -> None:
+        """Delete, count and log what is too much in queues that make room."""
+        for name in sorted(self._dropping):
+            excess = self._length(name) - self._limits[name]
+            if excess > 0:
+                self._drop(name, excess)
+
+    def _drop(self, queue: str, excess: int) -> None:
+        where = {"queue": queue, "limit": excess, **self._now}
+        oldest = list(self._connection.execute(self._statements.oldest, where).scalars())
+        self._connection.execute(self._statements.delete_chosen, {"sequences": oldest})
+        counted = {"queue": queue, "count": len(oldest)}
+        self._connection.execute(self._statements.count_dropped, counted)
+        logger.warning(
+            "queue %s is full and dropped its %d oldest messages",
+            queue,
+            len(oldest),
+            extra={"event": "messages_dropped"},
+        )
+
+    def _length(self, queue: str) -> int:
+        # In turn: two senders that count at once would both find the last place.
+        self._connection.execute(self._statements.lock_queue, {"queue": queue})
+        where = {"queue": queue, **self._now}
+        return int(self._connection.execute(self._statements.count, where).scalar_one())

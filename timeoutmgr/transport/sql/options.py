@@ -1,0 +1,123 @@
+"""Options of a queue that kombu declared: priority, lengths of life, limit, ownership."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros
+
+_MILLISECOND: Final = 1000
+_OVERFLOWS: Final = {"reject-publish": False, "drop-head": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """What a queue was declared with. The row of a plain queue keeps none.
+
+    *message_ttl* and *expires* are in microseconds. *drop_head* makes room in a full queue;
+    otherwise a full queue refuses the newcomer.
+    """
+
+    max_priority: int | None = None
+    message_ttl: Micros | None = None
+    expires: Micros | None = None
+    max_length: int | None = None
+    drop_head: bool = False
+    auto_delete: bool = False
+    exclusive: bool = False
+    transient: bool = False
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the queue goes with the last of its owners."""
+        return self.auto_delete or self.exclusive or (self.transient and self.expires is not None)
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether the owners of the queue are written down."""
+        return self.is_temporary or self.expires is not None
+
+    def text(self) -> str:
+        """Return the options as the row of the queue keeps them."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+
+PLAIN: Final = QueueOptions()
+
+
+def options_of(text: str | None) -> QueueOptions:
+    """Return the options that a queue's row keeps."""
+    return PLAIN if text is None else QueueOptions(**json.loads(text))
+
+
+def declared_options(
+    arguments: Mapping[str, Any] | None,
+    *,
+    auto_delete: bool = False,
+    exclusive: bool = False,
+    durable: bool = True,
+) -> QueueOptions:
+    """Return the options of a declaration; raise ConfigurationError for a value out of range."""
+    given = arguments or {}
+    overflow = given.get("x-overflow") or "reject-publish"
+    if overflow not in _OVERFLOWS:
+        raise ConfigurationError(
+            f"x-overflow of a queue is one of {sorted(_OVERFLOWS)}, got {overflow!r:.80}"
+        )
+    expires = _milliseconds(given, "x-expires", lowest=1)
+    max_length = _number(given, "x-max-length")
+    return QueueOptions(
+        max_priority=_number(given, "x-max-priority", lowest=1, highest=255),
+        message_ttl=_milliseconds(given, "x-message-ttl"),
+        expires=expires,
+        max_length=max_length,
+        drop_head=max_length is not None and _OVERFLOWS[overflow],
+        auto_delete=bool(auto_delete),
+        exclusive=bool(exclusive),
+        transient=expires is not None and not durable,
+    )
+
+
+def _milliseconds(given: Mapping[str, Any], name: str, lowest: int = 0) -> Micros | None:
+    number = _number(given, name, lowest=lowest)
+    return None if number is None else number * _MILLISECOND
+
+
+def _number(
+    given: Mapping[str, Any], name: str, *, lowest: int = 0, highest: int = 2**40
+) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigurationError(
+            f"{name} of a queue is a whole number from {lowest} to {highest}, got {value!r:.80}"
+        )
+    return value
+
+
+# --- what the options make of a message's row --------------------------------------------------
+
+
+def asks(row: Mapping[str, Any]) -> bool:
+    """Return whether *row* has a value that only ``shaped`` turns into columns."""
+    return "ttl" in row
+
+
+def shaped(row: dict[str, Any], options: QueueOptions, now: Micros | None) -> dict[str, Any]:
+    """Return *row*, which asks for a ``priority`` and a ``ttl``, as its queue keeps it.
+
+    A rank sorts ascending, so that one index serves every database: no rank is 0, the lowest
+    priority is -1. *now* is of the clock that receivers compare with.
+    """
+    asked = int(row.get("priority") or 0)
+    ends = [ttl for ttl in (row.get("ttl"), options.message_ttl) if ttl is not None]
+    highest = options.max_priority
+    kept = {name: value for name, value in row.items() if name != "ttl"}
+    kept["priority"] = 0 if highest is None else -1 - min(max(asked, 0), highest)
+    kept["discard_at"] = now + min(ends) if ends and now is not None else None
+    return kept

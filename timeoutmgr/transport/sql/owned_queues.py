@@ -1,0 +1,254 @@
+"""Queues that go with their owners, or after a time without use, and messages that end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    select,
+    update,
+)
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import Database
+from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
+from timeoutmgr.transport.sql.options import QueueOptions, options_of
+from timeoutmgr.transport.sql.statements import insert_missing
+from timeoutmgr.transport.sql.tables import QueueTables
+
+_BATCH: Final = 200
+_SWEEP_EVERY: Final = 10.0
+"""Seconds between two sweeps of a process; each is three reads if nothing has to go."""
+
+
+class OwnershipStatements:
+    """The statements on owners and on what goes; parameters in each comment."""
+
+    def __init__(self, tables: QueueTables, database: Database) -> None:
+        queues, owners, messages = tables.queues, tables.owners, tables.messages
+        named = queues.c.name == bindparam("queue")
+        # --- a declaration, a use: queue, until; owner, consuming
+        self.use: Final = update(queues).where(named).values(expires_at=bindparam("until"))
+        self.lock: Final = select(queues.c.options).where(named).with_for_update()
+        self.of_queue: Final = select(owners.c.owner, owners.c.consuming).where(
+            owners.c.queue == bindparam("queue")
+        )
+        self.add: Final = insert_missing(insert(owners), database.dialect)
+        # An UPDATE keeps the names of its columns to itself.
+        mine = (owners.c.queue == bindparam("its_queue")) & (owners.c.owner == bindparam("me"))
+        self.set_consuming: Final = (
+            update(owners).where(mine).values(consuming=bindparam("is_consuming"))
+        )
+
+        # --- a sweep: now; names, queue, owners
+        self.owners: Final = select(owners.c.owner).distinct()
+        by_owner = owners.c.owner.in_(bindparam("owners", expanding=True))
+        self.queues_of: Final = select(owners.c.queue).where(by_owner).distinct()
+        is_consumed = exists().where(owners.c.queue == queues.c.name, owners.c.consuming == 1)
+        self.unused: Final = select(queues.c.name).where(
+            queues.c.expires_at <= bindparam("now"), ~is_consumed
+        )
+        self.expires_at: Final = select(queues.c.expires_at).where(named)
+        self.remove_owners: Final = delete(owners).where(
+            by_owner, owners.c.queue == bindparam("queue")
+        )
+        ended = (
+            messages.c.discard_at <= bindparam("now"),
+            messages.c.lease_until <= bindparam("now"),
+        )
+        self.ended: Final = (
+            select(messages.c.sequence).where(*ended).order_by(messages.c.discard_at).limit(_BATCH)
+        )
+        self.lock_ended: Final = self.ended.with_for_update(skip_locked=True)
+        chosen = messages.c.sequence.in_(bindparam("sequences", expanding=True))
+        self.delete_ended: Final = delete(messages).where(chosen)
+        self.delete_queue: Final = tuple(
+            delete(table).where(column == bindparam("queue"))
+            for table, column in (
+                (queues, queues.c.name),
+                (tables.bindings, tables.bindings.c.queue),
+                (messages, messages.c.queue),
+                (owners, owners.c.queue),
+            )
+        )
+
+
+class OwnedQueues:
+    """The owned queues of one table set, for one owner of leases. Safe for many threads.
+
+    Every change locks the queue's row first: a queue is not deleted under its new owner.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tables: QueueTables,
+        leases: Leases,
+        renewer: LeaseRenewer,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._leases = leases
+        self._renewer = renewer
+        self._clock = clock
+        self._statements: Final = OwnershipStatements(tables, database)
+        self._owns = False
+        self._next_sweep = 0.0
+
+    def declare(self, queue: str, options: QueueOptions, *, consuming: bool = False) -> str | None:
+        """Make us an owner of *queue*, and put off its end.
+
+        Return the living owner that has *queue* to itself, if that is not us.
+        """
+        if options.is_temporary or consuming:
+            self._renewer.keep_session_lock()
+            self._owns = True
+        # Before the transaction: the search for dead owners takes a connection of its own.
+        dead = self._dead_owners_of(queue) if options.exclusive else set()
+
+        def work(connection: Connection) -> str | None:
+            if self._locked(queue, connection) is None:
+                return None
+            if options.exclusive and (others := self._others_of(queue, connection) - dead):
+                return min(others)
+            if options.is_temporary or consuming:
+                self._own(queue, consuming, connection)
+            self._put_off(queue, options, connection)
+            return None
+
+        return self._database.run(work)
+
+    def leave(self, queue: str) -> None:
+        """Stop consuming *queue*; if we were the last consumer, an auto-delete queue goes."""
+
+        def work(connection: Connection) -> None:
+            options = self._locked(queue, connection)
+            if options is None:
+                return
+            self._set_consuming(queue, 0, connection)
+            owners = connection.execute(self._statements.of_queue, {"queue": queue}).all()
+            if options.auto_delete and not any(consuming for _, consuming in owners):
+                self._delete(queue, connection)
+            else:
+                self._put_off(queue, options, connection)
+
+        self._database.run(work)
+
+    def leave_all(self) -> None:
+        """End our ownership of every queue."""
+        if self._owns:
+            self._remove_owners({self._leases.owner})
+            self._owns = False
+
+    def sweep_in_time(self) -> None:
+        """Sweep, if the last sweep of this owner is some seconds ago."""
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + _SWEEP_EVERY
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Delete queues of dead owners, queues without use, and messages whose time is over."""
+        with self._database.read() as connection:
+            now = self._now(connection)
+            owners = set(connection.execute(self._statements.owners).scalars())
+            unused = list(connection.execute(self._statements.unused, {"now": now}).scalars())
+            ended = connection.execute(self._statements.ended, {"now": now}).first()
+        if others := owners - {self._leases.owner}:
+            self._remove_owners(self._leases.dead_owners(others))
+        for queue in sorted(unused):
+            self._database.run(self._end_of_use(queue, now))
+        while ended is not None and self._database.run(lambda own: self._discard(now, own)):
+            reach("owned_queues.discarded")
+
+    def _dead_owners_of(self, queue: str) -> set[str]:
+        with self._database.read() as connection:
+            others = self._others_of(queue, connection)
+        return self._leases.dead_owners(others)
+
+    def _others_of(self, queue: str, connection: Connection) -> set[str]:
+        found = connection.execute(self._statements.of_queue, {"queue": queue}).scalars()
+        return set(found) - {self._leases.owner}
+
+    def _own(self, queue: str, consuming: bool, connection: Connection) -> None:
+        row = {"queue": queue, "owner": self._leases.owner, "consuming": 0}
+        connection.execute(self._statements.add, [row])
+        if consuming:
+            self._set_consuming(queue, 1, connection)
+
+    def _set_consuming(self, queue: str, flag: int, connection: Connection) -> None:
+        which = {"its_queue": queue, "me": self._leases.owner, "is_consuming": flag}
+        connection.execute(self._statements.set_consuming, which)
+
+    def _remove_owners(self, owners: Collection[str]) -> None:
+        for some in _parts(sorted(owners)):
+            with self._database.read() as connection:
+                found = connection.execute(self._statements.queues_of, {"owners": some})
+                queues = sorted(found.scalars())
+            for part in _parts(queues):
+                self._database.run(self._removal(part, some))
+                reach("owned_queues.removed")
+
+    def _removal(self, queues: list[str], owners: list[str]) -> Callable[[Connection], None]:
+        def work(connection: Connection) -> None:
+            for queue in queues:
+                options = self._locked(queue, connection)
+                which = {"queue": queue, "owners": owners}
+                connection.execute(self._statements.remove_owners, which)
+                if options is None:
+                    continue
+                left = connection.execute(self._statements.of_queue, {"queue": queue}).first()
+                if left is None and options.is_temporary:
+                    self._delete(queue, connection)
+                elif left is None:
+                    self._put_off(queue, options, connection)
+
+        return work
+
+    def _end_of_use(self, queue: str, now: int) -> Callable[[Connection], None]:
+        def work(connection: Connection) -> None:
+            if self._locked(queue, connection) is None:
+                return
+            owners = connection.execute(self._statements.of_queue, {"queue": queue}).all()
+            end = connection.execute(self._statements.expires_at, {"queue": queue}).scalar()
+            is_consumed = any(consuming for _, consuming in owners)
+            if end is not None and end <= now and not is_consumed:
+                self._delete(queue, connection)
+
+        return work
+
+    def _discard(self, now: int, connection: Connection) -> int:
+        found = connection.execute(self._statements.lock_ended, {"now": now})
+        if sequences := list(found.scalars()):
+            connection.execute(self._statements.delete_ended, {"sequences": sequences})
+        return len(sequences)
+
+    def _locked(self, queue: str, connection: Connection) -> QueueOptions | None:
+        found = connection.execute(self._statements.lock, {"queue": queue}).first()
+        return None if found is None else options_of(found.options)
+
+    def _put_off(self, queue: str, options: QueueOptions, connection: Connection) -> None:
+        if options.expires is not None:
+            until = self._now(connection) + options.expires
+            connection.execute(self._statements.use, {"queue": queue, "until": until})
+
+    def _delete(self, queue: str, connection: Connection) -> None:
+        for statement in self._statements.delete_queue:
+            connection.execute(statement, {"queue": queue})
+            reach("owned_queues.deleting")
+
+    def _now(self, connection: Connection) -> int:
+        has_clock = self._database.dialect.now is not None
+        return self._database.now_in(connection) if has_clock else self._clock.now()
+
+
+def _parts(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), _BATCH):
+        yield names[start : start + _BATCH]
