@@ -17,6 +17,7 @@ import pytest
 
 from tests.services import catalog, mysql, processes
 from tests.services import run as runs
+from tests.services.postgres import PrivatePostgres, PrivateStandby
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
 from timeoutmgr.database import Database, DatabaseSettings
@@ -121,6 +122,18 @@ def private_server(pytestconfig: pytest.Config) -> Iterator[Callable[[str], Priv
 
     for server in started:
         server.remove()
+
+
+@pytest.fixture
+def standby(
+    pytestconfig: pytest.Config, private_server: Callable[[str], PrivateServer]
+) -> Iterator[PrivateStandby]:
+    """A standby of a PostgreSQL, which a test may kill, and promote the standby."""
+    primary = private_server("postgres")
+    assert isinstance(primary, PrivatePostgres)
+    started = catalog.standby(pytestconfig.stash[_RUN], primary)
+    yield started
+    started.remove()
 
 
 @pytest.fixture

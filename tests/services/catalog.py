@@ -159,6 +159,13 @@ def cluster(run: Run) -> PrivateServer:
     return server
 
 
+def standby(run: Run, primary: postgres.PrivatePostgres) -> postgres.PrivateStandby:
+    """Start a standby of *primary*; raises DidNotStart."""
+    server = postgres.PrivateStandby(_fresh_folder(run, "standby"), primary)
+    server.start()
+    return server
+
+
 def find(run: Run, name: str) -> Found:
     """Return the service *name* of *run*; the first worker looks for it, later workers wait."""
     noted = run.folder / f"{name}.json"

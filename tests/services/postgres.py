@@ -80,11 +80,14 @@ class PrivatePostgres(PrivateServer):
         return "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
 
     def _prepare(self) -> None:
+        self._make_data("initdb", "-A", "trust", "-U", "postgres")
+
+    def _make_data(self, program: str, *arguments: str) -> None:
         user = self._user()
         if user is not None:
             shutil.chown(self.folder, user, user)
         made = subprocess.run(
-            [str(_program("initdb")), "-D", "data", "-A", "trust", "-U", "postgres", "--no-sync"],
+            [str(_program(program)), "-D", "data", "--no-sync", *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -94,7 +97,7 @@ class PrivatePostgres(PrivateServer):
             extra_groups=None if user is None else [],
         )
         if made.returncode:
-            raise DidNotStart(f"initdb: {made.stderr[-500:]}")
+            raise DidNotStart(f"{program}: {made.stderr[-500:]}")
 
     def _command(self) -> list[str]:
         return [
@@ -105,6 +108,41 @@ class PrivatePostgres(PrivateServer):
 
     def _answers(self) -> bool:
         return refusal(self.url) is None
+
+
+class PrivateStandby(PrivatePostgres):
+    """A hot standby of a *primary* that runs; it begins as its base backup."""
+
+    def __init__(self, folder: Path, primary: PrivatePostgres) -> None:
+        self.primary = primary
+        super().__init__(folder)
+
+    def promote(self) -> None:
+        """Make it a primary, and return when it is one."""
+        with _connect(self.url) as connection:
+            connection.execute("SELECT pg_promote()")
+
+    def require(self) -> None:
+        """Have each commit of the primary wait until this standby has it on its disk."""
+        with _connect(self.primary.url) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+            while not connection.execute(
+                "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+            ).fetchone():
+                connection.execute("SELECT pg_sleep(0.05)")
+
+    def catch_up(self) -> None:
+        """Return when it has all that the primary has committed."""
+        with _connect(self.primary.url) as connection:
+            while not connection.execute(
+                "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+            ).fetchone():
+                connection.execute("SELECT pg_sleep(0.05)")
+
+    def _prepare(self) -> None:
+        source = f"host=127.0.0.1 port={self.primary.port} user=postgres"
+        self._make_data("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "-d", source)
 
 
 def _program(name: str) -> Path | None:
