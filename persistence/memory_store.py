@@ -585,6 +585,9 @@ class _MemoryLockedSchedule:
         """Cancel a run."""
         return self._store.cancel(timeout_id, channel=channel)
 
+    def audit(self, action: str, channel: str) -> None:
+        """Keep nothing: a store in memory has no audit."""
+
     def write(self, record: ScheduleRecord) -> None:
         """Keep *record*."""
         self._in.schedules[record.name] = self._record = record

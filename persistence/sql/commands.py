@@ -230,6 +230,10 @@ class SagaCommands:
         return among_ids(self._context, id_)
 
 
+def _through(channel: str | None) -> ChangedBy:
+    return ChangedBy(channel=channel or API)
+
+
 def _entry_of_clear(order: SagaClear, cancelled: int) -> AuditEntry:
     by = ChangedBy(channel=order.channel or API)
     return AuditEntry(
@@ -284,7 +288,7 @@ class TimeoutCommands:
 
     def __init__(self, context: StoreContext, audit: Audit) -> None:
         self._context = context
-        self._audit = audit
+        self.audit = audit
         timeouts, keys = context.tables.timeouts, context.tables.keys
         one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
         self._peek = select(keys).where(*one_key)
@@ -301,24 +305,32 @@ class TimeoutCommands:
             keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_")
         )
 
-    def cancel(self, timeout_id: str, channel: str | None) -> CancelResult:
+    def cancel(
+        self, timeout_id: str, channel: str | None, by: ChangedBy | None = None
+    ) -> CancelResult:
         """Cancel a timeout, or leave a tombstone for an id that was never seen."""
 
         def work(connection: Connection) -> CancelResult:
             result = self.cancel_in(connection, timeout_id, channel)
-            self._audit_change(connection, "cancel", timeout_id, result, channel)
+            self._audit_change(connection, "cancel", timeout_id, result, by or _through(channel))
             return result
 
         return self._context.database.run(work)
 
     def reschedule(
-        self, timeout_id: str, due: Micros, action: str, channel: str | None
+        self,
+        timeout_id: str,
+        due: Micros,
+        action: str,
+        channel: str | None,
+        by: ChangedBy | None = None,
     ) -> ChangeResult:
         """Move a timeout to *due*, with all its columns; the audit names the *action*."""
 
         def work(connection: Connection) -> ChangeResult:
             result = self._reschedule(connection, timeout_id, due, channel)
-            self._audit_change(connection, action, timeout_id, result, channel, due=due)
+            by_whom = by or _through(channel)
+            self._audit_change(connection, action, timeout_id, result, by_whom, due=due)
             return result
 
         return self._context.database.run(work)
@@ -329,17 +341,16 @@ class TimeoutCommands:
         action: str,
         timeout_id: str,
         result: CancelResult | ChangeResult,
-        channel: str | None,
+        by: ChangedBy,
         **more: Any,
     ) -> None:
-        by, selection = ChangedBy(channel=channel or API), {"id": timeout_id, **more}
         entry = AuditEntry(
             action=action,
             by=by,
-            selection={**selection, "result": result.value},
+            selection={"id": timeout_id, **more, "result": result.value},
             changed=int(result not in _NOTHING_CHANGED),
         )
-        self._audit.write(connection, entry)
+        self.audit.write(connection, entry)
 
     def replace(
         self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes

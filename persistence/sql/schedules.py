@@ -15,6 +15,7 @@ from timeoutmgr.contracts import (
     ScheduleRecord,
     TimeoutState,
 )
+from timeoutmgr.contracts.audit import AuditEntry, ChangedBy
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.message.instants import Micros
 
@@ -116,6 +117,12 @@ class SqlLockedSchedule:
     def cancel(self, timeout_id: str, channel: str) -> CancelResult:
         """Cancel a run in this transaction."""
         return self._commands.cancel_in(self._connection, timeout_id, channel)
+
+    def audit(self, action: str, channel: str) -> None:
+        """Have the audit keep *action* in this transaction."""
+        by, selection = ChangedBy(channel=channel), {"name": self._record.name}
+        entry = AuditEntry(action=action, by=by, selection=selection, changed=1)
+        self._commands.audit.write(self._connection, entry)
 
     def write(self, record: ScheduleRecord) -> None:
         """Write *record* into the row."""

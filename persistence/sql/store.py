@@ -192,9 +192,11 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         """Return a page of pending timeouts."""
         return self.page(which, limit, after)
 
-    def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
+    def cancel(
+        self, timeout_id: str, *, channel: str | None = None, by: ChangedBy | None = None
+    ) -> CancelResult:
         """Cancel one."""
-        return self._commands.cancel(timeout_id, channel)
+        return self._commands.cancel(timeout_id, channel, by)
 
     def cancel_saga(
         self,
@@ -238,9 +240,10 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         *,
         channel: str | None = None,
         action: str = "reschedule",
+        by: ChangedBy | None = None,
     ) -> ChangeResult:
         """Move a timeout to another due time."""
-        result = self._commands.reschedule(timeout_id, due, action, channel)
+        result = self._commands.reschedule(timeout_id, due, action, channel, by)
         self.notify_stored(due)
         return result
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.matrix import REPRESENTATIVE, matrix
 from tests.acceptance.place import SOON, Party, Place
+from timeoutmgr.contracts.audit import KeepsAudit
 from timeoutmgr.endpoint.canary import Canary, CanarySettings
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.testing.signals import eventually
@@ -25,7 +26,13 @@ def test_a_purge_leaves_the_queues_of_satellites_unless_asked(
     waiting = party.endpoint.send_local("Ping", 2, delay=SOON)
 
     removed = party.endpoint.purge(satellites=satellites)
+    store = party.endpoint.parts.features.store
+    rows = store.audit() if isinstance(store, KeepsAudit) else []
     party.start()
+
+    if isinstance(store, KeepsAudit):
+        numbers = [(row.action, row.outcome, row.changed) for row in rows]
+        assert numbers == [("purge", "started", None), ("purge", "done", sum(removed.values()))]
 
     assert removed[party.name] == 1
     assert removed.get(f"{party.name}.Timeouts", 0) == int(satellites)

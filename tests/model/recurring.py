@@ -183,7 +183,7 @@ class _Process:
         store = _Store(self._in, player, self._who)
         try:
             store.change_schedule(NAME, lambda locked: pause(cast(Any, locked), "operator"))
-            store.change_schedule(NAME, lambda locked: resume(cast(Any, locked)))
+            store.change_schedule(NAME, lambda locked: resume(cast(Any, locked), "operator"))
         except StorageUnavailable:
             return
 
@@ -277,6 +277,9 @@ class _Locked:
         if answer is CancelResult.CANCELLED:
             self.runs.append(lambda world: _with_cancel(world, timeout_id))
         return cast(CancelResult, answer)
+
+    def audit(self, _action: str, _channel: str) -> None:
+        """Keep nothing: the model has no audit."""
 
     def write(self, record: ScheduleRecord) -> None:
         self._records.append(lambda world: _with_record(world, record))

@@ -10,11 +10,13 @@ from sqlalchemy import delete, update
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, rolled_back, timeout
+from timeoutmgr.contracts import LockedSchedule
 from timeoutmgr.contracts.audit import AuditOutcome, ChangedBy
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+from timeoutmgr.recurrence.changes import pause, remove, resume
 
 BY = ChangedBy(channel="cli", actor="ann", role="operator", reason="because")
 
@@ -63,6 +65,28 @@ def test_a_change_that_is_undone_leaves_no_row(sql: Stores) -> None:
 
     assert [row.changed for row in store.audit()] == [1]
     assert store.verify_audit({}).faults == []
+
+
+def test_a_change_of_a_schedule_commits_with_its_row(sql: Stores) -> None:
+    store = sql_store(sql)
+
+    def fail(locked: LockedSchedule) -> None:
+        pause(locked, "cli")
+        raise InvalidMessage("the change is undone")
+
+    with pytest.raises(InvalidMessage):
+        store.change_schedule("daily", fail)
+    undone = store.audit()
+    store.change_schedule("daily", lambda locked: pause(locked, "cli"))
+    store.change_schedule("daily", lambda locked: resume(locked, "cli"))
+    store.change_schedule("daily", lambda locked: resume(locked, "cli"))  # changes nothing
+    store.change_schedule("daily", lambda locked: remove(locked, "cli"))
+
+    assert undone == []
+    assert [(row.action, row.selection, row.channel) for row in store.audit()] == [
+        (f"{action}-recurring", '{"name":"daily"}', "cli")
+        for action in ("pause", "resume", "remove")
+    ]
 
 
 def test_a_denied_and_a_failed_attempt_are_kept(sql: Stores) -> None:

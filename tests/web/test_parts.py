@@ -73,6 +73,12 @@ def test_dead_letters_are_shown_by_class_and_retried(node: Endpoint) -> None:
     ]
     assert "3 retried." in retried.text
     assert waiting(node, node.name) == 3
+    rows = node.timeouts.audit()
+    assert [(row.action, row.outcome, row.changed) for row in rows] == [
+        ("retry-dead-letters", "started", None),
+        ("retry-dead-letters", "done", 3),
+    ]
+    assert rows[0].run_id == rows[1].run_id
     assert "NACK_BAD_DST_Q" not in after
 
 

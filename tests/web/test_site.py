@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fail, fill, pending, waiting
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import CancelResult, TimeoutState
+from timeoutmgr.contracts.audit import AuditRecord
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import timeout_id
@@ -28,6 +29,11 @@ PAGES = (
 def now_of(endpoint: Endpoint) -> Micros:
     """The time of the endpoint's store."""
     return endpoint.timeouts.now()
+
+
+def audit_of(endpoint: Endpoint) -> Sequence[AuditRecord]:
+    """The rows of the audit."""
+    return endpoint.timeouts.audit()
 
 
 def ids(text: str) -> list[str]:
@@ -140,6 +146,11 @@ def test_a_timeout_is_shown_moved_sent_and_cancelled(
     assert "Cancelled" in cancelled.text
     assert endpoint.timeouts.show("t1") == (TimeoutState.CANCELLED, None)
     assert "by web: ann" in after
+    assert [(row.action, row.actor, row.role, row.channel) for row in audit_of(endpoint)] == [
+        ("reschedule", "ann", "admin", "web"),
+        ("send-now", "ann", "admin", "web"),
+        ("cancel", "ann", "admin", "web"),
+    ]
     assert "does not know this id" in unknown
 
 
@@ -192,6 +203,12 @@ def test_a_group_is_retried_some_first_and_then_all(site: Site, endpoint: Endpoi
     assert after_some == 10
     assert "2 retried." in every.text
     assert waiting(endpoint, endpoint.parts.settings.error_queue) == 1
+    assert [(row.outcome, row.changed, row.actor) for row in audit_of(endpoint)] == [
+        *(("started", None, "ann"), ("done", 10, "ann")),
+        *(("started", None, "ann"), ("done", 2, "ann")),
+    ]
+    assert {row.action for row in audit_of(endpoint)} == {"retry-failed"}
+    assert '"exception":"KeyError"' in audit_of(endpoint)[0].selection
 
 
 def test_more_than_a_hundred_messages_need_their_number(site: Site, endpoint: Endpoint) -> None:

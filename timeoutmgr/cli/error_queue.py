@@ -28,9 +28,10 @@ from timeoutmgr.cli.options import (
     with_examples,
 )
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
+from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts import Transport
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.message.message import Received
     from timeoutmgr.transport.error_queue_retry import (
         EndpointErrorQueue,
@@ -269,19 +270,13 @@ def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
 
 
 @contextmanager
-def _opened(shared: Shared) -> "Iterator[tuple[Transport, EndpointErrorQueue]]":
-    """Lend the transport and the error queue of the endpoint; its tables are checked first."""
-    from timeoutmgr.transport.error_queue_retry import EndpointErrorQueue
+def _opened(shared: Shared) -> "Iterator[tuple[AssembledEndpoint, EndpointErrorQueue]]":
+    """Lend the parts and the error queue of the endpoint; its tables are checked first."""
+    from timeoutmgr.endpoint.audited_retries import error_queue_of
 
     with assembled(shared) as parts:
-        settings = parts.settings
-        require_installed(settings.transport)
-        yield (
-            settings.transport,
-            EndpointErrorQueue(
-                name=settings.error_queue, endpoint=settings.name, limits=settings.limits
-            ),
-        )
+        require_installed(parts.settings.transport)
+        yield parts, error_queue_of(parts)
 
 
 @contextmanager
@@ -292,19 +287,19 @@ def _browsed(
     from timeoutmgr.transport.error_queue_retry import browse
 
     with (
-        _opened(shared) as (transport, queue),
-        closing(browse(transport, queue.name, selection.filter)) as messages,
+        _opened(shared) as (parts, queue),
+        closing(browse(parts.settings.transport, queue.name, selection.filter)) as messages,
     ):
         yield queue, messages
 
 
 def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[RetriedMessage]]":
     """Carry out *request*; return the name of the error queue, and the results."""
-    from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
-    from timeoutmgr.transport.error_queue_retry import retry
+    from timeoutmgr.contracts.audit import ChangedBy
+    from timeoutmgr.endpoint.audited_retries import retry_failures
 
-    with _opened(shared) as (transport, queue):
-        return queue.name, retry(transport, queue, request, prepare=prepared_for_retry)
+    with _opened(shared) as (parts, queue):
+        return queue.name, retry_failures(parts, request, ChangedBy(channel=CLI))
 
 
 def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, delete: bool) -> Exit:

@@ -83,7 +83,7 @@ def resume(shared: Shared, name: str) -> Exit:
       timeoutmgr recurring resume daily-report
     """
     with opened(shared) as endpoint:
-        changed = endpoint.recurring.resume(name)
+        changed = endpoint.recurring.resume(name, channel=CLI)
     return _say(shared, name, "resumed" if changed else "unchanged")
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
-from timeoutmgr.contracts.stores import ChangeResult, TimeoutStore
+from timeoutmgr.contracts.stores import CancelResult, ChangeResult, TimeoutStore
 from timeoutmgr.message.instants import Micros
 
 
@@ -159,6 +159,12 @@ class KeepsAudit(TimeoutStore, Protocol):
     Each of its changes commits with a row of the audit.
     """
 
+    def cancel(
+        self, timeout_id: str, *, channel: str | None = None, by: ChangedBy | None = None
+    ) -> CancelResult:
+        """Cancel a timeout, as any store does; the history names *channel*, the audit *by*."""
+        ...
+
     def reschedule(
         self,
         timeout_id: str,
@@ -166,8 +172,9 @@ class KeepsAudit(TimeoutStore, Protocol):
         *,
         channel: str | None = None,
         action: str = "reschedule",
+        by: ChangedBy | None = None,
     ) -> ChangeResult:
-        """Move a timeout, as any store does; the audit names *channel* and *action*."""
+        """Move a timeout, as any store does; the audit names *action* and *by*, or *channel*."""
         ...
 
     def write_audit(self, entry: AuditEntry) -> None:

@@ -68,6 +68,10 @@ class LockedSchedule(Protocol):
         """Cancel a run, as the store cancels any timeout."""
         ...
 
+    def audit(self, action: str, channel: str) -> None:
+        """Have the audit keep *action* with the change, if the store keeps an audit."""
+        ...
+
     def write(self, record: ScheduleRecord) -> None:
         """Keep *record* in place of the record."""
         ...

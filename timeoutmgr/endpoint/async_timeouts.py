@@ -58,9 +58,11 @@ class AsyncTimeouts:
         """Return the time that due times are compared with: the store's own."""
         return await self._run(self._timeouts.now)
 
-    async def cancel(self, timeout_id: str, *, channel: str = routes.API) -> CancelResult:
+    async def cancel(
+        self, timeout_id: str, *, channel: str = routes.API, by: ChangedBy | None = None
+    ) -> CancelResult:
         """Cancel a timeout; CancelResult explains the promise of each answer."""
-        return await self._run(lambda: self._timeouts.cancel(timeout_id, channel=channel))
+        return await self._run(lambda: self._timeouts.cancel(timeout_id, channel=channel, by=by))
 
     async def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> Sequence[str]:
         """Cancel all timeouts stored for a saga; return the ids of the cancelled timeouts."""
@@ -73,11 +75,12 @@ class AsyncTimeouts:
         deliver_at: datetime | None = None,
         delay: timedelta | float | None = None,
         channel: str = routes.API,
+        by: ChangedBy | None = None,
     ) -> ChangeResult:
         """Move a timeout to another due time: an aware datetime, or a delay from now."""
         return await self._run(
             lambda: self._timeouts.reschedule(
-                timeout_id, deliver_at=deliver_at, delay=delay, channel=channel
+                timeout_id, deliver_at=deliver_at, delay=delay, channel=channel, by=by
             )
         )
 
@@ -108,9 +111,11 @@ class AsyncTimeouts:
             )
         )
 
-    async def send_now(self, timeout_id: str, *, channel: str = routes.API) -> ChangeResult:
+    async def send_now(
+        self, timeout_id: str, *, channel: str = routes.API, by: ChangedBy | None = None
+    ) -> ChangeResult:
         """Dispatch a timeout at once."""
-        return await self._run(lambda: self._timeouts.send_now(timeout_id, channel=channel))
+        return await self._run(lambda: self._timeouts.send_now(timeout_id, channel=channel, by=by))
 
     async def pause(
         self,

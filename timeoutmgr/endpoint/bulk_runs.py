@@ -1,15 +1,14 @@
-"""Bulk runs of an endpoint's timeouts: plan, apply, undo; and attempts that the audit keeps."""
+"""Bulk runs of an endpoint's timeouts: plan, apply, undo."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
 from timeoutmgr.contracts import Key, TimeoutFilter, TimeoutStore
-from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, ChangedBy, KeepsAudit
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.bulk_runs import (
     BulkAction,
     BulkChange,
@@ -18,12 +17,10 @@ from timeoutmgr.contracts.bulk_runs import (
     KeepsBulkRuns,
     selection_document,
 )
-from timeoutmgr.errors import DestinationNotAllowed, TimeoutManagerError, Unsupported
+from timeoutmgr.endpoint.attempts import attempt
+from timeoutmgr.errors import Unsupported
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
-from timeoutmgr.message.redaction import on_one_line
-
-logger = logging.getLogger(__name__)
 
 BY_API: Final = ChangedBy(channel="api")
 
@@ -149,38 +146,3 @@ class BulkRuns:
     def _attempt(self, action: str, by: ChangedBy, selection: Mapping[str, Any]) -> Iterator[None]:
         with self._schema_expected(), attempt(self._given, action, by, selection):
             yield
-
-
-@contextmanager
-def attempt(
-    store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
-) -> Iterator[None]:
-    """Have the audit keep the attempt if the body fails: what succeeds is in it already."""
-    try:
-        yield
-    except TimeoutManagerError as error:
-        is_denied = isinstance(error, DestinationNotAllowed)
-        entry = AuditEntry(
-            action=action,
-            by=by,
-            selection={**selection, "error": f"{type(error).__name__}: {error}"[:400]},
-            outcome=AuditOutcome.DENIED if is_denied else AuditOutcome.FAILED,
-            changed=0,
-        )
-        _keep(store, entry)
-        raise
-
-
-def _keep(store: TimeoutStore, entry: AuditEntry) -> None:
-    if not isinstance(store, KeepsAudit):
-        return
-    try:
-        store.write_audit(entry)
-    except TimeoutManagerError as error:
-        logger.warning(
-            "audit of %s could not keep a failed %s: %s",
-            store.endpoint,
-            entry.action,
-            on_one_line(error),
-            extra={"event": "audit_not_written", "endpoint": store.endpoint},
-        )

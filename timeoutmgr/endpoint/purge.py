@@ -6,10 +6,14 @@ import logging
 from contextlib import closing
 from typing import Final
 
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.attempts import audited
+from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.installation import install, schema_expected
 from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.message.routes import API
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,14 @@ def purge(parts: AssembledEndpoint, *, satellites: bool) -> dict[str, int]:
     queues = {settings.input_queue} if settings.handlers else set()
     if satellites:
         queues |= {each.consumption.queue for each in parts.satellites}
+    by, selection = ChangedBy(channel=API), {"queues": sorted(queues)}
+    with audited(parts, "purge", by, selection) as work:
+        removed = _removed(settings, queues)
+        work.changed = sum(removed.values())
+    return removed
+
+
+def _removed(settings: EndpointSettings, queues: set[str]) -> dict[str, int]:
     removed: dict[str, int] = {}
     with closing(settings.transport.session()) as session:
         existing = queues.difference(session.missing_queues(sorted(queues)))

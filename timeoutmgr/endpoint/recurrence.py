@@ -133,10 +133,10 @@ def _refused(what: str, reason: str) -> CombinationRefused:
 
 
 def _resumed(
-    locked: LockedSchedule, definition: RecurringTimeout | None, runs: Runs
+    locked: LockedSchedule, definition: RecurringTimeout | None, runs: Runs, channel: str
 ) -> Sequence[Micros] | None:
     """Resume a schedule; return the instants of the stored runs, None if it was not paused."""
-    if not resume(locked):
+    if not resume(locked, channel):
         return None
     # As if this process had started first: a command does not put its `every` in force.
     return () if definition is None else advance(locked, definition, runs, 0).stored
@@ -203,7 +203,7 @@ class Recurring:
                 name, lambda locked: pause(locked, routes.bounded(channel))
             )
 
-    def resume(self, name: str) -> bool:
+    def resume(self, name: str, *, channel: str = routes.API) -> bool:
         """Have runs stored again; return False if the schedule is not paused.
 
         The policy ``catch_up`` decides about occurrences that the pause missed. If the schedule is
@@ -213,7 +213,8 @@ class Recurring:
         definition = self._definitions.get(name)
         with self._calls.schema_expected():
             stored = self._store.change_schedule(
-                name, lambda locked: _resumed(locked, definition, self._runs)
+                name,
+                lambda locked: _resumed(locked, definition, self._runs, routes.bounded(channel)),
             )
         if stored:
             self._store.notify_stored(min(stored))

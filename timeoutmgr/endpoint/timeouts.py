@@ -30,7 +30,8 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.pauses import Pause, PausesDispatch
-from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, attempt
+from timeoutmgr.endpoint.attempts import attempt
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import routes
@@ -232,23 +233,29 @@ class Timeouts:
         """Return the time that due times are compared with: the store's own."""
         return self._store.now()
 
-    def cancel(self, timeout_id: str, *, channel: str = routes.API) -> CancelResult:
+    def cancel(
+        self, timeout_id: str, *, channel: str = routes.API, by: ChangedBy | None = None
+    ) -> CancelResult:
         """Cancel a timeout; CancelResult explains the promise of each answer.
 
-        *channel* names the origin of the order in the history, cut to 400 characters.
+        *channel* names the origin of the order in the history, cut to 400 characters. The audit
+        names *by*, or the user of this process.
         """
         check_id(timeout_id)
-        by = ChangedBy(channel=routes.bounded(channel))
+        channel = routes.bounded(channel)
+        by = by or ChangedBy(channel=channel)
         with self._schema_expected(), attempt(self._store, "cancel", by, {"id": timeout_id}):
             known = self._known(timeout_id)
             # A message that is not stored yet may bear either id, so that both are remembered.
             for each in self._ids(timeout_id) if known is None else (known,):
-                result = self._cancel(each, by.channel)
+                result = self._cancel(each, channel, by)
                 if result not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN):
                     break
         return result
 
-    def _cancel(self, timeout_id: str, channel: str) -> CancelResult:
+    def _cancel(self, timeout_id: str, channel: str, by: ChangedBy) -> CancelResult:
+        if isinstance(self._store, KeepsAudit):
+            return self._store.cancel(timeout_id, channel=channel, by=by)
         if isinstance(self._store, KeepsHistory):
             return self._store.cancel(timeout_id, channel=channel)
         return self._store.cancel(timeout_id)
@@ -317,12 +324,14 @@ class Timeouts:
         deliver_at: datetime | None = None,
         delay: timedelta | float | None = None,
         channel: str = routes.API,
+        by: ChangedBy | None = None,
     ) -> ChangeResult:
         """Move a timeout to another due time: an aware datetime, or a delay from now.
 
-        *channel* names the origin of the order in history and audit, cut to 400 characters.
+        *channel* names the origin of the order in the history, cut to 400 characters. The audit
+        names *by*, or the user of this process.
         """
-        return self._reschedule(timeout_id, deliver_at, delay, channel, "reschedule")
+        return self._reschedule(timeout_id, deliver_at, delay, channel, "reschedule", by)
 
     def _reschedule(
         self,
@@ -331,21 +340,26 @@ class Timeouts:
         delay: timedelta | float | None,
         channel: str,
         action: str,
+        by: ChangedBy | None,
     ) -> ChangeResult:
         check_id(timeout_id)
-        by = ChangedBy(channel=routes.bounded(channel))
+        channel = routes.bounded(channel)
+        by = by or ChangedBy(channel=channel)
         with self._schema_expected(), attempt(self._store, action, by, {"id": timeout_id}):
             due = due_of(delay, deliver_at, self._store.now())
             if due is None:
                 raise InvalidMessage("reschedule needs deliver_at or delay")
-            result = self._move(self._known(timeout_id) or timeout_id, due, by.channel, action)
+            known = self._known(timeout_id) or timeout_id
+            result = self._move(known, due, channel, action, by)
         if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
             self._wake(due)
         return result
 
-    def _move(self, timeout_id: str, due: Micros, channel: str, action: str) -> ChangeResult:
+    def _move(
+        self, timeout_id: str, due: Micros, channel: str, action: str, by: ChangedBy
+    ) -> ChangeResult:
         if isinstance(self._store, KeepsAudit):
-            return self._store.reschedule(timeout_id, due, channel=channel, action=action)
+            return self._store.reschedule(timeout_id, due, channel=channel, action=action, by=by)
         return self._store.reschedule(timeout_id, due)
 
     def reschedule_where(
@@ -369,9 +383,11 @@ class Timeouts:
         found = [one.id for one in self.list(labels=labels, saga_id=saga_id)]
         return {one: self.reschedule(one, deliver_at=from_micros(due)) for one in found}
 
-    def send_now(self, timeout_id: str, *, channel: str = routes.API) -> ChangeResult:
-        """Dispatch a timeout at once."""
-        return self._reschedule(timeout_id, None, 0, channel, "send-now")
+    def send_now(
+        self, timeout_id: str, *, channel: str = routes.API, by: ChangedBy | None = None
+    ) -> ChangeResult:
+        """Dispatch a timeout at once; history and audit name *channel* and *by* as of a move."""
+        return self._reschedule(timeout_id, None, 0, channel, "send-now", by)
 
     def reroute(
         self,

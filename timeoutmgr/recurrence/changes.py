@@ -96,14 +96,16 @@ def pause(locked: LockedSchedule, channel: str) -> bool:
     if locked.record.is_paused:
         return False
     locked.write(replace(_without_run(locked, channel), is_paused=True))
+    locked.audit("pause-recurring", channel)
     return True
 
 
-def resume(locked: LockedSchedule) -> bool:
+def resume(locked: LockedSchedule, channel: str) -> bool:
     """Have ``advance`` store runs again; return False if the schedule is not paused."""
     if not locked.record.is_paused:
         return False
     locked.write(replace(locked.record, is_paused=False))
+    locked.audit("resume-recurring", channel)
     return True
 
 
@@ -111,6 +113,7 @@ def remove(locked: LockedSchedule, channel: str) -> None:
     """Cancel the run that is stored ahead, and forget the schedule."""
     _without_run(locked, channel)
     locked.delete()
+    locked.audit("remove-recurring", channel)
 
 
 def _configured(

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import from_micros, parse_duration
 from timeoutmgr.message.redaction import masked
@@ -20,6 +21,7 @@ from timeoutmgr.web.dead_letters import copy_form
 from timeoutmgr.web.forms import failure_form, instant_of
 from timeoutmgr.web.pages import address
 
+CHANNEL: Final = "web"
 ABOVE: Final = 100
 """From more messages than that on, a person types their number."""
 MOST: Final = 1_000
@@ -37,32 +39,32 @@ _SENTENCES: Final = {
 
 async def cancel(board: Dashboard, request: Request) -> Response:
     """Cancel the timeout of the page."""
-    timeout_id, channel = request.path_params["timeout_id"], channel_of(request)
+    timeout_id, by = request.path_params["timeout_id"], changed_by(request)
 
     def change() -> str:
-        return board.source.cancel(timeout_id, channel).value
+        return board.source.cancel(timeout_id, by).value
 
     return await _change(board, request, timeout_id, change)
 
 
 async def reschedule(board: Dashboard, request: Request) -> Response:
     """Move the timeout of the page to the time, or by the delay, that the form has."""
-    given, channel = await form_of(request), channel_of(request)
+    given, by = await form_of(request), changed_by(request)
     timeout_id = request.path_params["timeout_id"]
 
     def change() -> str:
         at, delay = _at_or_delay(given)
-        return board.source.reschedule(timeout_id, channel, at=at, delay=delay).value
+        return board.source.reschedule(timeout_id, by, at=at, delay=delay).value
 
     return await _change(board, request, timeout_id, change)
 
 
 async def send_now(board: Dashboard, request: Request) -> Response:
     """Have the timeout of the page dispatched at once."""
-    timeout_id, channel = request.path_params["timeout_id"], channel_of(request)
+    timeout_id, by = request.path_params["timeout_id"], changed_by(request)
 
     def change() -> str:
-        return board.source.send_now(timeout_id, channel).value
+        return board.source.send_now(timeout_id, by).value
 
     return await _change(board, request, timeout_id, change)
 
@@ -107,7 +109,7 @@ async def _failures(board: Dashboard, request: Request, *, delete: bool) -> Resp
     async def done() -> tuple[str, bool]:
         which = form.filter
         changed = RetryRequest(ids=which.ids, which=which, limit=limit_of(given), delete=delete)
-        results = await run_in_threadpool(board.source.retry, changed)
+        results = await run_in_threadpool(board.source.retry, changed, changed_by(request))
         return _summary(Counter(each.result.value for each in results))
 
     of_group = {"exception": form.exception, "type": form.type}
@@ -120,7 +122,8 @@ async def retry_dead_letters(board: Dashboard, request: Request) -> Response:
 
     async def done() -> tuple[str, bool]:
         form = copy_form(given)
-        results = await run_in_threadpool(board.letters.retry, form, limit_of(given))
+        by = changed_by(request)
+        results = await run_in_threadpool(board.letters.retry, form, limit_of(given), by)
         return _summary(Counter(each.what.value for each in results))
 
     return await told(board, request, "/dead-letters", done)
@@ -167,10 +170,10 @@ async def told(
     return board.back(request, path, text[:_NOTE_LENGTH], bad=bad)
 
 
-def channel_of(request: Request) -> str:
-    """Return the channel of a change, with the visitor's name, for the history."""
+def changed_by(request: Request, reason: str | None = None) -> ChangedBy:
+    """Return the visitor of *request* as the audit names it."""
     visitor: Visitor = request.scope["visitor"]
-    return f"web: {visitor.name}"
+    return ChangedBy(channel=CHANNEL, actor=visitor.name, role=visitor.role.value, reason=reason)
 
 
 async def form_of(request: Request) -> dict[str, str]:

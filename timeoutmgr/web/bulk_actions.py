@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -20,19 +20,11 @@ from timeoutmgr.message.instants import (
 )
 from timeoutmgr.message.redaction import masked, on_one_line
 from timeoutmgr.web.access import Visitor
-from timeoutmgr.web.actions import form_of, require_number, told
+from timeoutmgr.web.actions import CHANNEL, changed_by, form_of, require_number, told
 from timeoutmgr.web.dashboard import Dashboard
 from timeoutmgr.web.forms import instant_of, pending_form
 
 logger = logging.getLogger(__name__)
-
-CHANNEL: Final = "web"
-
-
-def changed_by(request: Request, reason: str | None = None) -> ChangedBy:
-    """Return the visitor of *request* as the audit names it."""
-    visitor: Visitor = request.scope["visitor"]
-    return ChangedBy(channel=CHANNEL, actor=visitor.name, role=visitor.role.value, reason=reason)
 
 
 async def note_denied(board: Dashboard, request: Request, visitor: Visitor) -> None:

@@ -1,15 +1,17 @@
 """The dead letters of the endpoint's node: their classes, their copies, and their retry."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
-from timeoutmgr.deadletter.retry import RetriedDeadLetter, retry
+from timeoutmgr.deadletter.retry import RetriedDeadLetter
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.audited_retries import retry_dead_letters
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.web.source import PAGE
 
@@ -94,7 +96,9 @@ class NodeDeadLetters:
         copies = chosen.peek(form.filter, limit=PAGE) if form.message_class else []
         return DeadLetterView(node=manager.node, groups=groups, copies=copies)
 
-    def retry(self, form: CopyForm, limit: int | None) -> Sequence[RetriedDeadLetter]:
+    def retry(
+        self, form: CopyForm, limit: int | None, by: ChangedBy
+    ) -> Sequence[RetriedDeadLetter]:
         """Send the selected dead letters to their destinations again; return the results."""
         service = self._service
         if service is None:
@@ -105,7 +109,9 @@ class NodeDeadLetters:
             return ()
         # A message that fails again meanwhile comes back as a newer copy, and is not met twice.
         copies = queue.every(replace(form.filter, kept_before=newest + 1))
-        return retry(self._parts.settings.transport, service, queue, islice(copies, limit))
+        return retry_dead_letters(
+            self._parts, service, queue, islice(copies, limit), by, asdict(form)
+        )
 
 
 def _groups(queue: StoredCopyQueue) -> list[CopyGroup]:

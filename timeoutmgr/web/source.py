@@ -28,9 +28,10 @@ from timeoutmgr.contracts import (
     TimeoutFilter,
     TimeoutStore,
 )
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.contracts.reports import DAY, LIVE, PROCESS_VERSION, SENDERS_AHEAD
-from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
+from timeoutmgr.endpoint.audited_retries import error_queue_of, retry_failures
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.installation import schema_expected
 from timeoutmgr.endpoint.timeouts import Timeouts
@@ -51,7 +52,6 @@ from timeoutmgr.transport.error_queue_retry import (
     browse,
     failure_groups,
     failure_record,
-    retry,
 )
 
 if TYPE_CHECKING:
@@ -263,19 +263,21 @@ class EndpointSource:
         _ = self.store
         return self.endpoint.timeouts
 
-    def cancel(self, timeout_id: str, channel: str) -> CancelResult:
+    def cancel(self, timeout_id: str, by: ChangedBy) -> CancelResult:
         """Cancel a timeout."""
-        return self.timeouts.cancel(timeout_id, channel=channel)
+        return self.timeouts.cancel(timeout_id, channel=_in_history(by), by=by)
 
     def reschedule(
-        self, timeout_id: str, channel: str, *, at: datetime | None, delay: timedelta | None
+        self, timeout_id: str, by: ChangedBy, *, at: datetime | None, delay: timedelta | None
     ) -> ChangeResult:
         """Move a timeout to another due time."""
-        return self.timeouts.reschedule(timeout_id, deliver_at=at, delay=delay, channel=channel)
+        return self.timeouts.reschedule(
+            timeout_id, deliver_at=at, delay=delay, channel=_in_history(by), by=by
+        )
 
-    def send_now(self, timeout_id: str, channel: str) -> ChangeResult:
+    def send_now(self, timeout_id: str, by: ChangedBy) -> ChangeResult:
         """Have a timeout dispatched at once."""
-        return self.timeouts.send_now(timeout_id, channel=channel)
+        return self.timeouts.send_now(timeout_id, channel=_in_history(by), by=by)
 
     # --- the error queue ----------------------------------------------------------------------
 
@@ -293,18 +295,17 @@ class EndpointSource:
         with closing(browse(self._parts.settings.transport, queue.name, which)) as messages:
             return next((_failed(each) for each in messages), None)
 
-    def retry(self, request: RetryRequest) -> Sequence[RetriedMessage]:
+    def retry(self, request: RetryRequest, by: ChangedBy) -> Sequence[RetriedMessage]:
         """Retry or delete the messages that *request* selects; return their results."""
-        transport, queue = self._parts.settings.transport, self._error_queue()
-        results = retry(transport, queue, request, prepare=prepared_for_retry)
+        self._error_queue()
+        results = retry_failures(self._parts, request, by)
         return [each for each in results if each.result is not RetryResult.LEFT]
 
     def _error_queue(self) -> EndpointErrorQueue:
-        settings = self._parts.settings
-        self._require(settings.transport.database, settings.transport.check)
-        return EndpointErrorQueue(
-            name=settings.error_queue, endpoint=settings.name, limits=settings.limits
-        )
+        """Return the error queue, whose tables exist."""
+        transport = self._parts.settings.transport
+        self._require(transport.database, transport.check)
+        return error_queue_of(self._parts)
 
     def queues(self) -> Mapping[str, int | None]:
         """Return how many messages wait in each queue; None for a missing queue."""
@@ -314,6 +315,11 @@ class EndpointSource:
         with closing(settings.transport.session()) as session:
             missing = session.missing_queues(names)
             return {name: None if name in missing else session.count(name) for name in names}
+
+
+def _in_history(by: ChangedBy) -> str:
+    """Return the channel with the actor, whom the history has no column for."""
+    return f"{by.channel}: {by.actor}"
 
 
 def _process(record: ProcessRecord) -> ProcessView:

@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         name="a failed attempt leaves no row in the audit",
         promise="The audit has failed and denied attempts.",
-        file="timeoutmgr/endpoint/bulk_runs.py",
+        file="timeoutmgr/endpoint/attempts.py",
         before="        _keep(store, entry)\n        raise\n",
         after="        raise\n",
         tests=(f"{_AUDIT}::test_a_denied_and_a_failed_attempt_are_kept[sqlite]",),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from timeoutmgr.cli.options import (
 )
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import QueueMissing
+from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.removal import RemovalResult
@@ -273,17 +275,16 @@ def export_journal_entries(
 
 def _retried(
     shared: Shared, lent: OpenQueue, selection: CopySelection, extent: Extent
-) -> "list[RetriedDeadLetter]":
-    from timeoutmgr.deadletter.retry import retry
+) -> "Sequence[RetriedDeadLetter]":
+    from timeoutmgr.contracts.audit import ChangedBy
+    from timeoutmgr.endpoint.audited_retries import retry_dead_letters
 
-    transport = lent.parts.settings.transport
-    transport.check()
-    with progress_of(shared, "retrying", selection.count(lent.queue)) as step:
-        return retry(
-            transport,
-            lent.service,
-            lent.queue,
-            selection.copies(lent.queue, extent.limit),
+    lent.parts.settings.transport.check()
+    service, queue = lent.service, lent.queue
+    copies = selection.copies(queue, extent.limit)
+    with progress_of(shared, "retrying", selection.count(queue)) as step:
+        return retry_dead_letters(
+            *(lent.parts, service, queue, copies, ChangedBy(channel=CLI), asdict(selection)),
             dry_run=extent.dry_run,
             progress=lambda _result: step(),
         )
