@@ -25,7 +25,8 @@ from timeoutmgr.pipeline.registration import register, spark_session
 from timeoutmgr.pipeline.spark.session import SessionOptions, require_spark
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.frames import read_timeouts, schedule, write_timeouts
+    from timeoutmgr.pipeline.frames import read_timeouts, write_timeouts
+    from timeoutmgr.pipeline.scheduled_frames import schedule
     from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 
 __all__ = [
@@ -47,8 +48,9 @@ __all__ = [
 ]
 
 _OF_SPARK: Final = {
-    **dict.fromkeys(("read_timeouts", "schedule", "write_timeouts"), "frames"),
+    **dict.fromkeys(("read_timeouts", "write_timeouts"), "frames"),
     **dict.fromkeys(("Snapshot", "snapshot"), "snapshots"),
+    "schedule": "scheduled_frames",
 }
 """Names that need the extra, with their modules: forecast needs none of them."""
 

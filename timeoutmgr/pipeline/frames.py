@@ -1,16 +1,13 @@
 """Stored timeouts as data frames, and data frames into the store."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
-from timeoutmgr.pipeline.options import ScheduleOptions
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
@@ -18,8 +15,6 @@ from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from timeoutmgr.pipeline.jobs.schedule import ScheduleReport
 
 FORMAT: Final = "timeouts"
 EVERYTHING: Final = Selection()
@@ -126,24 +121,3 @@ def write_timeouts(
     options = {"store": store, "run_id": run_id, "on_conflict": on_conflict}
     writer = frame.select(*TO_STORE.names).write.format(FORMAT).mode("append")
     writer.options(**options).save()
-
-
-def schedule(
-    spark: "SparkSession",
-    frame: "DataFrame",
-    store: str,
-    *,
-    mapping: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
-    **options: Any,
-) -> "ScheduleReport":
-    """Store the rows of *frame* as timeouts, each once; a repeat stores the missing rows.
-
-    *mapping* says how a column is called in *frame*: ``{"due": "send_at"}``. *options* are fields
-    of ``ScheduleOptions``, endpoint and dataset at least; without ``run_id`` each call is a run of
-    its own, in which rows without a ``key`` are the same timeouts only if they are the same.
-    """
-    from timeoutmgr.pipeline.jobs.schedule import schedule as run
-
-    given = ScheduleOptions(store=store, columns=mapping or {}, **options)
-    return run(spark, given, frame=frame, clock=clock or SystemClock())

@@ -14,7 +14,7 @@ store that is named by a word has ``schema`` and ``prefix`` too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -293,25 +293,25 @@ _TEXTS: Final = {
     "history": ("endpoint", "destination"),
     "keys": ("endpoint",),
 }
+_COMPARISONS: Final = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 _TIMES: Final = {"pending": "due", "keys": "due", "history": "at"}
 
 
 def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
     """Return *which* without rows of *view* that *asked* lets not pass, as far as it can say so."""
-    (name, *nested), value = getattr(asked, "attribute", ("",)), getattr(asked, "value", None)
-    if nested or value is None:
+    if not isinstance(asked, _COMPARISONS) or len(asked.attribute) != 1:
         return which
-    if isinstance(asked, EqualTo) and name in _TEXTS.get(view, ()):
-        return replace(which, **{name: value}) if getattr(which, name) is None else which
+    (name,), value, known = asked.attribute, asked.value, asdict(which)
+    if isinstance(asked, EqualTo) and name in _TEXTS.get(view, ()) and known[name] is None:
+        return replace(which, **{name: value})
     if name != _TIMES.get(view) or not isinstance(value, datetime) or value.tzinfo is None:
         return which
-    begin, end = f"{name}_from", f"{name}_before"
-    at, changed = to_micros(value), dict[str, Any]()
-    if isinstance(asked, GreaterThan | GreaterThanOrEqual | EqualTo):
-        changed[begin] = max(at, getattr(which, begin) or at)
-    if isinstance(asked, LessThan | LessThanOrEqual | EqualTo):
-        changed[end] = min(at + 1, getattr(which, end) or at + 1)
-    return replace(which, **changed)
+    at, begin, end = to_micros(value), f"{name}_from", f"{name}_before"
+    if not isinstance(asked, LessThan | LessThanOrEqual):
+        known[begin] = max(at, known[begin] or at)
+    if not isinstance(asked, GreaterThan | GreaterThanOrEqual):
+        known[end] = min(at + 1, known[end] or at + 1)
+    return Selection(**known)
 
 
 class WrittenRows(WriterCommitMessage):
