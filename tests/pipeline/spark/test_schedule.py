@@ -337,7 +337,7 @@ def test_an_error_of_a_worker_comes_back_as_itself(
         ({"past": "keep"}, "past is one of"),
         ({"dataset": ""}, "dataset is 1 to 100"),
         ({"endpoint": "e.Timeouts"}, "an endpoint cannot be called"),
-        ({"paths": ()}, "no file is given"),
+        ({"paths": ("table:a", "b.parquet")}, "a table is scheduled alone"),
         ({"multi_line": True}, "Parquet has no lines"),
         ({"rejects": Path("s3a://lake/bad")}, "rejects is a folder of the file system"),
         ({"max_reject_ratio": 2.0}, "between 0 and 1"),
@@ -366,3 +366,18 @@ def test_a_file_that_is_not_there_is_named(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"nothing\.parquet cannot be read as parquet"):
         run(spark, sqlite, str(tmp_path / "nothing.parquet"))
+
+
+def test_a_table_of_the_catalog_is_scheduled_and_no_source_at_all_is_refused(
+    spark: SparkSession, sqlite: Store
+) -> None:
+    rows = "VALUES ('billing', '2035-01-31T09:00:00Z', '{}', 'k') AS r(destination, due, body, key)"
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW campaign AS SELECT * FROM {rows}")
+
+    report = run(spark, sqlite, "table:campaign")
+
+    assert (report.new, count(sqlite, "timeouts")) == (1, 1)
+    with pytest.raises(ConfigurationError, match="no row is given; name a file"):
+        run(spark, sqlite, "", paths=())
+    with pytest.raises(ConfigurationError, match="table:nowhere cannot be read as a table"):
+        run(spark, sqlite, "table:nowhere")
