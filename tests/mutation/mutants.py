@@ -19,6 +19,7 @@ from .listed import (
     moving,
     operations,
     outages,
+    owned_queues,
     polling,
     pump,
     queues,
@@ -49,6 +50,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *moving.MUTANTS,
     *lives.MUTANTS,
     *queues.MUTANTS,
+    *owned_queues.MUTANTS,
     *foreign.MUTANTS,
     *migration.MUTANTS,
 )

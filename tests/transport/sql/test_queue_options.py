@@ -294,3 +294,17 @@ def test_words_of_a_topic_may_be_none(file_connection: Any) -> None:
         file_connection.Producer().publish(key, exchange="t", routing_key=key)
 
     assert payloads(queue) == ["a", "a.b.c"]
+
+
+def test_a_durable_queue_that_expires_outlives_its_dead_consumer(
+    sqlite_url: str, prefix: str
+) -> None:
+    with connect(sqlite_url, prefix) as connection:
+        declare(connection, expires=3600, durable=True)
+        publish(connection, "kept")
+        kill_holding(sqlite_url, prefix, "q", 1, "kombu")
+        assert rows(connection)["owners"] == 1
+
+        connection.transport.sql.owned_queues.sweep()
+
+        assert rows(connection) == {"queues": 1, "bindings": 0, "messages": 1, "owners": 0}

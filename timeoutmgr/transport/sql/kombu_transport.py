@@ -127,8 +127,9 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         wakeup = self.sql.wakeups.any
         while True:
             count = wakeup.count
-            with as_transport(self.sql.database):
-                self.sql.owned_queues.sweep_in_time()
+            if self.sql.owned_queues.is_sweep_due:
+                with as_transport(self.sql.database):
+                    self.sql.owned_queues.sweep_in_time()
             try:
                 self.cycle.get(self._deliver, timeout=timeout)
                 return

@@ -148,9 +148,14 @@ class OwnedQueues:
             self._remove_owners({self._leases.owner})
             self._owns = False
 
+    @property
+    def is_sweep_due(self) -> bool:
+        """Whether the last sweep of this owner is some seconds ago."""
+        return time.monotonic() >= self._next_sweep
+
     def sweep_in_time(self) -> None:
-        """Sweep, if the last sweep of this owner is some seconds ago."""
-        if time.monotonic() >= self._next_sweep:
+        """Sweep, if a sweep is due."""
+        if self.is_sweep_due:
             self._next_sweep = time.monotonic() + _SWEEP_EVERY
             self.sweep()
 
