@@ -114,10 +114,10 @@ MUTANTS = (
         behaviour=57,
         promise="A message is sent and confirmed before its row is removed.",
         file=_STEP,
-        before="            sending = start_each(prepared.outgoing, work)\n",
+        before="                sending = start_each(prepared.outgoing, work)\n",
         after="""\
-            work.after_commit(lambda: work.send_isolated(prepared.outgoing))
-            sending = lambda: [SendResult.CONFIRMED] * len(prepared.outgoing)
+                work.after_commit(lambda: work.send_isolated(prepared.outgoing))
+                sending = lambda: [SendResult.CONFIRMED] * len(prepared.outgoing)
 """,
         tests=(f"{_DISPATCHER_TESTS}::test_a_timeout_is_sent_before_it_is_removed",),
     ),
