@@ -8,12 +8,12 @@ import pytest
 
 from tests import house, measures
 
-MOST_FILES_ENTERED = 67
-MOST_FUNCTIONS_ENTERED = 430
+MOST_FILES_ENTERED = 69
+MOST_FUNCTIONS_ENTERED = 442
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 4
-MOST_LINES = 86500
-MOST_FILES = 517
+MOST_LINES = 89_800
+MOST_FILES = 540
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60
