@@ -296,10 +296,12 @@ def _browsed(
 def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[RetriedMessage]]":
     """Carry out *request*; return the name of the error queue, and the results."""
     from timeoutmgr.contracts.audit import ChangedBy
+    from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
     from timeoutmgr.endpoint.audited_retries import retry_failures
 
     with _opened(shared) as (parts, queue):
-        return queue.name, retry_failures(parts, request, ChangedBy(channel=CLI))
+        by = ChangedBy(channel=CLI)
+        return queue.name, retry_failures(parts, request, by, prepare=prepared_for_retry)
 
 
 def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, delete: bool) -> Exit:

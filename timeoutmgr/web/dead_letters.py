@@ -7,11 +7,12 @@ from itertools import islice
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
-from timeoutmgr.deadletter.retry import RetriedDeadLetter
+from timeoutmgr.deadletter.retry import RetriedDeadLetter, Retry, retry
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.audited_retries import retry_dead_letters
+from timeoutmgr.endpoint.attempts import audited
+from timeoutmgr.endpoint.audited_retries import selection_of
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.web.source import PAGE
 
@@ -109,9 +110,11 @@ class NodeDeadLetters:
             return ()
         # A message that fails again meanwhile comes back as a newer copy, and is not met twice.
         copies = queue.every(replace(form.filter, kept_before=newest + 1))
-        return retry_dead_letters(
-            self._parts, service, queue, islice(copies, limit), by, asdict(form)
-        )
+        transport = self._parts.settings.transport
+        with audited(self._parts, "retry-dead-letters", by, selection_of(asdict(form))) as work:
+            results = retry(transport, service, queue, islice(copies, limit))
+            work.changed = sum(each.what is Retry.RETRIED for each in results)
+        return results
 
 
 def _groups(queue: StoredCopyQueue) -> list[CopyGroup]:

@@ -31,6 +31,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.contracts.reports import DAY, LIVE, PROCESS_VERSION, SENDERS_AHEAD
+from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
 from timeoutmgr.endpoint.audited_retries import error_queue_of, retry_failures
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.installation import schema_expected
@@ -298,7 +299,7 @@ class EndpointSource:
     def retry(self, request: RetryRequest, by: ChangedBy) -> Sequence[RetriedMessage]:
         """Retry or delete the messages that *request* selects; return their results."""
         self._error_queue()
-        results = retry_failures(self._parts, request, by)
+        results = retry_failures(self._parts, request, by, prepare=prepared_for_retry)
         return [each for each in results if each.result is not RetryResult.LEFT]
 
     def _error_queue(self) -> EndpointErrorQueue:

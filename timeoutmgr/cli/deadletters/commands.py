@@ -277,17 +277,29 @@ def _retried(
     shared: Shared, lent: OpenQueue, selection: CopySelection, extent: Extent
 ) -> "Sequence[RetriedDeadLetter]":
     from timeoutmgr.contracts.audit import ChangedBy
-    from timeoutmgr.endpoint.audited_retries import retry_dead_letters
+    from timeoutmgr.deadletter.retry import Retry, retry
+    from timeoutmgr.endpoint.attempts import audited
+    from timeoutmgr.endpoint.audited_retries import selection_of
 
-    lent.parts.settings.transport.check()
-    service, queue = lent.service, lent.queue
-    copies = selection.copies(queue, extent.limit)
+    transport = lent.parts.settings.transport
+    transport.check()
+    service, queue, by = lent.service, lent.queue, ChangedBy(channel=CLI)
+    copies, document = selection.copies(queue, extent.limit), selection_of(asdict(selection))
     with progress_of(shared, "retrying", selection.count(queue)) as step:
-        return retry_dead_letters(
-            *(lent.parts, service, queue, copies, ChangedBy(channel=CLI), asdict(selection)),
-            dry_run=extent.dry_run,
-            progress=lambda _result: step(),
-        )
+
+        def carry_out() -> "list[RetriedDeadLetter]":
+            return retry(
+                *(transport, service, queue, copies),
+                dry_run=extent.dry_run,
+                progress=lambda _result: step(),
+            )
+
+        if extent.dry_run:
+            return carry_out()
+        with audited(lent.parts, "retry-dead-letters", by, document) as work:
+            results = carry_out()
+            work.changed = sum(each.what is Retry.RETRIED for each in results)
+        return results
 
 
 def _waiting(lent: OpenQueue, name: str) -> "RemovalResult":
