@@ -15,7 +15,7 @@ from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.pipeline.group import pipeline
 from timeoutmgr.cli.pipeline.shared import job_options
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.lake_options import CompactOptions
+from timeoutmgr.pipeline.lake_options import CompactOptions, EraseOptions, RestoreOptions
 from timeoutmgr.pipeline.options import (
     ArchiveOptions,
     ForecastOptions,
@@ -36,6 +36,8 @@ JOBS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "lateness": (LatenessOptions, [], {"stores": ("s",)}),
     "archive": (ArchiveOptions, ["--to", "t", "--older-than", "7d"], {"store": "s"}),
     "compact": (CompactOptions, ["--lake", "t"], {}),
+    "erase": (EraseOptions, ["--ids", "x"], {"store": "s", "ids": ("x",)}),
+    "restore": (RestoreOptions, ["--lake", "t"], {"store": "s"}),
     "stream": (StreamOptions, ["--to", "t"], {"store": "s"}),
 }
 """The options of each job, the words that its command needs, and fields that are not options."""

@@ -218,6 +218,8 @@ class TimeoutState(StrEnum):
     FAILED = "failed"
     MIGRATED = "migrated"
     """It was moved to another place."""
+    ERASED = "erased"
+    """All that was known of it but its id was erased, on a person's request."""
 
 
 @dataclass(frozen=True, slots=True)

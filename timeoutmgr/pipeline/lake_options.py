@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from timeoutmgr.pipeline.options import check_declared, history_place, option
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.options import check_declared, history_place, option, positive
 
 PLACE: Final = option(
     "--lake",
@@ -17,6 +18,70 @@ PLACE: Final = option(
 def dry_run(help: str) -> Mapping[str, Any]:
     """Return the metadata of a field ``dry_run``."""
     return option("--dry-run", help)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """Options of ``restore``: history, used ids and pending timeouts of *lake* into *store*.
+
+    *of_store* names the archived store as the table does; None if there is no choice. *batch* rows
+    are written in a transaction.
+    """
+
+    store: str
+    lake: str = field(metadata=PLACE)
+    of_store: str | None = field(
+        default=None,
+        metadata=option("--of", "The archived store, as the table names it.", metavar="NAME"),
+    )
+    history: bool = field(
+        default=True, metadata=option("--no-history", "Used ids and pending messages alone.")
+    )
+    dry_run: bool = field(default=False, metadata=dry_run("Only count what would be restored."))
+    batch: int = field(default=5_000, metadata=option("", "", positive))
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_declared(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseOptions:
+    """Options of ``erase``: the timeouts that any of these values names, in *store* and *lake*."""
+
+    store: str
+    lake: str | None = field(default=None, metadata=PLACE)
+    saga_ids: tuple[str, ...] = field(
+        default=(), metadata=option("--saga-ids", "Saga ids, separated by commas.")
+    )
+    headers: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option("--header", "A header with that value; many times.", metavar="NAME=VALUE"),
+    )
+    destinations: tuple[str, ...] = field(
+        default=(), metadata=option("--destinations", "Queues of the person, by commas.")
+    )
+    ids: tuple[str, ...] = field(
+        default=(), metadata=option("--ids", "Ids of timeouts, separated by commas.")
+    )
+    dry_run: bool = field(default=False, metadata=dry_run("Only count what would be erased."))
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_declared(self)
+        if not any(self.selection().values()):
+            raise ConfigurationError(
+                "nothing is selected; give --saga-ids, --header, --destinations or --ids"
+            )
+
+    def selection(self) -> dict[str, Any]:
+        """Return the values that select timeouts."""
+        return {
+            "saga_ids": sorted(self.saga_ids),
+            "headers": dict(self.headers),
+            "destinations": sorted(self.destinations),
+            "ids": sorted(self.ids),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

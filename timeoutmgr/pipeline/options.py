@@ -499,7 +499,8 @@ class ArchiveOptions:
     """Options of ``archive``: history older than *older_than* out of *store*, into the table *to*.
 
     *purge* removes archived rows from the store, *batch* rows in a transaction. A commit of the
-    table has about *batch_events* events. *any_timeline*: see ``StreamOptions``.
+    table has about *batch_events* events. *any_timeline*: see ``StreamOptions``. *with_pending*
+    writes pending timeouts with headers and body beside it, and all history, for a ``restore``.
     """
 
     store: str
@@ -511,6 +512,12 @@ class ArchiveOptions:
     batch: int = field(default=5_000, metadata=option("--batch", "Rows removed at once."))
     batch_events: int = field(default=_BATCH_EVENTS, metadata=option("", "", positive))
     any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
+    with_pending: bool = field(
+        default=False,
+        metadata=option(
+            "--with-pending", "Pending messages too, whole, into a table `pending` beside history."
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -27,6 +27,8 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
     names = [fact.what for fact in facts]
     dispatches = [fact for fact in facts if fact.what == "dispatched"]
     is_pending = "pending" in names
+    if {"erased", "key-erased"} & set(names):
+        return Verdict.UNKNOWN if is_pending else Verdict.ERASED
     if dispatches and is_pending:
         return Verdict.DISPATCHED_BUT_PENDING
     if len(dispatches) > 1:

@@ -52,7 +52,7 @@ CUTOFF, LATE = 1_000, timedelta(microseconds=50)
 BOUNDS = Bounds(cutoff=CUTOFF, late=LATE)
 EVENTS = (
     *("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered"),
-    *("migrated", "odd"),
+    *("migrated", "erased", "odd"),
 )
 STATES = tuple(state.value for state in TimeoutState)
 NOON = datetime(2020, 6, 1, 12, tzinfo=UTC)

@@ -28,12 +28,14 @@ def archive(shared: Shared, /, store: str | None, **options: Any) -> None:
 
     The table is Delta, Iceberg or plain Parquet. A run that was killed leaves nothing to repair: a
     commit counts wholly or not at all, and only events are removed that were read in the table.
-    Archive before the endpoints' own history_retention removes them.
+    Archive before the endpoints' own history_retention removes them. With --with-pending the table
+    `pending` beside it gets the pending messages, from which `restore` can fill a store.
 
     Examples:
       timeoutmgr pipeline archive --to delta:s3://lake/history --older-than 7d
       timeoutmgr pipeline archive --to iceberg:main.timeouts.history --older-than 7d
       timeoutmgr --json pipeline archive --to /lake/history --older-than 7d --keep
+      timeoutmgr pipeline archive --to /lake/history --older-than 7d --with-pending
     """
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.archive import archive as run

@@ -11,10 +11,12 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, with_examples
 from timeoutmgr.cli.pipeline.archive import archive
 from timeoutmgr.cli.pipeline.compact import compact
+from timeoutmgr.cli.pipeline.erase import erase
 from timeoutmgr.cli.pipeline.forecast import forecast
 from timeoutmgr.cli.pipeline.lateness import lateness
 from timeoutmgr.cli.pipeline.migrate import migrate
 from timeoutmgr.cli.pipeline.reconcile import reconcile
+from timeoutmgr.cli.pipeline.restore import restore
 from timeoutmgr.cli.pipeline.schedule import schedule
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
@@ -136,8 +138,8 @@ def pipeline() -> None:
 
 
 _COMMANDS = (
-    *(schedule, forecast, reconcile, lateness, archive, compact, migrate, stream, run),
-    doctor,
+    *(schedule, forecast, reconcile, lateness, migrate, run, doctor),
+    *(archive, stream, compact, restore, erase),
 )
 for command in _COMMANDS:
     pipeline.add_command(command)

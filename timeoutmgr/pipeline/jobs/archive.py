@@ -18,6 +18,7 @@ from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import CommitConflict, RunConflict
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns, writer_lock
+from timeoutmgr.pipeline.lake.pending import pending_table, write_pending
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import ROW
 from timeoutmgr.pipeline.lake.writer import (
@@ -45,7 +46,7 @@ class ArchiveReport:
     """The events written into the table, and the old events *removed* from the store.
 
     *held* old events stay in the store: a stream has not read them yet, or the table lacks them.
-    *compacted* small files of the table were put together.
+    *compacted* small files of the table were put together. *pending* messages were written whole.
     """
 
     run_id: str
@@ -54,6 +55,7 @@ class ArchiveReport:
     removed: int
     held: int
     compacted: int
+    pending: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -97,18 +99,22 @@ class _Archive:
         self._name = identity(store)
         self._table = open_table(options.to)
         now = store.database.now(clock)
+        self._now = now
         self._cutoff = now - duration_micros(options.older_than)
         self._today = from_micros(now).date()
 
     def run(self, run_id: str) -> ArchiveReport:
         """Write, remove and compact."""
-        written, is_writer = 0, True
+        written, pending, is_writer = 0, None, True
         with ExitStack() as stack:
             try:
                 stack.enter_context(writer_lock(self._store, self._table))
             except RunConflict:
                 is_writer = False
                 self._progress("another process writes the table: nothing is written by this one")
+            if self._options.with_pending:
+                # Before the history: a message that is sent in between is in both, and was sent.
+                pending = self._write_pending(is_writer=is_writer)
             written = self._write() if is_writer else 0
             removed, held = self._purge() if self._options.purge else (0, 0)
             compacted = self._compact()
@@ -119,7 +125,17 @@ class _Archive:
             removed=removed,
             held=held,
             compacted=compacted,
+            pending=pending,
         )
+
+    def _write_pending(self, *, is_writer: bool) -> int:
+        if not is_writer and not self._store.is_postgresql:
+            raise RunConflict(
+                "another process writes the history table, which would lack what was sent since; "
+                "archive pending messages once it has ended"
+            )
+        self._progress("writing pending messages")
+        return write_pending(self._store, pending_table(self._options.to), self._now)
 
     def _write(self) -> int:
         writer, written = self._writer(), 0
@@ -132,9 +148,9 @@ class _Archive:
     def _writer(self) -> HistoryWriter:
         most = self._options.batch_events
         if not self._store.is_postgresql:
-            return SequenceWriter(
-                store=self._store, table=self._table, most=most, cutoff=self._cutoff
-            )
+            # A restore has to know every id that was used, up to now.
+            cutoff = self._now + 1 if self._options.with_pending else self._cutoff
+            return SequenceWriter(store=self._store, table=self._table, most=most, cutoff=cutoff)
         index_transactions(self._store, progress=self._progress)
         return TransactionWriter(
             store=self._store,

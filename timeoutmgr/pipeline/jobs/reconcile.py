@@ -47,7 +47,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 _APART: Final = timedelta(hours=1)
-_WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED)
+_WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED, Verdict.ERASED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

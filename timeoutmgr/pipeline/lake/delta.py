@@ -21,20 +21,30 @@ from timeoutmgr.pipeline.lake.table import (
     NO_FILES,
     WRITTEN,
     DataFiles,
+    Doomed,
     Marks,
     Where,
+    stored_columns,
 )
 from timeoutmgr.pipeline.options import DELTA
 
 _MARKS: Final = ("batch", "xid", "system", "timeline")
+_RETENTION: Final = {
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+}
+"""Properties that say how long older versions are kept, with Delta's defaults."""
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
 
 class DeltaHistory:
     """The table at ``delta:URI``; credentials come from the environment, as delta-rs reads it."""
 
-    def __init__(self, place: str, version: int | None = None) -> None:
+    def __init__(
+        self, place: str, version: int | None = None, written: pa.Schema = WRITTEN
+    ) -> None:
         self.place = place
+        self._written: Final = written
         self._uri: Final = place.removeprefix(DELTA)
         self._table: DeltaTable | None = None
         self._load(version)
@@ -77,7 +87,8 @@ class DeltaHistory:
         before = len(root.removeprefix("file://"))  # the URI of a local file is its path
         # By delta-rs itself: it reads with the credentials with which it writes, of any cloud.
         files = PyFileSystem(DeltaStorageHandler(root))
-        return DataFiles(files, tuple(uri[before:] for uri in uris))
+        paths = tuple(uri[before:] for uri in uris)
+        return DataFiles(files, paths, stored_columns(self._written))
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
         """Commit *batches* and *marks* in one version."""
@@ -94,6 +105,28 @@ class DeltaHistory:
         except CommitFailedError as error:
             raise CommitConflict(f"{self.place}: {error}") from error
 
+    def remove(self, doomed: Doomed) -> None:
+        """Commit a version without such rows."""
+        if self._table is None:
+            return
+        try:
+            self._table.delete(_condition(doomed), writer_properties=_PACKED)
+        except CommitFailedError as error:
+            raise CommitConflict(f"{self.place}: {error}") from error
+
+    def forget_versions(self) -> None:
+        """Remove files and log of older versions: the log has bounds of their columns, too."""
+        if self._table is None:
+            return
+        self._table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        before = {name: self._table.metadata().configuration.get(name) for name in _RETENTION}
+        self._table.alter.set_table_properties(dict.fromkeys(_RETENTION, "interval 0 seconds"))
+        self._load(None)
+        self._table.create_checkpoint()
+        self._table.cleanup_metadata()
+        after = {name: before[name] or default for name, default in _RETENTION.items()}
+        self._table.alter.set_table_properties(after)
+
     def compact(self, before: date) -> int:
         """Put files together, and remove files that no version of the last week has."""
         if self._table is None:
@@ -109,7 +142,7 @@ class DeltaHistory:
     def _created(self, store: str) -> DeltaTable:
         try:
             self._table = DeltaTable.create(
-                self._uri, WRITTEN, mode="ignore", partition_by=list(BUCKETED), name="history"
+                self._uri, self._written, mode="ignore", partition_by=list(BUCKETED)
             )
         except CommitFailedError as error:
             raise CommitConflict(f"{self.place}: {error}") from error
@@ -117,6 +150,17 @@ class DeltaHistory:
         if self.marks(store):
             raise CommitConflict(f"{self.place} was created by another writer meanwhile")
         return self._table
+
+
+def _condition(doomed: Doomed) -> str:
+    """Return the condition as DataFusion spells it."""
+    values = ", ".join(_literal(value) for value in doomed.values)
+    found = f"{doomed.column} IN ({values})"
+    return found if doomed.store is None else f"{found} AND store = {_literal(doomed.store)}"
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def _app(store: str, name: str) -> str:

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
@@ -30,8 +30,10 @@ from timeoutmgr.pipeline.lake.table import (
     NO_FILES,
     WRITTEN,
     DataFiles,
+    Doomed,
     Marks,
     Where,
+    stored_columns,
 )
 from timeoutmgr.pipeline.options import ICEBERG
 
@@ -43,8 +45,11 @@ _PACKED: Final = {"write.parquet.compression-codec": "zstd", "format-version": "
 class IcebergHistory:
     """The table at ``iceberg:CATALOG.NAMESPACE.TABLE``, of a catalog that pyiceberg knows."""
 
-    def __init__(self, place: str, version: int | None = None) -> None:
+    def __init__(
+        self, place: str, version: int | None = None, written: pa.Schema = WRITTEN
+    ) -> None:
         self.place = place
+        self._written: Final = written
         catalog, _, self._name = place.removeprefix(ICEBERG).partition(".")
         if self._name.count(".") < 1:
             raise ConfigurationError(
@@ -97,7 +102,8 @@ class IcebergHistory:
         assert isinstance(io, PyArrowFileIO), "the data files are read by Arrow"
         parts = [PyArrowFileIO.parse_location(one, io.properties) for one in paths]
         scheme, netloc, _ = parts[0]
-        return DataFiles(io.fs_by_scheme(scheme, netloc), tuple(path for *_, path in parts))
+        found = tuple(path for *_, path in parts)
+        return DataFiles(io.fs_by_scheme(scheme, netloc), found, stored_columns(self._written))
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
         """Commit *batches* and *marks* in one snapshot."""
@@ -109,6 +115,22 @@ class IcebergHistory:
             with table.transaction() as both:
                 both.set_properties({_key(store, name): str(n) for name, n in marks.items()})
                 both.append(batches.read_all())
+
+    def remove(self, doomed: Doomed) -> None:
+        """Commit a snapshot without such rows."""
+        if self._table is None:
+            return
+        # Typed as models of pydantic, whose fields have names; their own constructors take places.
+        is_in: Any = In
+        equal: Any = EqualTo
+        wanted: BooleanExpression = is_in(doomed.column, {*doomed.values})
+        if doomed.store is not None:
+            wanted = And(wanted, equal("store", doomed.store))
+        with self._conflicts():
+            self._table.delete(wanted)
+
+    def forget_versions(self) -> None:
+        """Do nothing: pyiceberg removes no files."""
 
     def compact(self, before: date) -> int:
         """Write each day anew whose partitions have several files each."""
@@ -137,7 +159,7 @@ class IcebergHistory:
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         with suppress(TableAlreadyExistsError), self._conflicts():
             making = self._catalog.create_table_transaction(
-                self._name, WRITTEN, properties=_ONCE | _PACKED
+                self._name, self._written, properties=_ONCE | _PACKED
             )
             with making, making.update_spec() as spec:
                 for name in BUCKETED:

@@ -12,7 +12,7 @@ The manifest of a version is linked to its name when it is complete, which one w
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from itertools import chain
@@ -27,7 +27,16 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import CommitConflict
-from timeoutmgr.pipeline.lake.table import ANYTHING, BUCKETED, WRITTEN, DataFiles, Marks, Where
+from timeoutmgr.pipeline.lake.table import (
+    ANYTHING,
+    BUCKETED,
+    WRITTEN,
+    DataFiles,
+    Doomed,
+    Marks,
+    Where,
+    stored_columns,
+)
 
 _LAYOUT: Final = ds.partitioning(
     pa.schema([WRITTEN.field(name) for name in BUCKETED]), flavor="hive"
@@ -42,9 +51,16 @@ _KEPT: Final = 7 * 86_400
 class ParquetHistory:
     """The table in *folder*, which every reader and writer sees under that path."""
 
-    def __init__(self, place: str, version: int | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        place: str,
+        version: int | None = None,
+        clock: Clock | None = None,
+        written: pa.Schema = WRITTEN,
+    ) -> None:
         self.place = place
         self._clock: Final = clock or SystemClock()
+        self._written: Final = written
         self._folder: Final = Path(place)
         self._manifests: Final = self._folder / "manifests"
         self._files: set[str] = set()
@@ -94,7 +110,7 @@ class ParquetHistory:
     def files(self, where: Where = ANYTHING) -> DataFiles:
         """Return the files in the folders of *where*."""
         found = sorted(str(self._folder / name) for name in self._files if _may_have(name, where))
-        return DataFiles(LocalFileSystem(), tuple(found))
+        return DataFiles(LocalFileSystem(), tuple(found), stored_columns(self._written))
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
         """Write the files of *batches*, then the manifest that makes them count."""
@@ -110,26 +126,43 @@ class ParquetHistory:
         old = [name for names in by_folder.values() if len(names) > 1 for name in names]
         if not old:
             return 0
-        paths = [str(self._folder / name) for name in old]
-        rows = ds.dataset(
-            paths,
-            schema=WRITTEN,
+        self._replace(old)
+        return len(old)
+
+    def remove(self, doomed: Doomed) -> None:
+        """Write the files that have such rows anew, without the rows."""
+        wanted = doomed.expression()
+        old = [name for name in self._files if self._rows([name]).count_rows(filter=wanted)]
+        if old:
+            self._replace(old, ~wanted)
+
+    def _replace(self, old: Sequence[str], kept: ds.Expression | None = None) -> None:
+        """Commit the *kept* rows of the files *old* in new files."""
+        for name in old:
+            os.utime(self._folder / name)  # from now on it is kept for a while
+        rows = self._rows(old).to_batches(filter=kept)
+        batches = pa.RecordBatchReader.from_batches(self._written, rows)
+        self._commit(self._write(batches), old, {})
+
+    def _rows(self, names: Sequence[str]) -> ds.Dataset:
+        return ds.dataset(
+            [str(self._folder / name) for name in names],
+            schema=self._written,
             format="parquet",
             partitioning=_LAYOUT,
             partition_base_dir=str(self._folder / "data"),
         )
-        for path in paths:
-            os.utime(path)  # from now on it is kept for a while
-        batches = pa.RecordBatchReader.from_batches(WRITTEN, rows.to_batches())
-        self._commit(self._write(batches), old, {})
-        return len(old)
 
-    def _remove_old_files(self) -> None:
-        before = self._clock.now() / 1_000_000 - _KEPT
+    def forget_versions(self) -> None:
+        """Remove dead files at once; manifests have nothing of events but days and buckets."""
+        self._remove_old_files(kept=0)
+
+    def _remove_old_files(self, kept: int = _KEPT) -> None:
+        before = self._clock.now() / 1_000_000 - kept
         found = (self._folder / "data").rglob("*.parquet")
         for path in chain(found, self._manifests.glob("*.writing")):
             is_dead = str(path.relative_to(self._folder)) not in self._files
-            if is_dead and path.stat().st_mtime < before:
+            if is_dead and path.stat().st_mtime <= before:
                 path.unlink()
 
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:

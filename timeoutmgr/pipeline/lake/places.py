@@ -1,13 +1,19 @@
 """Places of history tables: which format a place has, and whether there is a table."""
 
+import pyarrow as pa
+
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.lake.table import HistoryTable
+from timeoutmgr.pipeline.lake.table import WRITTEN, HistoryTable
 from timeoutmgr.pipeline.options import DELTA, ICEBERG, history_place
 
 
-def open_table(place: str, version: int | None = None) -> HistoryTable:
+def open_table(
+    place: str, version: int | None = None, written: pa.Schema = WRITTEN
+) -> HistoryTable:
     """Return the table at *place*, see ``options.history_place``, at *version* or the newest.
+
+    Its rows have the columns *written*.
 
     Raises PipelineUnavailable where the library of the format is missing.
     """
@@ -16,11 +22,11 @@ def open_table(place: str, version: int | None = None) -> HistoryTable:
         if place.startswith(DELTA):
             from timeoutmgr.pipeline.lake.delta import DeltaHistory
 
-            return DeltaHistory(place, version)
+            return DeltaHistory(place, version, written)
         if place.startswith(ICEBERG):
             from timeoutmgr.pipeline.lake.iceberg import IcebergHistory
 
-            return IcebergHistory(place, version)
+            return IcebergHistory(place, version, written)
     except ModuleNotFoundError as error:
         raise PipelineUnavailable(
             f"the history table {place} needs {error.name}; install it with: "
@@ -28,7 +34,7 @@ def open_table(place: str, version: int | None = None) -> HistoryTable:
         ) from error
     from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 
-    return ParquetHistory(place, version)
+    return ParquetHistory(place, version, written=written)
 
 
 def present_table(place: str, version: int | None = None) -> HistoryTable:

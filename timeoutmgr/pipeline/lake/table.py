@@ -83,18 +83,41 @@ ANYTHING: Final = Where()
 
 
 @dataclass(frozen=True, slots=True)
+class Doomed:
+    """The rows to remove whose *column* has one of *values*; only those of *store* if given."""
+
+    column: str
+    values: tuple[str, ...] | tuple[int, ...]
+    store: str | None = None
+
+    def expression(self) -> ds.Expression:
+        """Return the condition for Arrow."""
+        found = ds.field(self.column).isin(list(self.values))
+        return found if self.store is None else found & (ds.field("store") == self.store)
+
+
+@dataclass(frozen=True, slots=True)
 class DataFiles:
     """The data files *paths* of a table, at one of its versions; workers get it by pickle."""
 
     files: FileSystem
     paths: tuple[str, ...]
+    schema: pa.Schema = STORED
 
     def read(self, columns: Sequence[str], where: Where = ANYTHING) -> Iterator[pa.RecordBatch]:
         """Yield *columns* of the events that *where* wants."""
+        yield from self.matching(columns, where.expression())
+
+    def matching(
+        self, columns: Sequence[str], wanted: ds.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield *columns* of the rows that meet *wanted*."""
         if not self.paths:
             return
-        found = ds.dataset(list(self.paths), schema=STORED, filesystem=self.files, format="parquet")
-        for batch in found.to_batches(columns=list(columns), filter=where.expression()):
+        found = ds.dataset(
+            list(self.paths), schema=self.schema, filesystem=self.files, format="parquet"
+        )
+        for batch in found.to_batches(columns=list(columns), filter=wanted):
             if batch.num_rows:
                 yield batch
 
@@ -102,7 +125,7 @@ class DataFiles:
         """Return the files in at most *count* parts, and at least one."""
         each = max(1, -(-len(self.paths) // count))
         starts = range(0, max(1, len(self.paths)), each)
-        return [DataFiles(self.files, self.paths[at : at + each]) for at in starts]
+        return [DataFiles(self.files, self.paths[at : at + each], self.schema) for at in starts]
 
 
 NO_FILES: Final = DataFiles(LocalFileSystem(), ())
@@ -141,6 +164,20 @@ class HistoryTable(Protocol):
         """
         ...
 
+    def remove(self, doomed: "Doomed") -> None:
+        """Commit a version without the *doomed* rows; older versions keep them for a while.
+
+        Raises CommitConflict as ``append`` does.
+        """
+        ...
+
+    def forget_versions(self) -> None:
+        """Remove all files that the newest version lacks, for good; older readers will fail.
+
+        An Iceberg table keeps them: its catalog's engine has to expire snapshots.
+        """
+        ...
+
     def compact(self, before: date) -> int:
         """Put small files of days before *before* together; return how many are gone."""
         ...
@@ -153,10 +190,19 @@ def as_written(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:
     columns["store"] = pa.repeat(store, count)
     if "xid" not in columns:
         columns["xid"] = pa.nulls(count, pa.int64())
-    columns["event_date"] = pc.cast(columns["at"], pa.date32())
-    columns["bucket"] = _buckets(columns["endpoint"])
+    columns |= partition_columns(columns["at"], columns["endpoint"])
     arrays = [pc.cast(columns[field.name], field.type) for field in WRITTEN]
     return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
+
+
+def stored_columns(written: pa.Schema) -> pa.Schema:
+    """Return the columns of *written* that stand in the files, not in their paths."""
+    return pa.schema([field for field in written if field.name not in BUCKETED])
+
+
+def partition_columns(days: pa.Array, endpoints: pa.Array) -> dict[str, pa.Array]:
+    """Return the columns BUCKETED of rows by their instants *days* and their *endpoints*."""
+    return {"event_date": pc.cast(days, pa.date32()), "bucket": _buckets(endpoints)}
 
 
 def bucket_of(endpoint: str) -> int:

@@ -85,6 +85,8 @@ class Verdict(StrEnum):
     """In the error queue, with its whole message; reports keep the older name."""
     MIGRATED = "migrated"
     """Moved to another place, which knows its fate there."""
+    ERASED = "erased"
+    """Erased on request: nothing but its id is known, nor ever will be."""
     UNDECIDED = "undecided"
     """Accepted, not seen, and nothing tells whether it should have arrived by now."""
     UNKNOWN = "unknown"
@@ -111,6 +113,7 @@ class Evidence(IntFlag):
     MOVED = 256
     """It was moved to another place; it may have come back since."""
     OTHER = 512
+    ERASED = 1024
 
 
 EVENTS: Final[Mapping[str, Evidence]] = {
@@ -122,6 +125,7 @@ EVENTS: Final[Mapping[str, Evidence]] = {
     "failed": Evidence.FAILED,
     "dead_lettered": Evidence.FAILED,
     TimeoutState.MIGRATED: Evidence.MOVED,
+    TimeoutState.ERASED: Evidence.ERASED,
 }
 STATES: Final[Mapping[str, Evidence]] = {
     TimeoutState.PENDING: Evidence.KEPT,
@@ -129,6 +133,7 @@ STATES: Final[Mapping[str, Evidence]] = {
     TimeoutState.CANCELLED: Evidence.CANCELLED,
     TimeoutState.FAILED: Evidence.FAILED,
     TimeoutState.MIGRATED: Evidence.MOVED,
+    TimeoutState.ERASED: Evidence.ERASED,
 }
 
 
@@ -286,6 +291,8 @@ def _verdict(bounds: Bounds) -> "Column":
     is_late = f.col("lateness") > duration_micros(bounds.late)
     ended = _has(Evidence.FAILED) | _has(Evidence.CANCELLED)
     chain = [
+        (_has(Evidence.ERASED) & is_pending, Verdict.UNKNOWN),
+        (_has(Evidence.ERASED), Verdict.ERASED),
         (is_sent & is_pending, Verdict.DISPATCHED_BUT_PENDING),
         (f.col("dispatches") > 1, Verdict.DUPLICATE),
         (is_sent & is_late, Verdict.LATE),

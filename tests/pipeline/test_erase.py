@@ -1,0 +1,226 @@
+"""``erase``: nothing of a person's timeouts is left but their ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.pipeline.archives import write_events
+from tests.pipeline.rows import batch, count, read, row
+from tests.pipeline.test_restore import archived, end, restored
+from timeoutmgr.cli.main import cli
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.jobs.erase import Certificate, erase
+from timeoutmgr.pipeline.lake_options import EraseOptions
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.writers.loader import Loader
+
+CANARY = "canary-7f3a"
+OF_PERSON: dict[str, Any] = {
+    "saga_id": f"{CANARY}-saga",
+    "destination": f"{CANARY}-queue",
+    "headers": json.dumps(
+        {"Customer": CANARY, "TimeoutManager.Labels": json.dumps([f"name={CANARY}"])}
+    ),
+    "body": f"dear {CANARY}".encode() * 50,
+}
+SELECTIONS: tuple[dict[str, Any], ...] = (
+    {"saga_ids": (f"{CANARY}-saga",)},
+    {"headers": {"Customer": CANARY}},
+    {"destinations": (f"{CANARY}-queue",)},
+    {"ids": (row(1)["id"], row(2)["id"])},
+)
+
+
+class Stopped(Exception):
+    """Stands for the death of the process between two steps."""
+
+
+def fill(store: Store) -> None:
+    """Store two timeouts of the person, and two others."""
+    rows = [row(number, **(OF_PERSON if number < 3 else {})) for number in range(1, 5)]
+    Loader(store).load([batch(rows)])
+
+
+def erased(store: Store, **options: Any) -> Certificate:
+    progress = options.pop("progress", lambda _text: None)
+    return erase(EraseOptions(store=store.name, **options), clock=SystemClock(), progress=progress)
+
+
+def files_with(folder: Path, word: str) -> list[str]:
+    """Return the files below *folder* that hold *word*, as it is or within Parquet."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and word in _text_of(path):
+            found.append(str(path.relative_to(folder)))
+    return sorted(found)
+
+
+def _text_of(path: Path) -> str:
+    text = path.read_bytes().decode("latin-1")
+    if path.suffix == ".parquet":
+        text += str(pq.read_table(path, partitioning=None).to_pylist())
+    return text
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda one: next(iter(one)))
+def test_no_byte_of_the_person_is_left(
+    selection: dict[str, Any], store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    place = str(tmp_path / "lake" / "history")
+    assert archived(store, place) == 4
+    assert len(files_with(tmp_path, CANARY)) >= 3  # the file of the store, and both tables
+
+    certificate = erased(store, lake=place, **selection)
+
+    assert files_with(tmp_path, CANARY) == []
+    assert (certificate.timeouts, certificate.left) == (2, 0)
+    assert certificate.removed == {
+        **{"lake history": 2, "lake pending": 2},
+        **{"labels": 2, "timeouts": 2, "history": 2, "keys": 2},
+    }
+    assert CANARY not in json.dumps(certificate.document())
+    assert {one["message_id"] for one in read(store, "pending")} == {"m3", "m4"}
+
+
+def test_delta_forgets_its_log_and_its_files(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    place = f"delta:{tmp_path}/lake/history"
+    archived(store, place)
+
+    erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],))
+
+    assert files_with(tmp_path, CANARY) == []
+    assert archived(store, place) == 2  # the tables go on, and have their marks
+    target = store_of("sqlite")
+    report = restored(target, place)
+    assert (report.new_pending, report.new_used_ids) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_an_erased_id_stays_used(kind: str, store_of: Callable[[str], Store]) -> None:
+    store = store_of(kind)
+    fill(store)
+
+    first = erased(store, saga_ids=(OF_PERSON["saga_id"],))
+    second = erased(store, ids=(row(1)["id"],))
+    again = Loader(store).load([batch([row(1, **OF_PERSON)])])
+
+    states = {one["id"]: one["state"] for one in read(store, "keys")}
+    assert states[row(1)["id"]] == states[row(2)["id"]] == "erased"
+    assert states[row(3)["id"]] == "pending"
+    assert (first.timeouts, second.timeouts, again.new) == (2, 0, 0)
+    assert store.persistence.timeouts("sales", SystemClock()).find(row(1)["id"]) is not None
+    events = [one["event"] for one in read(store, "history") if one["id"] == row(1)["id"]]
+    assert events == ["erased"]
+
+
+def test_a_timeout_that_has_ended_is_found_by_its_snapshot(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    place = str(tmp_path / "lake" / "history")
+    archived(store, place)
+    end(store, 1, "dispatched")
+
+    certificate = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],))
+
+    assert certificate.timeouts == 2
+    assert {one["state"] for one in read(store, "keys")} == {"erased", "pending"}
+
+
+def test_a_run_that_dies_at_any_step_is_run_again_to_the_same_end(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    died = 0
+    for step in range(20):
+        store, left = store_of("sqlite"), [step]
+        fill(store)
+        place = str(tmp_path / f"lake{step}" / "history")
+        archived(store, place)
+
+        def stop(_text: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+
+        selection = {"lake": place, "saga_ids": (OF_PERSON["saga_id"],)}
+        try:
+            erased(store, progress=stop, **selection)
+        except Stopped:
+            died += 1
+            erased(store, **selection)
+        assert files_with(tmp_path, CANARY) == [], f"died at step {step}"
+        assert sorted(one["state"] for one in read(store, "keys")) == [
+            *("erased", "erased", "pending", "pending")
+        ]
+        if left[0] >= 0:
+            break
+
+    assert died >= 3
+
+
+def test_a_dry_run_counts_and_changes_nothing(store_of: Callable[[str], Store]) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    before = read(store, "pending")
+
+    certificate = erased(store, headers={"Customer": CANARY}, dry_run=True)
+
+    assert (certificate.timeouts, certificate.left, certificate.removed) == (2, 2, {})
+    assert read(store, "pending") == before
+
+
+def test_a_header_of_another_value_is_another_person(store_of: Callable[[str], Store]) -> None:
+    store = store_of("sqlite")
+    fill(store)
+
+    assert erased(store, headers={"Customer": CANARY[:-1]}).timeouts == 0
+    assert count(store, "timeouts") == 4
+
+
+def test_the_certificate_says_what_it_does_not_reach(store_of: Callable[[str], Store]) -> None:
+    texts = " ".join(erased(store_of("sqlite"), ids=("x",)).not_reached)
+
+    for word in ("backups", "errors delete", "deadletters delete", "audit"):
+        assert word in texts
+
+
+def test_nothing_selected_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="nothing is selected; give --saga-ids"):
+        EraseOptions(store="s")
+
+
+def test_the_command_writes_the_certificate(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    write_events(store, [8], destination=f"{CANARY}-queue")
+    path = tmp_path / "certificate.json"
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(
+            cli, ["--json", "pipeline", "erase", "--store", store.name, *words]
+        )
+
+    done = run("--destinations", f"{CANARY}-queue", "--certificate", str(path))
+    none = run("--header", f"Customer={CANARY}")
+
+    document = json.loads(path.read_text())
+    assert (done.exit_code, none.exit_code) == (0, 3)
+    assert json.loads(done.stdout) == document
+    assert (document["timeouts"], document["left"]) == (3, 0)

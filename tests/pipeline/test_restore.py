@@ -1,0 +1,329 @@
+"""``archive --with-pending`` and ``restore``: store to lake to store, and everything is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, update
+
+from tests.pipeline.archives import write_events
+from tests.pipeline.conftest import SETTINGS
+from tests.pipeline.rows import batch, read, row, settle
+from timeoutmgr.cli.main import cli
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.restore import RestoreReport, restore
+from timeoutmgr.pipeline.lake.pending import pending_place
+from timeoutmgr.pipeline.lake_options import RestoreOptions
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
+from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.stores import Store, identity, open_store
+from timeoutmgr.pipeline.writers.loader import Loader
+
+ENDS = ("dispatched", "cancelled", "failed")
+LABELLED = {"headers": '{"TimeoutManager.Labels":"[\\"tenant=acme\\"]"}'}
+
+Facts = dict[str, list[dict[str, Any]]]
+
+
+class Stopped(Exception):
+    """Stands for the death of the process between two steps."""
+
+
+def archived(store: Store, place: str) -> int | None:
+    options = ArchiveOptions(
+        store=store.name, to=place, older_than=timedelta(days=30), with_pending=True
+    )
+    return archive(options, clock=SystemClock()).pending
+
+
+def restored(store: Store, place: str, **options: Any) -> RestoreReport:
+    progress = options.pop("progress", lambda _text: None)
+    made = RestoreOptions(store=store.name, lake=place, **({"batch": 3} | options))
+    return restore(made, clock=SystemClock(), progress=progress)
+
+
+def end(store: Store, number: int, event: str) -> None:
+    """End the timeout *number*, as a dispatcher or an order would."""
+    of, tables = row(number), store.tables
+    due, at = to_micros(of["due"]), to_micros(datetime.now(UTC))
+    with store.database.begin() as connection:
+        connection.execute(delete(tables.timeouts).where(tables.timeouts.c.id == of["id"]))
+        connection.execute(
+            update(tables.keys)
+            .where(tables.keys.c.id == of["id"])
+            .values(state=event, closed_at=at)
+        )
+    write_events(store, [0], id=of["id"], event=event, at=at, due=due, endpoint="sales")
+
+
+def filled(store: Store, pending: set[int], ended: dict[int, str]) -> None:
+    numbers = sorted(pending | set(ended))
+    Loader(store).load([batch([row(number) for number in numbers])])
+    for number, event in ended.items():
+        end(store, number, event)
+
+
+def facts(store: Store) -> Facts:
+    """Return all that a restore promises of *store*: messages, events and used ids."""
+    of_run = ("version", "attempts", "run_id", "hidden_by")
+    pending = [{k: v for k, v in one.items() if k not in of_run} for one in read(store, "pending")]
+    events = [one for one in read(store, "history") if one["event"] != "scheduled"]
+    keys = [{**one, "version": 0} for one in read(store, "keys")]
+    return {"pending": pending, "history": events, "keys": keys}
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installed file, to be copied: the migrations take longer than a test."""
+    folder = tmp_path_factory.mktemp("empty")
+    return store_in(folder, "empty", None)[1]
+
+
+def store_in(folder: Path, name: str, like: Path | None) -> tuple[Store, Path]:
+    path, toml = folder / f"{name}.db", folder / f"{name}.toml"
+    toml.write_text(SETTINGS.format(url=f"sqlite:///{path}", prefix="t"))
+    if like is not None:
+        shutil.copy(like, path)
+    store = open_store(str(toml))
+    if like is None:
+        store.persistence.install()
+        store.persistence.close()
+    return store, path
+
+
+@given(data=st.data())
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_store_comes_back_whole_and_used_ids_stay_used(
+    data: st.DataObject, empty: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pending = data.draw(st.sets(st.integers(0, 9), max_size=6))
+    ended = data.draw(st.dictionaries(st.integers(10, 19), st.sampled_from(ENDS), max_size=6))
+    folder = tmp_path_factory.mktemp("trip")
+    source, _ = store_in(folder, "source", empty)
+    target, _ = store_in(folder, "target", empty)
+    filled(source, pending, ended)
+    place = str(folder / "history")
+
+    assert archived(source, place) == len(pending)
+    if not pending and not ended:
+        return
+    report = restored(target, place)
+    again = restored(target, place)
+
+    assert facts(target) == facts(source)
+    assert (report.new_pending, report.new_used_ids) == (len(pending), len(ended))
+    assert (again.new_events, again.new_used_ids, again.new_pending) == (0, 0, 0)
+    known = Loader(target).load([batch([row(number) for number in sorted(pending | {*ended})])])
+    assert known.new == 0
+    for store in (source, target):
+        store.persistence.close()
+
+
+def test_every_format_keeps_the_newest_snapshot_alone(
+    place: str, store_of: Callable[[str], Store]
+) -> None:
+    source, target = store_of("sqlite"), store_of("sqlite")
+    filled(source, {1, 2}, {})
+    archived(source, place)
+    filled(source, {3}, {1: "dispatched", 7: "failed"})
+
+    assert archived(source, place) == 2
+    planned = restored(target, place, dry_run=True)
+    assert facts(target) == {"pending": [], "history": [], "keys": []}
+    report = restored(target, place)
+
+    assert facts(target) == facts(source)
+    assert {one["message_id"] for one in facts(target)["pending"]} == {"m2", "m3"}
+    assert (planned.new_pending, planned.new_events, planned.new_used_ids) == (
+        report.new_pending,
+        report.new_events,
+        report.new_used_ids,
+    )
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_store_on_a_server_comes_back(
+    kind: str, store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    source, target = store_of(kind), store_of(kind)
+    filled(source, {1, 2, 4}, {7: "failed", 8: "dispatched"})
+    if source.is_postgresql:
+        settle(source)
+    archived(source, str(tmp_path / "history"))
+
+    restored(target, str(tmp_path / "history"))
+    write_events(target, [99])  # a sequence that is free
+
+    events = [one for one in facts(target)["history"] if one["id"] != "id99"]
+    assert {**facts(target), "history": events} == facts(source)
+
+
+def test_a_run_that_dies_at_any_step_is_run_again_to_the_same_end(
+    empty: Path, tmp_path: Path
+) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    filled(source, {1, 2, 3, 4}, {number: "dispatched" for number in range(10, 15)})
+    place = str(tmp_path / "history")
+    archived(source, place)
+
+    died = 0
+    for step in range(100):
+        target, _ = store_in(tmp_path, f"target{step}", empty)
+        left = [step]
+
+        def stop(_text: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+
+        try:
+            restored(target, place, progress=stop)
+        except Stopped:
+            died += 1
+            restored(target, place)
+        assert facts(target) == facts(source), f"died at step {step}"
+        target.persistence.close()
+        if left[0] >= 0:
+            break
+
+    assert died >= 5
+
+
+def test_what_was_sent_after_the_snapshot_is_not_stored_again(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    filled(source, {1, 2}, {})
+    place, history = str(tmp_path / "history"), source.tables.history
+    now = to_micros(datetime.now(UTC))
+    with source.database.begin() as connection:
+        connection.execute(update(history).values(at=now - 180_000_000))
+    archived(source, place)
+    end(source, 1, "dispatched")
+    with source.database.begin() as connection:  # the clock of an event runs before its commit
+        sent = update(history).where(history.c.event == "dispatched")
+        connection.execute(sent.values(at=now - 90_000_000))
+    only_history = ArchiveOptions(store=source.name, to=place, older_than=timedelta(minutes=1))
+    archive(only_history, clock=SystemClock())
+
+    report = restored(target, place)
+
+    assert (report.pending, report.ended, report.new_pending) == (2, 1, 1)
+    assert [one["message_id"] for one in facts(target)["pending"]] == ["m2"]
+
+
+def test_a_timeout_that_came_back_from_a_migration_is_pending(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    filled(source, {1}, {})
+    at = to_micros(datetime.now(UTC))
+    write_events(source, [0], id=row(1)["id"], event="migrated", endpoint="sales", at=at)
+    place = str(tmp_path / "history")
+    archived(source, place)
+
+    assert restored(target, place).new_pending == 1
+    assert facts(target) == facts(source)
+
+
+def test_events_whose_sequence_is_in_use_get_another_once(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    write_events(source, range(4))
+    write_events(target, [90, 91])
+    place = str(tmp_path / "history")
+    archived(source, place)
+
+    first = restored(target, place)
+    second = restored(target, place)
+
+    ids = [one["id"] for one in read(target, "history")]
+    assert (first.new_events, second.new_events) == (4, 0)
+    assert sorted(ids) == ["id0", "id1", "id2", "id3", "id90", "id91"]
+
+
+def test_labels_find_restored_timeouts(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    Loader(source).load([batch([row(1, **LABELLED)])])
+    archived(source, str(tmp_path / "history"))
+
+    restored(target, str(tmp_path / "history"))
+
+    with target.database.read() as connection:
+        labels = connection.execute(select(target.tables.labels.c.label)).scalars().all()
+    assert labels == ["tenant=acme"]
+
+
+def test_timeouts_that_a_migration_has_hidden_are_not_in_the_snapshot(
+    empty: Path, tmp_path: Path
+) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    filled(source, {1, 2}, {})
+    timeouts = source.tables.timeouts
+    with source.database.begin() as connection:
+        hidden = update(timeouts).where(timeouts.c.id == row(1)["id"]).values(hidden_by="m")
+        connection.execute(hidden)
+
+    assert archived(source, str(tmp_path / "history")) == 1
+
+
+def test_of_many_archived_stores_one_has_to_be_named(empty: Path, tmp_path: Path) -> None:
+    place = str(tmp_path / "history")
+    stores = [store_in(tmp_path, name, empty)[0] for name in ("east", "west", "new")]
+    for number, store in enumerate(stores[:2]):
+        filled(store, {number}, {})
+        archived(store, place)
+
+    with pytest.raises(ConfigurationError, match="say which by --of"):
+        restored(stores[2], place)
+    restored(stores[2], place, of_store=identity(stores[1]))
+
+    assert [one["message_id"] for one in facts(stores[2])["pending"]] == ["m1"]
+
+
+def test_the_table_of_pending_timeouts_is_beside_the_history() -> None:
+    assert pending_place("delta:s3://lake/history") == "delta:s3://lake/pending"
+    assert pending_place("delta:history") == "delta:pending"
+    assert pending_place("iceberg:main.timeouts.history") == "iceberg:main.timeouts.pending"
+    assert pending_place("/lake/history/") == "/lake/pending"
+    assert pending_place("history") == "pending"
+    with pytest.raises(ConfigurationError, match="name the table of the history"):
+        pending_place("/lake/pending")
+
+
+def test_the_commands_archive_and_restore(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    filled(source, {1, 2}, {5: "cancelled"})
+    place = str(tmp_path / "history")
+
+    def run(*words: str) -> dict[str, Any]:
+        found = CliRunner().invoke(cli, ["--json", "pipeline", *words])
+        assert found.exit_code == 0, found.output
+        document: dict[str, Any] = json.loads(found.stdout)
+        return document
+
+    written = run(
+        *("archive", "--store", source.name, "--to", place, "--older-than", "1d"), "--with-pending"
+    )
+    report = run("restore", "--store", target.name, "--lake", place)
+
+    assert written["pending"] == 2
+    assert (report["new_pending"], report["new_used_ids"], report["ended"]) == (2, 1, 0)
+    ledger = JobLedger(target)
+    assert [one.run_id for one in ledger.runs("restore", JobRunState.COMPLETED)] == [
+        report["run_id"]
+    ]

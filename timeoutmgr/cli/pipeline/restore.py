@@ -1,0 +1,43 @@
+"""``timeoutmgr pipeline restore``: out of a lake into a store."""
+
+from typing import Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.pipeline.shared import (
+    WITHIN,
+    job_options,
+    of_job,
+    of_store,
+    progress,
+    store_name,
+)
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.pipeline.lake_options import RestoreOptions
+
+
+@click.command(cls=Command, within=WITHIN)
+@of_job(RestoreOptions)
+@of_store
+@common(environment=False)
+@click.pass_obj
+def restore(shared: Shared, /, store: str | None, **options: Any) -> None:
+    """Write archived history, used ids and pending messages into a store.
+
+    The store may be empty or have some of it: only what it lacks is written, so that a run that was
+    killed is run again. A message that was sent or cancelled after the snapshot is not stored
+    again. Install the store first, and stop the endpoints of the archived store. It needs no Spark.
+
+    Examples:
+      timeoutmgr pipeline restore --lake delta:s3://lake/history --store new.toml --dry-run
+      timeoutmgr pipeline restore --lake /lake/history --no-history
+    """
+    from timeoutmgr.clock import SystemClock
+    from timeoutmgr.pipeline.jobs.restore import restore as run
+
+    given = job_options(RestoreOptions, options, store=store_name(shared, store))
+    report = run(given, clock=SystemClock(), progress=progress(shared))
+    document = report.document()
+    shared.show(document, lambda: output.print_pairs([*document.items()]))

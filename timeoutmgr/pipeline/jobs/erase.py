@@ -1,0 +1,180 @@
+"""``erase``: a person's timeouts out of a store and a lake, with a certificate.
+
+The ledger has the ids that a run has found until it ends: the run after a run that died erases
+them in every place, though the rows by which they were found are no longer there.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
+from timeoutmgr.pipeline.lake.pending import pending_table
+from timeoutmgr.pipeline.lake.places import present_table
+from timeoutmgr.pipeline.lake.table import Doomed, HistoryTable
+from timeoutmgr.pipeline.lake.writer import tried
+from timeoutmgr.pipeline.lake_options import EraseOptions
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.stores import Store, identity, open_store
+from timeoutmgr.pipeline.writers.erasure import Erasure, Key, Subject
+
+KIND: Final = "erase"
+_KEYS: Final = "keys"
+_ALWAYS: Final = (
+    "backups and replicas of the store and of the lake",
+    "messages in queues of the broker, error copies: see `timeoutmgr errors delete`",
+    "dead letters, journals: see `timeoutmgr deadletters delete`, `timeoutmgr journal delete`",
+    "timeouts that ended before: history has neither saga ids nor headers; name them by --ids or "
+    "--destinations",
+    "rows of the audit and of cleared sagas, which name saga ids",
+    "message ids in logs and traces of programs",
+)
+_DEAD_ROWS: Final = "row versions that the database has not cleaned yet, and its write-ahead logs"
+_SNAPSHOTS: Final = (
+    "older snapshots of the Iceberg tables: expire them, and remove their files, with your engine"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What was found and removed, by digests alone: *ids* and *selection* are SHA-256 in hex.
+
+    *removed* counts rows by table, *left* timeouts that were found again at the end.
+    """
+
+    run_id: str
+    at: Micros
+    dry_run: bool
+    selection: str
+    timeouts: int
+    ids: str
+    removed: Mapping[str, int]
+    left: int
+    not_reached: tuple[str, ...] = field(default=())
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self) | {"at": from_micros(self.at).isoformat()}
+
+
+def erase(options: EraseOptions, *, clock: Clock, progress: Progress = silent) -> Certificate:
+    """Remove the timeouts that *options* select; with *dry_run* only count them.
+
+    Raises RunConflict while another process erases in the same store, and CommitConflict while
+    others go on to commit to the lake: run it again.
+    """
+    store = open_store(options.store)
+    store.require_tables()
+    ledger, run_id = JobLedger(store, clock), new_run_id(KIND)
+    job = _Erase(store, options, progress, run_id, store.database.now(clock))
+    if options.dry_run:
+        return job.certificate(job.find(), {}, left=None)
+    with exclusive_lock(store, f"erase {identity(store)}"):
+        ledger.abort_the_dead(KIND)
+        ledger.begin(run_id, KIND, {"selection": job.digest})
+        with at_work(store, ledger, run_id):
+            keys = job.find() | _of_dead_runs(ledger, job.digest)
+            ledger.note(run_id, {_KEYS: sorted(map(list, keys))})
+            certificate = job.run(keys)
+        ledger.note(run_id, certificate.document())
+        ledger.move(run_id, JobRunState.COMPLETED)
+        return certificate
+
+
+class _Erase:
+    def __init__(
+        self, store: Store, options: EraseOptions, progress: Progress, run_id: str, now: Micros
+    ) -> None:
+        self._options, self._progress = options, progress
+        self._run_id, self._now = run_id, now
+        self._subject = Subject(
+            saga_ids=frozenset(options.saga_ids),
+            destinations=frozenset(options.destinations),
+            ids=frozenset(options.ids),
+            headers=options.headers,
+        )
+        self.digest = _digest([json.dumps(options.selection(), sort_keys=True)])
+        self._erasure, self._is_overwritten = Erasure(store), False
+        place = options.lake
+        self._tables = [] if place is None else [present_table(place), pending_table(place)]
+
+    def run(self, keys: set[Key]) -> Certificate:
+        """Erase *keys* in the lake, then in the store, and look again."""
+        removed = self._erase_in_lake({id_ for _endpoint, id_ in keys})
+        self._progress("erasing in the store")
+        removed |= self._erasure.erase(sorted(keys), self._now, self._run_id)
+        self._is_overwritten = self._erasure.overwrite()
+        return self.certificate(keys, removed, left=len(self.find()))
+
+    def find(self) -> set[Key]:
+        """Return the timeouts of the person that the store or the lake has."""
+        self._progress("looking for timeouts")
+        return self._erasure.find(self._subject).union(*map(self._in_table, self._tables))
+
+    def certificate(
+        self, keys: set[Key], removed: Mapping[str, int], *, left: int | None
+    ) -> Certificate:
+        """Return the certificate of *keys*; *left* is None where nothing was to be removed."""
+        return Certificate(
+            run_id=self._run_id,
+            at=self._now,
+            dry_run=self._options.dry_run,
+            selection=self.digest,
+            timeouts=len(keys),
+            ids=_digest(sorted(id_ for _endpoint, id_ in keys)),
+            removed=removed,
+            left=len(keys) if left is None else left,
+            not_reached=self._not_reached(),
+        )
+
+    def _in_table(self, table: HistoryTable) -> set[Key]:
+        files = table.files()
+        known = ("endpoint", "id", "destination", "saga_id", "headers")
+        columns = [name for name in known if name in files.schema.names]
+        return {
+            (row["endpoint"], row["id"])
+            for batch in files.read(columns)
+            for row in batch.to_pylist()
+            if self._subject.has(row)
+        }
+
+    def _erase_in_lake(self, ids: set[str]) -> dict[str, int]:
+        removed = {}
+        for table, name in zip(self._tables, ("lake history", "lake pending"), strict=False):
+            self._progress(f"erasing in {table.place}")
+            removed[name] = _count(table, ids)
+            if removed[name]:
+                doomed = Doomed("id", tuple(sorted(ids)))
+                tried(table, lambda table=table, doomed=doomed: table.remove(doomed))  # type: ignore[misc]  # mypy infers no default
+            table.refresh()
+            # Also after a run that died in between: its files are there yet.
+            table.forget_versions()
+        return removed
+
+    def _not_reached(self) -> tuple[str, ...]:
+        is_iceberg = any(table.place.startswith("iceberg:") for table in self._tables)
+        return (
+            *_ALWAYS,
+            *(() if self._is_overwritten else (_DEAD_ROWS,)),
+            *((_SNAPSHOTS,) if is_iceberg else ()),
+        )
+
+
+def _of_dead_runs(ledger: JobLedger, digest: str) -> set[Key]:
+    """Return the timeouts that runs of the same selection have found, and not all erased."""
+    dead = ledger.runs(KIND, JobRunState.ABORTED)
+    noted = [run.report or {} for run in dead if run.parameters["selection"] == digest]
+    return {(endpoint, id_) for one in noted for endpoint, id_ in one.get(_KEYS, ())}
+
+
+def _count(table: HistoryTable, ids: set[str]) -> int:
+    wanted = Doomed("id", tuple(ids)).expression()
+    return sum(batch.num_rows for batch in table.files().matching(["id"], wanted)) if ids else 0
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return sha256("\n".join(texts).encode()).hexdigest()

@@ -1,0 +1,209 @@
+"""``restore``: history, used ids and pending timeouts out of a lake into a store.
+
+First history and the tombstones of used ids, then the pending timeouts whose ids are free: what was
+sent after the snapshot is not stored again. Each step writes what the store lacks, so
+that a run that died leaves nothing to repair, and the next run ends where it would have ended.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
+from timeoutmgr.pipeline.lake.pending import PENDING_WRITTEN, PendingSnapshot, pending_table
+from timeoutmgr.pipeline.lake.places import present_table
+from timeoutmgr.pipeline.lake.table import HistoryTable, Where
+from timeoutmgr.pipeline.lake_options import RestoreOptions
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.stores import Store, identity, open_store
+from timeoutmgr.pipeline.views import HISTORY, TO_STORE
+from timeoutmgr.pipeline.writers.history_writer import ENDS, HistoryRestore, plain
+from timeoutmgr.pipeline.writers.loader import Loader
+
+KIND: Final = "restore"
+_DAY: Final = 86_400_000_000
+_HELD: Final = pa.schema([PENDING_WRITTEN.field(name) for name in ("endpoint", "id", "as_of")])
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """How many events, used ids and pending timeouts were *new* to the store, of how many.
+
+    *ended* timeouts of the snapshot were sent or cancelled after its moment, and not restored.
+    """
+
+    run_id: str
+    of_store: str
+    events: int
+    new_events: int
+    used_ids: int
+    new_used_ids: int
+    pending: int
+    new_pending: int
+    ended: int
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silent) -> RestoreReport:
+    """Write into the store what the lake has of a store and this store lacks.
+
+    Stop the endpoints of the archived store first: what both send, is sent twice. Raises
+    RunConflict while another process restores into the same store.
+    """
+    store = open_store(options.store)
+    store.require_tables()
+    ledger, run_id = JobLedger(store, clock), new_run_id(KIND)
+    job = _Restore(store, options, progress, run_id)
+    if options.dry_run:
+        return job.run()
+    with exclusive_lock(store, f"restore {identity(store)}"):
+        ledger.abort_the_dead(KIND)
+        ledger.begin(run_id, KIND, {"lake": options.lake, "of": job.name})
+        with at_work(store, ledger, run_id):
+            report = job.run()
+        ledger.note(run_id, report.document())
+        ledger.move(run_id, JobRunState.COMPLETED)
+        return report
+
+
+class _Restore:
+    def __init__(
+        self, store: Store, options: RestoreOptions, progress: Progress, run_id: str
+    ) -> None:
+        self._store, self._options, self._progress = store, options, progress
+        self._run_id = run_id
+        self._table = present_table(options.lake)
+        self._pending = pending_table(options.lake)
+        self.name = options.of_store or _only_store(self._table, self._pending, identity(store))
+        self._snapshot = PendingSnapshot(self._pending, self.name)
+        self._writer = HistoryRestore(store)
+
+    def run(self) -> RestoreReport:
+        """Restore all, or with *dry_run* count it."""
+        events, new_events = self._restore_history() if self._options.history else (0, 0)
+        held = self._held()
+        ends = self._ends(held)
+        new_used = self._close(ends)
+        used = {(row["endpoint"], row["id"]) for row in ends}
+        new_pending = self._load([key for key in held if key not in used])
+        return RestoreReport(
+            run_id=self._run_id,
+            of_store=self.name,
+            events=events,
+            new_events=new_events,
+            used_ids=len(ends),
+            new_used_ids=new_used,
+            pending=len(held),
+            new_pending=new_pending,
+            ended=len(held.keys() & used),
+        )
+
+    def _restore_history(self) -> tuple[int, int]:
+        if not self._options.dry_run:
+            self._writer.reserve(self._last_sequence())
+        count = new = 0
+        for rows in self._events(HISTORY):
+            count, new = count + len(rows), new + self._put(rows)
+            self._progress(f"events {count}")
+        return count, new
+
+    def _put(self, rows: Sequence[dict[str, Any]]) -> int:
+        if self._options.dry_run:
+            with self._store.database.read() as connection:
+                return len(self._writer.missing(connection, rows))
+        return self._store.database.run(lambda connection: self._writer.put(connection, rows))
+
+    def _last_sequence(self) -> int:
+        found = (row["sequence"] for rows in self._events(HISTORY) for row in rows)
+        return max(found, default=1)
+
+    def _events(self, columns: pa.Schema) -> Iterator[list[dict[str, Any]]]:
+        """Yield the archived events of the store, by the batch."""
+        where = Where(store=self.name)
+        for batch in self._table.files(where).read(columns.names, where):
+            for start in range(0, batch.num_rows, self._options.batch):
+                piece = batch.slice(start, self._options.batch).cast(columns)
+                yield plain(pa.Table.from_batches([piece]))
+
+    def _held(self) -> dict[Key, Micros]:
+        """Return the timeouts of the snapshot, and the moment it is of."""
+        return {
+            (row["endpoint"], row["id"]): row["as_of"]
+            for batch in self._snapshot.rows(_HELD)
+            for row in plain(pa.Table.from_batches([batch]))
+        }
+
+    def _ends(self, held: dict[Key, Micros]) -> list[dict[str, Any]]:
+        """Return the last event of each id that is used up, in the order of ids."""
+        names = ("sequence", "id", "event", "at", "due", "endpoint")
+        last: dict[Key, dict[str, Any]] = {}
+        for rows in self._events(pa.schema([HISTORY.field(name) for name in names])):
+            for row in rows:
+                key = (row["endpoint"], row["id"])
+                known = last.get(key)
+                if known is None or (known["at"], known["sequence"]) < (row["at"], row["sequence"]):
+                    last[key] = row
+        return [
+            row
+            for key, row in sorted(last.items())
+            if row["event"] in ENDS and not _is_open_again(row, held.get(key))
+        ]
+
+    def _close(self, ends: list[dict[str, Any]]) -> int:
+        new, size = 0, self._options.batch
+        for start in range(0, len(ends), size):
+            new += self._close_some(ends[start : start + size])
+            self._progress(f"used ids {start + size}")
+        return new
+
+    def _close_some(self, some: Sequence[dict[str, Any]]) -> int:
+        if self._options.dry_run:
+            with self._store.database.read() as connection:
+                return len(self._writer.unused(connection, some))
+        return self._store.database.run(lambda connection: self._writer.close(connection, some))
+
+    def _load(self, left: Sequence[Key]) -> int:
+        self._progress("pending messages")
+        if self._options.dry_run:
+            rows = [{"endpoint": endpoint, "id": id_} for endpoint, id_ in left]
+            with self._store.database.read() as connection:
+                return len(self._writer.unused(connection, rows))
+        loader = Loader(self._store, run_id=self._run_id)
+        return loader.load(self._snapshot.rows(TO_STORE), self._options.batch).new
+
+
+def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
+    """Return whether a timeout of the snapshot of the moment *as_of* is open in spite of its *end*.
+
+    A migrated timeout may come back. The clock of an event runs before its commit, so that any
+    other end is believed unless it was long before: then the id was free, and used again.
+    """
+    if as_of is None:
+        return False
+    margin = 0 if end["event"] == "migrated" else _DAY
+    return bool(end["at"] < as_of - margin)
+
+
+def _only_store(history: HistoryTable, pending: HistoryTable, own: str) -> str:
+    """Return *own* if the lake has that store, else the only store of the lake."""
+    found = set[str]()
+    for table in (history, pending):
+        for batch in table.files().read(["store"]):
+            found |= {*batch["store"].unique().to_pylist()}
+    if own in found or not found:
+        return own
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"the lake has the stores {', '.join(sorted(found))}; say which by --of"
+        )
+    return found.pop()

@@ -1,0 +1,127 @@
+"""The table ``pending`` of a lake, beside ``history``: pending timeouts, whole, at one moment.
+
+Each commit is a snapshot of a store. The mark ``batch`` of the store names its newest snapshot, so
+that a reader sees a whole snapshot, or the whole snapshot before; older snapshots are removed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.lake.places import open_table
+from timeoutmgr.pipeline.lake.table import (
+    BUCKETED,
+    WRITTEN,
+    Doomed,
+    HistoryTable,
+    partition_columns,
+)
+from timeoutmgr.pipeline.lake.writer import tried
+from timeoutmgr.pipeline.options import ICEBERG
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.stores import Store, identity
+from timeoutmgr.pipeline.views import INSTANT, TO_STORE, Selection
+
+_NAME: Final = "pending"
+_SNAPSHOT: Final = pa.schema(
+    [pa.field("store", pa.string()), pa.field("snapshot", pa.int64()), pa.field("as_of", INSTANT)]
+)
+PENDING_WRITTEN: Final = pa.schema(
+    [*TO_STORE, *_SNAPSHOT, *(WRITTEN.field(name) for name in BUCKETED)]
+)
+"""The columns of a pending timeout: the message, the snapshot's number and the moment it is of."""
+
+
+def pending_place(history: str) -> str:
+    """Return the place of the table ``pending`` beside the history table at *history*."""
+    history = history.rstrip("/")
+    signs = "." if history.startswith(ICEBERG) else "/:"
+    begin = max(history.rfind(sign) for sign in signs) + 1
+    if history[begin:] == _NAME:
+        raise ConfigurationError(
+            f"{history} is where the pending timeouts beside a history table are; name the table "
+            "of the history, for example history"
+        )
+    return f"{history[:begin]}{_NAME}"
+
+
+def pending_table(history: str) -> HistoryTable:
+    """Return the table ``pending`` beside the history table at *history*."""
+    return open_table(pending_place(history), written=PENDING_WRITTEN)
+
+
+def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
+    """Commit the pending timeouts of *store* as its newest snapshot; return how many.
+
+    Timeouts that a migration has hidden are left out: they are on their way to another place.
+    """
+    name = identity(store)
+    return tried(table, lambda: _commit(store, table, name, as_of))
+
+
+def _commit(store: Store, table: HistoryTable, name: str, as_of: Micros) -> int:
+    number = table.marks(name).get("batch", 0) + 1
+    counted = [0]
+    rows = _snapshot_rows(store, (name, number, as_of), counted)
+    table.append(name, rows, {"batch": number})
+    table.refresh()
+    older = tuple(one for one in _snapshots(table, name) if one != number)
+    if older:
+        table.remove(Doomed("snapshot", older, name))
+    return counted[0]
+
+
+def _snapshot_rows(
+    store: Store, snapshot: tuple[str, int, Micros], counted: list[int]
+) -> pa.RecordBatchReader:
+    """Return the rows of *snapshot*, which adds their number to *counted* while they pass."""
+    hidden = store.tables.timeouts.c.hidden_by
+
+    def passing() -> Iterator[pa.RecordBatch]:
+        for batch in fetch(store, "pending", TO_STORE, Selection(), where=[hidden.is_(None)]):
+            counted[0] += batch.num_rows
+            yield _as_written(batch, *snapshot)
+
+    # The first row comes before the writer asks: it would find the database unreachable too late.
+    rows = passing()
+    first = [one for one in [next(rows, None)] if one is not None]
+    return pa.RecordBatchReader.from_batches(PENDING_WRITTEN, chain(first, rows))
+
+
+def _as_written(batch: pa.RecordBatch, store: str, number: int, as_of: Micros) -> pa.RecordBatch:
+    count = batch.num_rows
+    columns = {name: batch[name] for name in batch.schema.names}
+    columns |= {"store": pa.repeat(store, count), "snapshot": pa.repeat(number, count)}
+    columns["as_of"] = pa.repeat(pa.scalar(as_of, pa.int64()), count)
+    columns |= partition_columns(columns["due"], columns["endpoint"])
+    arrays = [pc.cast(columns[field.name], field.type) for field in PENDING_WRITTEN]
+    return pa.RecordBatch.from_arrays(arrays, schema=PENDING_WRITTEN)
+
+
+def _snapshots(table: HistoryTable, store: str) -> list[int]:
+    found = set[int]()
+    for batch in table.files().read(["snapshot", "store"]):
+        found |= {*batch.filter(pc.equal(batch["store"], store))["snapshot"].to_pylist()}
+    return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """The newest snapshot of *store* in *table*."""
+
+    table: HistoryTable
+    store: str
+
+    def rows(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield *columns* of its timeouts."""
+        number = self.table.marks(self.store).get("batch", 0)
+        wanted = (ds.field("store") == self.store) & (ds.field("snapshot") == number)
+        for batch in self.table.files().matching(columns.names, wanted):
+            yield batch.cast(columns)

@@ -1,0 +1,174 @@
+"""The erasure of timeouts from the tables of a store: rows are removed, ids stay used."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, delete, false, insert, or_, select, update
+
+from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.stores import Store
+
+Key = tuple[str, str]
+"""Endpoint and id of a timeout."""
+_AT_ONCE: Final = 500
+_ERASED: Final = TimeoutState.ERASED.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The timeouts of a person: those that have any of these values."""
+
+    saga_ids: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, row: Mapping[str, Any]) -> bool:
+        """Return whether *row* is of the person; it has the columns that its table has."""
+        return (
+            row["id"] in self.ids
+            or row["destination"] in self.destinations
+            or row.get("saga_id") in self.saga_ids
+            or self._has_header(row.get("headers"))
+        )
+
+    def _has_header(self, headers: str | None) -> bool:
+        if headers is None or not self.headers:
+            return False
+        given = json.loads(headers)
+        return any(given.get(name) == value for name, value in self.headers.items())
+
+
+class Erasure:
+    """Finds and removes the timeouts of a person in *store*."""
+
+    def __init__(self, store: Store, batch: int = _AT_ONCE) -> None:
+        self._store, self._batch = store, batch
+        self._tables = store.tables
+
+    def find(self, subject: Subject) -> set[Key]:
+        """Return the timeouts of *subject*, pending or with an event in the history."""
+        return {
+            (row.endpoint, row.id)
+            for wanted in (self._pending(subject), self._events(subject))
+            for row in self._rows(wanted)
+            if subject.has(row._mapping)
+        }
+
+    def erase(self, keys: Sequence[Key], at: Micros, run_id: str) -> dict[str, int]:
+        """Remove all rows of *keys*, a batch in a transaction; return the counts by table.
+
+        Each id keeps a tombstone and an event ``erased``, which have nothing of the message: a
+        message that is delivered again is not stored, and ``reconcile`` does not miss it.
+        """
+        counts: dict[str, int] = {}
+        for endpoint, ids in _batches(keys, self._batch):
+
+            def work(
+                connection: Connection, endpoint: str = endpoint, ids: Sequence[str] = ids
+            ) -> dict[str, int]:
+                return self._erase(connection, endpoint, ids, at, run_id)
+
+            for name, count in self._store.database.run(work).items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def overwrite(self) -> bool:
+        """Have SQLite write its file anew and empty its log; return whether nothing is left there.
+
+        Another process that reads meanwhile keeps the log.
+        """
+        if not self._store.database.is_sqlite:
+            return False
+        connection = self._store.database.engine.raw_connection()
+        try:
+            file: Any = connection.driver_connection
+            file.execute("PRAGMA secure_delete=ON")
+            file.execute("VACUUM")
+            (is_busy, *_), *_ = file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.close()
+        return not is_busy
+
+    def _erase(
+        self, connection: Connection, endpoint: str, ids: Sequence[str], at: Micros, run_id: str
+    ) -> dict[str, int]:
+        tables = self._tables
+        counts = {}
+        for name in ("labels", "timeouts", "history"):
+            table = getattr(tables, name)
+            doomed = delete(table).where(table.c.endpoint == endpoint, table.c.id.in_(ids))
+            if name == "history":
+                doomed = doomed.where(table.c.event != _ERASED)
+            counts[name] = connection.execute(doomed).rowcount
+        new = self._close(connection, endpoint, ids, at)
+        if new:
+            events = [self._event(endpoint, id_, at, run_id) for id_ in new]
+            connection.execute(insert(tables.history), events)
+        return {**counts, "keys": len(new)}
+
+    def _close(
+        self, connection: Connection, endpoint: str, ids: Sequence[str], at: Micros
+    ) -> list[str]:
+        """Leave tombstones for *ids*; return the ids that had none of an erasure yet."""
+        keys = self._tables.keys
+        here = (keys.c.endpoint == endpoint, keys.c.id.in_(ids))
+        stored = connection.execute(select(keys.c.id, keys.c.state).where(*here))
+        known = {row[0]: row[1] for row in stored}
+        blank: dict[str, Any] = {"state": _ERASED, "closed_at": at, "content": None}
+        connection.execute(update(keys).where(*here, keys.c.state != _ERASED).values(**blank))
+        missing = [
+            {"endpoint": endpoint, "id": id_, "due": at, "version": 0, "maybe_sent": 0, **blank}
+            for id_ in ids
+            if id_ not in known
+        ]
+        if missing:
+            connection.execute(insert(keys), missing)
+        return [id_ for id_ in ids if known.get(id_) != _ERASED]
+
+    def _event(self, endpoint: str, id_: str, at: Micros, run_id: str) -> dict[str, Any]:
+        return {
+            **{"endpoint": endpoint, "id": id_, "event": _ERASED, "at": at, "due": at},
+            **{"destination": "", "attempt": 0, "node": "", "run_id": run_id},
+        }
+
+    def _pending(self, subject: Subject) -> Any:
+        table = self._tables.timeouts
+        names = ("endpoint", "id", "destination", "saga_id", "headers")
+        columns = [table.c[name] for name in names]
+        in_headers = [
+            table.c.headers.contains(json.dumps(name)[1:-1], autoescape=True)
+            for name in subject.headers
+        ]
+        found = or_(table.c.saga_id.in_(subject.saga_ids), *_common(table, subject), *in_headers)
+        return select(*columns).where(found)
+
+    def _events(self, subject: Subject) -> Any:
+        table = self._tables.history
+        columns = [table.c[name] for name in ("endpoint", "id", "destination")]
+        return select(*columns).where(or_(*_common(table, subject)), table.c.event != _ERASED)
+
+    def _rows(self, wanted: Any) -> Iterator[Any]:
+        with self._store.database.read() as connection:
+            yield from connection.execute(wanted)
+
+
+def _common(table: Any, subject: Subject) -> Iterable[ColumnElement[bool]]:
+    yield false()
+    if subject.destinations:
+        yield table.c.destination.in_(subject.destinations)
+    if subject.ids:
+        yield table.c.id.in_(subject.ids)
+
+
+def _batches(keys: Sequence[Key], size: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield endpoints with up to *size* of their ids each, in order."""
+    by_endpoint: dict[str, list[str]] = {}
+    for endpoint, id_ in sorted(keys):
+        by_endpoint.setdefault(endpoint, []).append(id_)
+    for endpoint, ids in by_endpoint.items():
+        for start in range(0, len(ids), size):
+            yield endpoint, ids[start : start + size]

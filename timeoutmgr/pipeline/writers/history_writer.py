@@ -1,0 +1,144 @@
+"""Archived events back into a store's history, and the tombstones of the ids that they ended."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlalchemy import Connection, func, insert, select, text
+
+from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import HISTORY, INSTANT
+
+Row = Mapping[str, Any]
+
+_AT_ONCE: Final = 500
+_CONTENT: Final = tuple(name for name in HISTORY.names if name != "sequence")
+ENDS: Final[Mapping[str, TimeoutState]] = {
+    "dispatched": TimeoutState.DISPATCHED,
+    "cancelled": TimeoutState.CANCELLED,
+    "failed": TimeoutState.FAILED,
+    "dead_lettered": TimeoutState.FAILED,
+    "migrated": TimeoutState.MIGRATED,
+    "erased": TimeoutState.ERASED,
+}
+"""Events after which an id is used up, and the state of its tombstone."""
+
+_NEXT_SEQUENCE: Final = text(
+    "SELECT setval(pg_get_serial_sequence(:table, 'sequence'), greatest(:last, "
+    "nextval(pg_get_serial_sequence(:table, 'sequence'))))"
+)
+
+
+class HistoryRestore:
+    """Inserts events and tombstones that *store* lacks, each call in one transaction.
+
+    An event keeps its sequence, by which a history table knows the event. If the store has given
+    that sequence to another event meanwhile, the event gets a new sequence.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._history, self._keys = store.tables.history, store.tables.keys
+
+    def reserve(self, last: int) -> None:
+        """Have PostgreSQL give new events sequences behind *last*, as other databases do."""
+        if not self._store.is_postgresql:
+            return
+        names = self._store.database.engine.dialect.identifier_preparer
+        given = {"table": names.format_table(self._history), "last": last}
+        self._store.database.run(lambda connection: connection.execute(_NEXT_SEQUENCE, given))
+
+    def missing(self, connection: Connection, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Return those of *rows*, as ``plain`` gives them, that the history lacks."""
+        known = self._by_sequence(connection, [row["sequence"] for row in rows])
+        free = [dict(row) for row in rows if row["sequence"] not in known]
+        others = [row for row in rows if known.get(row["sequence"], _content(row)) != _content(row)]
+        stored = self._contents(connection, others)
+        moved = {_content(row) for row in others if _content(row) not in stored}
+        return free + [dict(zip(_CONTENT, row, strict=True)) for row in sorted(moved, key=str)]
+
+    def put(self, connection: Connection, rows: Sequence[Row]) -> int:
+        """Insert the missing ones of *rows*; return how many."""
+        new = self.missing(connection, rows)
+        for some in (
+            [row for row in new if "sequence" in row],
+            [row for row in new if "sequence" not in row],
+        ):
+            if some:
+                connection.execute(insert(self._history), some)
+        return len(new)
+
+    def unused(self, connection: Connection, ends: Sequence[Row]) -> list[Row]:
+        """Return those of *ends* whose id the store does not know."""
+        keys, known = self._keys, set[tuple[str, str]]()
+        for some in _pages(ends):
+            ids = [row["id"] for row in some]
+            wanted = select(keys.c.endpoint, keys.c.id).where(keys.c.id.in_(ids))
+            wanted = wanted.where(keys.c.endpoint.in_({row["endpoint"] for row in some}))
+            known |= {(row[0], row[1]) for row in connection.execute(wanted)}
+        return [row for row in ends if (row["endpoint"], row["id"]) not in known]
+
+    def close(self, connection: Connection, ends: Sequence[Row]) -> int:
+        """Insert the missing tombstones of *ends*, last events of ids; return how many."""
+        rows = [
+            {
+                **{"endpoint": row["endpoint"], "id": row["id"], "due": row["due"]},
+                **{"state": ENDS[row["event"]].value, "closed_at": row["at"]},
+                **{"version": 0, "maybe_sent": 0},
+            }
+            for row in self.unused(connection, ends)
+        ]
+        if rows:
+            connection.execute(insert(self._keys), rows)
+        return len(rows)
+
+    def _by_sequence(
+        self, connection: Connection, sequences: Sequence[int]
+    ) -> dict[int, tuple[Any, ...]]:
+        history = self._history
+        wanted = select(history.c.sequence, *(history.c[name] for name in _CONTENT))
+        return {
+            row[0]: tuple(row[1:])
+            for some in _pages(sequences)
+            for row in connection.execute(wanted.where(history.c.sequence.in_(some)))
+        }
+
+    def _contents(self, connection: Connection, rows: Sequence[Row]) -> set[tuple[Any, ...]]:
+        """Return the stored events with endpoint and time of *rows*, which an index finds."""
+        history = self._history
+        wanted = select(*(history.c[name] for name in _CONTENT))
+        return {
+            tuple(found)
+            for some in _pages(rows)
+            for found in connection.execute(
+                wanted.where(
+                    history.c.endpoint.in_({row["endpoint"] for row in some}),
+                    history.c.at.in_({row["at"] for row in some}),
+                )
+            )
+        }
+
+    @property
+    def last(self) -> int:
+        """The largest sequence of the store."""
+        with self._store.database.read() as connection:
+            return connection.execute(select(func.max(self._history.c.sequence))).scalar() or 0
+
+
+def plain(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return *rows* as the tables have them: instants are numbers."""
+    for at, field in enumerate(rows.schema):
+        if field.type == INSTANT:
+            rows = rows.set_column(at, field.name, rows[field.name].cast(pa.int64()))
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
+def _content(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _CONTENT)
+
+
+def _pages(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
