@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from tests.pipeline.test_restore import archived, end, restored
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.pipeline.jobs.erase import Certificate, erase
 from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.writers.loader import Loader
+from timeoutmgr.transport.sql import SqlTransport
 
 CANARY = "canary-7f3a"
 OF_PERSON: dict[str, Any] = {
@@ -197,6 +200,35 @@ def test_the_certificate_says_what_it_does_not_reach(store_of: Callable[[str], S
 
     for word in ("backups", "errors delete", "deadletters delete", "audit"):
         assert word in texts
+
+
+def test_copies_in_the_error_queue_are_erased_with_the_store(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    url = f"sqlite:///{store.database.path}"
+    toml = Path(store.name)
+    toml.write_text(toml.read_text().replace("memory://", url))
+    transport = SqlTransport(url)
+    transport.install()
+    with closing(transport), closing(transport.session()) as session:
+        session.create_queues(["error"])
+        of_person = [
+            Message(id="one", headers={"Customer": CANARY}, body=CANARY.encode()),
+            Message(id="one", headers={"Customer": CANARY}, body=CANARY.encode()),
+            Message(id="two", headers={"Customer": "other"}, body=b"other"),
+        ]
+        session.send([Outgoing("error", message) for message in of_person])
+
+    words = ("--config", str(toml), "--json", "pipeline", "erase", "--copies")
+    done = CliRunner().invoke(cli, [*words, "--header", f"Customer={CANARY}"])
+
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert (document["removed"]["error copies"], document["timeouts"]) == (2, 2)
+    assert not any("errors delete" in one for one in document["not_reached"])
+    assert files_with(tmp_path, CANARY) == []
 
 
 def test_nothing_selected_is_refused() -> None:

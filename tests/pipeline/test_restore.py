@@ -24,7 +24,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.restore import RestoreReport, restore
-from timeoutmgr.pipeline.lake.pending import pending_place
+from timeoutmgr.pipeline.lake.message_snapshots import pending_place
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions

@@ -1,6 +1,7 @@
 """``timeoutmgr pipeline erase``: a person's timeouts, with a certificate."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.pipeline.person_copies import erase_copies
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -29,31 +31,45 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the certificate there, as JSON.",
 )
+@option(
+    "--copies",
+    "with_copies",
+    is_flag=True,
+    help="Error copies, dead letters and the node's journal of the settings' endpoint too.",
+)
 @of_store
 @common(environment=False)
 @click.pass_obj
-def erase(shared: Shared, /, store: str | None, certificate: Path | None, **options: Any) -> Exit:
+def erase(
+    shared: Shared,
+    /,
+    store: str | None,
+    certificate: Path | None,
+    with_copies: bool,
+    **options: Any,
+) -> Exit:
     """Erase all timeouts of a person from a store and a lake, and certify it.
 
     A timeout is erased if any option names it. Rows are removed from pending timeouts, labels,
     history, the history table and the table `pending`, with older files of both; the id keeps a
     tombstone without content. The certificate has counts and digests, and lists what is not
-    reached: error copies and dead letters have commands of their own. The exit code is 3 if nothing
-    was found, 1 if something is left. It needs no Spark.
+    reached. Copies are found by saga id, header and the queue that they were for. The exit code is
+    3 if nothing was found, 1 if something is left. It needs no Spark.
 
     Examples:
       timeoutmgr pipeline erase --saga-ids c-17,c-18 --lake delta:s3://lake/history --dry-run
-      timeoutmgr pipeline erase --header Customer=17 --certificate erased-17.json
+      timeoutmgr pipeline erase --header Customer=17 --copies --certificate erased-17.json
     """
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.erase import erase as run
 
     given = job_options(EraseOptions, options, store=store_name(shared, store))
-    found = run(given, clock=SystemClock(), progress=progress(shared))
+    copies = partial(erase_copies, shared, given) if with_copies else None
+    found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
     document = found.document()
     if certificate is not None:
         write_page(certificate, json.dumps(document, indent=2) + "\n")
     shared.show(document, lambda: output.print_pairs([*document.items()]))
-    if not found.timeouts:
+    if not found.timeouts and not any(found.removed.values()):
         return Exit.NOT_FOUND
     return Exit.FAILED if found.left and not found.dry_run else Exit.OK

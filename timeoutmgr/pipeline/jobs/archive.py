@@ -18,7 +18,7 @@ from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import CommitConflict, RunConflict
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns, writer_lock
-from timeoutmgr.pipeline.lake.pending import pending_table, write_pending
+from timeoutmgr.pipeline.lake.message_snapshots import pending_table, write_pending
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import ROW
 from timeoutmgr.pipeline.lake.writer import (

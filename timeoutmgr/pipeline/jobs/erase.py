@@ -5,33 +5,37 @@ them in every place, though the rows by which they were found are no longer ther
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
-from timeoutmgr.pipeline.lake.pending import pending_table
+from timeoutmgr.pipeline.lake.message_snapshots import pending_table
 from timeoutmgr.pipeline.lake.places import present_table
 from timeoutmgr.pipeline.lake.table import Doomed, HistoryTable
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
 from timeoutmgr.pipeline.stores import Store, identity, open_store
-from timeoutmgr.pipeline.writers.erasure import Erasure, Key, Subject
+from timeoutmgr.pipeline.writers.erasure import Erasure, Key, PersonSelection
 
 KIND: Final = "erase"
+EraseCopies: TypeAlias = Callable[[], Mapping[str, int]]
 _KEYS: Final = "keys"
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
-    "messages in queues of the broker, error copies: see `timeoutmgr errors delete`",
-    "dead letters, journals: see `timeoutmgr deadletters delete`, `timeoutmgr journal delete`",
+    "messages in queues of the broker, and journals and dead-letter queues of applications",
     "timeouts that ended before: history has neither saga ids nor headers; name them by --ids or "
     "--destinations",
     "rows of the audit and of cleared sagas, which name saga ids",
     "message ids in logs and traces of programs",
+)
+_COPIES: Final = (
+    "error copies, dead letters, the journal: give --copies, or see `timeoutmgr errors delete`, "
+    "`timeoutmgr deadletters delete` and `timeoutmgr journal delete`"
 )
 _DEAD_ROWS: Final = "row versions that the database has not cleaned yet, and its write-ahead logs"
 _SNAPSHOTS: Final = (
@@ -61,8 +65,17 @@ class Certificate:
         return asdict(self) | {"at": from_micros(self.at).isoformat()}
 
 
-def erase(options: EraseOptions, *, clock: Clock, progress: Progress = silent) -> Certificate:
+def erase(
+    options: EraseOptions,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+    copies: EraseCopies | None = None,
+) -> Certificate:
     """Remove the timeouts that *options* select; with *dry_run* only count them.
+
+    *copies* removes their copies elsewhere and returns counts; it is called first, since queues may
+    be in the same database, and not with *dry_run*.
 
     Raises RunConflict while another process erases in the same store, and CommitConflict while
     others go on to commit to the lake: run it again.
@@ -70,7 +83,7 @@ def erase(options: EraseOptions, *, clock: Clock, progress: Progress = silent) -
     store = open_store(options.store)
     store.require_tables()
     ledger, run_id = JobLedger(store, clock), new_run_id(KIND)
-    job = _Erase(store, options, progress, run_id, store.database.now(clock))
+    job = _Erase(store, options, progress, run_id, store.database.now(clock), copies)
     if options.dry_run:
         return job.certificate(job.find(), {}, left=None)
     with exclusive_lock(store, f"erase {identity(store)}"):
@@ -87,11 +100,17 @@ def erase(options: EraseOptions, *, clock: Clock, progress: Progress = silent) -
 
 class _Erase:
     def __init__(
-        self, store: Store, options: EraseOptions, progress: Progress, run_id: str, now: Micros
+        self,
+        store: Store,
+        options: EraseOptions,
+        progress: Progress,
+        run_id: str,
+        now: Micros,
+        copies: EraseCopies | None,
     ) -> None:
-        self._options, self._progress = options, progress
+        self._options, self._progress, self._copies = options, progress, copies
         self._run_id, self._now = run_id, now
-        self._subject = Subject(
+        self._subject = PersonSelection(
             saga_ids=frozenset(options.saga_ids),
             destinations=frozenset(options.destinations),
             ids=frozenset(options.ids),
@@ -104,7 +123,8 @@ class _Erase:
 
     def run(self, keys: set[Key]) -> Certificate:
         """Erase *keys* in the lake, then in the store, and look again."""
-        removed = self._erase_in_lake({id_ for _endpoint, id_ in keys})
+        removed = {} if self._copies is None else dict(self._copies())
+        removed |= self._erase_in_lake({id_ for _endpoint, id_ in keys})
         self._progress("erasing in the store")
         removed |= self._erasure.erase(sorted(keys), self._now, self._run_id)
         self._is_overwritten = self._erasure.overwrite()
@@ -159,6 +179,7 @@ class _Erase:
         is_iceberg = any(table.place.startswith("iceberg:") for table in self._tables)
         return (
             *_ALWAYS,
+            *((_COPIES,) if self._copies is None else ()),
             *(() if self._is_overwritten else (_DEAD_ROWS,)),
             *((_SNAPSHOTS,) if is_iceberg else ()),
         )

@@ -15,7 +15,11 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
-from timeoutmgr.pipeline.lake.pending import PENDING_WRITTEN, PendingSnapshot, pending_table
+from timeoutmgr.pipeline.lake.message_snapshots import (
+    PENDING_WRITTEN,
+    PendingSnapshot,
+    pending_table,
+)
 from timeoutmgr.pipeline.lake.places import present_table
 from timeoutmgr.pipeline.lake.table import HistoryTable, Where
 from timeoutmgr.pipeline.lake_options import RestoreOptions

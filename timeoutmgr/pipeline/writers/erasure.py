@@ -18,7 +18,7 @@ _ERASED: Final = TimeoutState.ERASED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class PersonSelection:
     """The timeouts of a person: those that have any of these values."""
 
     saga_ids: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Erasure:
         self._store, self._batch = store, batch
         self._tables = store.tables
 
-    def find(self, subject: Subject) -> set[Key]:
+    def find(self, subject: PersonSelection) -> set[Key]:
         """Return the timeouts of *subject*, pending or with an event in the history."""
         return {
             (row.endpoint, row.id)
@@ -135,7 +135,7 @@ class Erasure:
             **{"destination": "", "attempt": 0, "node": "", "run_id": run_id},
         }
 
-    def _pending(self, subject: Subject) -> Any:
+    def _pending(self, subject: PersonSelection) -> Any:
         table = self._tables.timeouts
         names = ("endpoint", "id", "destination", "saga_id", "headers")
         columns = [table.c[name] for name in names]
@@ -146,7 +146,7 @@ class Erasure:
         found = or_(table.c.saga_id.in_(subject.saga_ids), *_common(table, subject), *in_headers)
         return select(*columns).where(found)
 
-    def _events(self, subject: Subject) -> Any:
+    def _events(self, subject: PersonSelection) -> Any:
         table = self._tables.history
         columns = [table.c[name] for name in ("endpoint", "id", "destination")]
         return select(*columns).where(or_(*_common(table, subject)), table.c.event != _ERASED)
@@ -156,7 +156,7 @@ class Erasure:
             yield from connection.execute(wanted)
 
 
-def _common(table: Any, subject: Subject) -> Iterable[ColumnElement[bool]]:
+def _common(table: Any, subject: PersonSelection) -> Iterable[ColumnElement[bool]]:
     yield false()
     if subject.destinations:
         yield table.c.destination.in_(subject.destinations)
