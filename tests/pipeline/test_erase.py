@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from tests.deadletter.making import a_stored_copy
 from tests.pipeline.archives import write_events
 from tests.pipeline.rows import batch, count, read, row
 from tests.pipeline.test_restore import archived, end, restored
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.database import Database
+from timeoutmgr.deadletter import DeadLetterStore, NodeQueue
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.pipeline.jobs.erase import Certificate, erase
@@ -228,6 +234,32 @@ def test_copies_in_the_error_queue_are_erased_with_the_store(
     document = json.loads(done.stdout)
     assert (document["removed"]["error copies"], document["timeouts"]) == (2, 2)
     assert not any("errors delete" in one for one in document["not_reached"])
+    assert files_with(tmp_path, CANARY) == []
+
+
+def test_dead_letters_and_the_journal_are_erased_with_the_store(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    url, toml = f"sqlite:///{store.database.path}", Path(store.name)
+    given = toml.read_text().replace("memory://", url)
+    given = given.replace('["timeout-manager"]', '["timeout-manager", "dead-letter-queues"]')
+    toml.write_text(f'{given}\n[dead-letter-queues]\nnode = "n1"\n')
+    assert CliRunner().invoke(cli, ["--config", str(toml), "install"]).exit_code == 0
+    manager = QueueManager(store=DeadLetterStore(Database(url)), node="n1")
+    for id_, customer in (("one", CANARY), ("two", "other")):
+        message = Message(id=id_, headers={"Customer": customer}, body=customer.encode())
+        manager.place(replace(a_stored_copy(id_, "billing"), message=message))
+    assert files_with(tmp_path, CANARY) != []
+
+    words = ("--config", str(toml), "--json", "pipeline", "erase", "--copies")
+    done = CliRunner().invoke(cli, [*words, "--header", f"Customer={CANARY}"])
+
+    left = [one.message.id for one in StoredCopyQueue(manager, NodeQueue.DEADLETTER).every()]
+    manager.store.close()
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["removed"]["stored copies"] == 1
+    assert left == ["two"]
     assert files_with(tmp_path, CANARY) == []
 
 
