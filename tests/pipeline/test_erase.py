@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.deadletter.making import a_stored_copy
 from tests.pipeline.archives import write_events
+from tests.pipeline.lakes import ids_in
 from tests.pipeline.rows import batch, count, read, row
 from tests.pipeline.test_restore import archived, end, restored
 from timeoutmgr.cli.main import cli
@@ -116,6 +117,20 @@ def test_delta_forgets_its_log_and_its_files(
     target = store_of("sqlite")
     report = restored(target, place)
     assert (report.new_pending, report.new_used_ids) == (2, 2)
+
+
+def test_iceberg_loses_the_rows_and_the_certificate_names_its_snapshots(
+    store_of: Callable[[str], Store], place_of: Callable[[str], str]
+) -> None:
+    store, place = store_of("sqlite"), place_of("iceberg")
+    fill(store)
+    archived(store, place)
+
+    certificate = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],))
+
+    assert ids_in(place) == sorted([row(3)["id"], row(4)["id"]])
+    assert certificate.removed["lake pending"] == 2
+    assert any("Iceberg" in one for one in certificate.not_reached)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
