@@ -12,8 +12,8 @@ MOST_FILES_ENTERED = 69
 MOST_FUNCTIONS_ENTERED = 442
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 4
-MOST_LINES = 89_800
-MOST_FILES = 540
+MOST_LINES = 90_600
+MOST_FILES = 541
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

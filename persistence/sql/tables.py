@@ -6,6 +6,7 @@ failed. ``timeouts`` holds the message itself in the order in which it is due.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -50,6 +51,7 @@ class TimeoutTables:
     run_keys: Table
 
 
+@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
 def tables(schema: str | None, prefix: str) -> TimeoutTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 

@@ -23,7 +23,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.restore import RestoreReport, restore
+from timeoutmgr.pipeline.jobs.restore import RestoreCounts, restore
 from timeoutmgr.pipeline.lake.message_snapshots import pending_place
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
@@ -48,7 +48,7 @@ def archived(store: Store, place: str) -> int | None:
     return archive(options, clock=SystemClock()).pending
 
 
-def restored(store: Store, place: str, **options: Any) -> RestoreReport:
+def restored(store: Store, place: str, **options: Any) -> RestoreCounts:
     progress = options.pop("progress", lambda _text: None)
     made = RestoreOptions(store=store.name, lake=place, **({"batch": 3} | options))
     return restore(made, clock=SystemClock(), progress=progress)

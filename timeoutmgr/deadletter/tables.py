@@ -6,6 +6,7 @@ a destination, in ``awaiting_final_ack`` or ``dead_letters``. Journals copy deli
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -53,6 +54,7 @@ class DeadLetterTables:
         return "awaiting" if table is self.awaiting else "letters"
 
 
+@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
 def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 

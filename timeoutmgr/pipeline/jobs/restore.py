@@ -37,7 +37,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReport:
+class RestoreCounts:
     """How many events, used ids and pending timeouts were *new* to the store, of how many.
 
     *ended* timeouts of the snapshot were sent or cancelled after its moment, and not restored.
@@ -58,7 +58,7 @@ class RestoreReport:
         return asdict(self)
 
 
-def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silent) -> RestoreReport:
+def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silent) -> RestoreCounts:
     """Write into the store what the lake has of a store and this store lacks.
 
     Stop the endpoints of the archived store first: what both send, is sent twice. Raises
@@ -92,7 +92,7 @@ class _Restore:
         self._snapshot = PendingSnapshot(self._pending, self.name)
         self._writer = HistoryRestore(store)
 
-    def run(self) -> RestoreReport:
+    def run(self) -> RestoreCounts:
         """Restore all, or with *dry_run* count it."""
         events, new_events = self._restore_history() if self._options.history else (0, 0)
         held = self._held()
@@ -100,7 +100,7 @@ class _Restore:
         new_used = self._close(ends)
         used = {(row["endpoint"], row["id"]) for row in ends}
         new_pending = self._load([key for key in held if key not in used])
-        return RestoreReport(
+        return RestoreCounts(
             run_id=self._run_id,
             of_store=self.name,
             events=events,

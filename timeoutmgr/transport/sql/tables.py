@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -44,6 +45,7 @@ class QueueTables:
     owners: Table
 
 
+@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
 def tables(schema: str | None, prefix: str) -> QueueTables:
     """Return the tables as they stand after the newest revision."""
     metadata = MetaData(schema=schema)
