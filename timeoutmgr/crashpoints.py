@@ -196,6 +196,7 @@ POINTS: Final[Mapping[str, str]] = {
     "queues.sent": "Messages are in a queue and committed; receivers here are not woken.",
     "queues.deleted": "A queue is deleted; its bindings and messages are there.",
     "queues.bindings_deleted": "A queue and its bindings are deleted; its messages are there.",
+    "queues.messages_deleted": "A queue is deleted with its messages; its owners are there.",
     "expiry.placed": "An expired message is a dead letter here; it is still queued.",
     "expiry.source_told": "The source of an expired message is notified; its admin queue is not.",
     "expiry.settled_one": "One expired message is settled; the next is not, all are still queued.",

@@ -704,13 +704,10 @@ SELECT TOP (%(param_1)s) timeoutmgr_timeouts.endpoint, timeoutmgr_timeouts.due, 
 FROM timeoutmgr_timeouts 
 WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.destination = CAST(%(destination_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
 
-SELECT coalesce(sum(CASE WHEN (anon_1.number <= %(number_1)s) THEN %(param_1)s ELSE %(param_2)s END), %(coalesce_2)s) AS coalesce_1, coalesce(max(anon_1.number), %(coalesce_4)s) AS coalesce_3 
-FROM (SELECT TOP (%(param_3)s) anon_2.number AS number 
-FROM (SELECT anon_3.hit AS hit, row_number() OVER (ORDER BY anon_3.due, anon_3.id) AS number 
-FROM (SELECT TOP (%(param_4)s) CASE WHEN (timeoutmgr_timeouts.destination = CAST(%(destination_1)s AS VARBINARY(1020))) THEN %(param_5)s ELSE %(param_6)s END AS hit, timeoutmgr_timeouts.due AS due, timeoutmgr_timeouts.id AS id 
+SELECT coalesce(sum(anon_1.hit), %(coalesce_2)s) AS coalesce_1 
+FROM (SELECT TOP (%(param_1)s) CASE WHEN (timeoutmgr_timeouts.destination = CAST(%(destination_1)s AS VARBINARY(1020))) THEN %(param_2)s ELSE %(param_3)s END AS hit 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS anon_3) AS anon_2 
-WHERE anon_2.hit = %(hit_1)s OR anon_2.number > %(number_2)s) AS anon_1
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS anon_1
 
 SELECT count(*) AS count_1 
 FROM (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due AS due, timeoutmgr_timeouts.id AS id 

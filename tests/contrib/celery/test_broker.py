@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 from celery.contrib.testing import worker as celery_worker
+from celery.signals import setup_logging
 
 from timeoutmgr.transport.sql import register
 
@@ -30,9 +31,17 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made.conf.broker_transport_options = {"poll_max": 0.05}
     made.task(_add, name="add")
     made.task(_retried, name="retried", bind=True, max_retries=2)
-    with celery_worker.start_worker(made, perform_ping_check=False, pool="solo"):
-        yield made
+    setup_logging.connect(_keep_logging)
+    try:
+        with celery_worker.start_worker(made, perform_ping_check=False, pool="solo"):
+            yield made
+    finally:
+        setup_logging.disconnect(_keep_logging)
     made.close()
+
+
+def _keep_logging(**_given: Any) -> None:
+    """Stand in for Celery's own set-up, which would quieten the log of later tests."""
 
 
 def _add(*numbers: Any) -> int:

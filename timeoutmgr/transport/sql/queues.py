@@ -124,6 +124,7 @@ class SqlQueues:
             connection.execute(self._statements.delete_bindings, which)
             reach("queues.bindings_deleted")
             connection.execute(self._statements.delete_messages, which)
+            reach("queues.messages_deleted")
             connection.execute(self._statements.delete_owners, which)
 
         if which["names"]:
