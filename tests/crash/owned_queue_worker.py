@@ -1,6 +1,6 @@
 """A process that owns a temporary queue until it is killed, or dies while it sweeps others'.
 
-Arguments: URL, and the crash point at which a sweep dies; without a point it holds the queue.
+Arguments: URL, and the crash point at which a sweep dies; without a point it owns the queue.
 """
 
 import sys
@@ -14,7 +14,7 @@ from timeoutmgr.transport.sql import register
 kombu: Any = kombu_package  # its annotations are too few to check against
 
 
-def hold(connection: Any) -> None:
+def own(connection: Any) -> None:
     """Own a queue with a binding and a message, and consume from it until a kill."""
     channel = connection.default_channel
     replies = kombu.Exchange("replies", "fanout")
@@ -22,7 +22,7 @@ def hold(connection: Any) -> None:
     queue.declare()
     queue.consume(callback=lambda message: None)
     connection.Producer().publish("hello", exchange=replies)
-    print("holds", flush=True)
+    print("owns", flush=True)
     sys.stdin.read()
 
 
@@ -34,4 +34,4 @@ if __name__ == "__main__":
             arm(point[0])
             opened.transport.sql.owned_queues.sweep()
         else:
-            hold(opened)
+            own(opened)

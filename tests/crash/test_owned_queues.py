@@ -30,7 +30,7 @@ def leave_a_dead_owner(url: str) -> None:
     ) as worker:
         assert worker.stdout is not None
         try:
-            assert worker.stdout.readline() == "holds\n"
+            assert worker.stdout.readline() == "owns\n"
         finally:
             worker.kill()
 
