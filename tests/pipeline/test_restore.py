@@ -155,6 +155,23 @@ def test_every_format_keeps_the_newest_snapshot_alone(
     )
 
 
+def test_a_young_store_comes_back_though_no_event_is_in_the_lake(
+    place: str, store_of: Callable[[str], Store]
+) -> None:
+    source, target = store_of("sqlite"), store_of("sqlite")
+    with pytest.raises(ConfigurationError, match="no history table"):
+        restored(target, place)
+    Loader(source).load([batch([row(1)])])
+    with source.database.begin() as connection:
+        connection.execute(delete(source.tables.history))
+    archived(source, place)
+
+    report = restored(target, place)
+
+    assert (report.new_pending, report.events) == (1, 0)
+    assert facts(target)["pending"] == facts(source)["pending"]
+
+
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
 def test_a_store_on_a_server_comes_back(
     kind: str, store_of: Callable[[str], Store], tmp_path: Path

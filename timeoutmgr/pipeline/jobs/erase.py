@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
-from timeoutmgr.pipeline.lake.message_snapshots import pending_table
-from timeoutmgr.pipeline.lake.places import present_table
+from timeoutmgr.pipeline.lake.message_snapshots import lake_tables
 from timeoutmgr.pipeline.lake.table import Doomed, HistoryTable
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
@@ -119,7 +118,7 @@ class _Erase:
         self.digest = _digest([json.dumps(options.selection(), sort_keys=True)])
         self._erasure, self._is_overwritten = Erasure(store), False
         place = options.lake
-        self._tables = [] if place is None else [present_table(place), pending_table(place)]
+        self._tables = () if place is None else lake_tables(place)
 
     def run(self, keys: set[Key]) -> Certificate:
         """Erase *keys* in the lake, then in the store, and look again."""

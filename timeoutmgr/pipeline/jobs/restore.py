@@ -18,9 +18,8 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.lake.message_snapshots import (
     PENDING_WRITTEN,
     PendingSnapshot,
-    pending_table,
+    lake_tables,
 )
-from timeoutmgr.pipeline.lake.places import present_table
 from timeoutmgr.pipeline.lake.table import HistoryTable, Where
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
@@ -86,8 +85,7 @@ class _Restore:
     ) -> None:
         self._store, self._options, self._progress = store, options, progress
         self._run_id = run_id
-        self._table = present_table(options.lake)
-        self._pending = pending_table(options.lake)
+        self._table, self._pending = lake_tables(options.lake)
         self.name = options.of_store or _only_store(self._table, self._pending, identity(store))
         self._snapshot = PendingSnapshot(self._pending, self.name)
         self._writer = HistoryRestore(store)

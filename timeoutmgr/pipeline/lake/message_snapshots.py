@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.pipeline.lake.places import open_table
+from timeoutmgr.pipeline.lake.places import open_table, present_table
 from timeoutmgr.pipeline.lake.table import (
     BUCKETED,
     WRITTEN,
@@ -55,6 +55,17 @@ def pending_place(history: str) -> str:
 def pending_table(history: str) -> HistoryTable:
     """Return the table ``pending`` beside the history table at *history*."""
     return open_table(pending_place(history), written=PENDING_WRITTEN)
+
+
+def lake_tables(history: str) -> tuple[HistoryTable, HistoryTable]:
+    """Return the tables ``history`` and ``pending`` of a lake, of which one may be missing yet.
+
+    A young store has pending timeouts, and no event that is old enough for the history. Raises
+    ConfigurationError if both are missing.
+    """
+    pending = pending_table(history)
+    opened = present_table(history) if pending.version is None else open_table(history)
+    return opened, pending
 
 
 def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
