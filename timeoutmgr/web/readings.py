@@ -110,7 +110,8 @@ class Readings:
             if slot.running is None and not self._is_fresh(slot, max_age):
                 is_first = slot.reading.at is None and slot.tried is None
                 if not live or is_first or self._next_free <= self._monotonic():
-                    self._start(slot, read, cost)
+                    # A person's reads are few, and must not delay what renews itself.
+                    self._start(slot, read, cost if live else 0)
             running = slot.running
         if running is None or is_shown:
             return slot.reading
