@@ -18,7 +18,7 @@ def queues_of(name: str) -> set[str]:
     return {name, f"{name}.Timeouts", f"{name}.TimeoutsDispatcher", f"{name}.error"}
 
 
-@matrix(pairs=EACH_ONCE)
+@matrix(pairs=EACH_ONCE, installed=False)
 @pytest.mark.behaviour(122)
 def test_installing_twice_changes_nothing(place: Place) -> None:
     party = Party(place)
@@ -33,7 +33,7 @@ def test_installing_twice_changes_nothing(place: Place) -> None:
     party.inbox.wait_for_id(sent.message_id)
 
 
-@matrix(pairs=REPRESENTATIVE)
+@matrix(pairs=REPRESENTATIVE, installed=False)
 @pytest.mark.behaviour(122)
 def test_four_processes_install_at_the_same_moment(place: Place) -> None:
     with ExitStack() as stack:
@@ -52,7 +52,7 @@ def test_four_processes_install_at_the_same_moment(place: Place) -> None:
     party.inbox.wait_for_id(sent.message_id)
 
 
-@matrix(pairs=EACH_ONCE)
+@matrix(pairs=EACH_ONCE, installed=False)
 def test_only_the_queues_that_are_needed_are_made(place: Place) -> None:
     plain = place.made(place.plain(place.name, handler=lambda body, context: None))
     sender = place.plain(f"{place.name}-sender")
@@ -66,7 +66,7 @@ def test_only_the_queues_that_are_needed_are_made(place: Place) -> None:
     assert set(missing) == every - {place.name, f"{place.name}.error"}
 
 
-@matrix(pairs=EACH_ONCE)
+@matrix(pairs=EACH_ONCE, installed=False)
 def test_a_start_without_a_needed_queue_names_it(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()
@@ -82,7 +82,7 @@ def test_a_start_without_a_needed_queue_names_it(place: Place) -> None:
     assert "timeoutmgr install" in str(refused.value)
 
 
-@matrix(pairs=REPRESENTATIVE, needs={"sql_store"})
+@matrix(pairs=REPRESENTATIVE, needs={"sql_store"}, installed=False)
 def test_a_start_without_tables_says_which_command_makes_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_start_without_tables_says_which_command_makes_them(
         place.made(config).start()
 
 
-@matrix(pairs=REPRESENTATIVE)
+@matrix(pairs=REPRESENTATIVE, installed=False)
 @pytest.mark.behaviour(126)
 def test_endpoints_on_a_shared_store_see_only_their_own_timeouts(place: Place) -> None:
     one, other = Party(place).start(), place.run(place.configuration(f"{place.name}-b"))
@@ -113,7 +113,7 @@ def test_endpoints_on_a_shared_store_see_only_their_own_timeouts(place: Place) -
     assert one.endpoint.timeouts.count() == 1
 
 
-@matrix(pairs=EACH_ONCE)
+@matrix(pairs=EACH_ONCE, installed=False)
 def test_queue_names_are_compared_by_bytes(place: Place) -> None:
     party = Party(place)
     lower = Party(place)
@@ -133,7 +133,7 @@ def test_queue_names_are_compared_by_bytes(place: Place) -> None:
     assert len(party.inbox.arrived) == 1
 
 
-@matrix(pairs=REPRESENTATIVE)
+@matrix(pairs=REPRESENTATIVE, installed=False)
 def test_start_and_stop_may_be_called_twice_and_again(place: Place) -> None:
     party = Party(place)
     endpoint: Endpoint = party.endpoint
