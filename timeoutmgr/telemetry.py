@@ -51,6 +51,9 @@ class Operation(StrEnum):
     HANDLER = "handler"
     """The handlers of a message, or of a list of messages, are called."""
 
+    # An enumeration hashes in Python, which costs as much as to observe an operation.
+    __hash__ = str.__hash__
+
 
 Addressed: TypeAlias = tuple[str, Message]
 """The queue that a message is for, and the message."""

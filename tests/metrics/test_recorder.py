@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dis import get_instructions
+from threading import Barrier
 
 import pytest
 
 from timeoutmgr.message.message import Message
-from timeoutmgr.metrics.memory import DURATION_CELLS, LATENESS_CELLS, CountMemory
+from timeoutmgr.metrics.memory import (
+    BUCKETS,
+    DESTINATIONS,
+    DURATION_CELLS,
+    LATENESS_CELLS,
+    LATENESS_EACH,
+    CountMemory,
+)
 from timeoutmgr.metrics.recorder import Recorder
 from timeoutmgr.telemetry import (
     Addressed,
@@ -20,6 +30,9 @@ from timeoutmgr.telemetry import (
     during_of,
 )
 from timeoutmgr.testing.signals import RecordingTelemetry
+
+SWITCHING = ("CALL", "PRECALL", "JUMP_BACKWARD", "RESUME", "SEND")
+"""How instructions begin at which the interpreter may change to another thread."""
 
 
 def made(behind: RecordingTelemetry | Counters | None = None) -> tuple[Recorder, CountMemory]:
@@ -61,18 +74,49 @@ def test_the_telemetry_of_the_user_hears_each_event() -> None:
     assert theirs.snapshot() == {"polls": 2, "purge_lag_seconds": 4.0}
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Have the interpreter change threads at each instruction at which it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-9)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
 def test_no_count_of_many_threads_is_lost() -> None:
-    recorder, _ = made()
+    recorder, counts = made()
+    together = Barrier(4)
 
     def storm() -> None:
-        for _ in range(1000):
+        together.wait()
+        for _ in range(5_000):
             recorder.count("handled")
+            recorder.late(2, [("billing", 1)])
+            recorder.took(Operation.CONFIRM, 1)
 
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(8):
-            pool.submit(storm)
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(storm) for _ in range(4)]:
+            done.result()
 
-    assert recorder.snapshot() == {"handled": 8000}
+    cells = counts.sections[0].counts
+    assert recorder.snapshot() == {"handled": 20_000}
+    for first, total in ((LATENESS_CELLS, BUCKETS), (DURATION_CELLS[Operation.CONFIRM], 16)):
+        assert (cells[first], cells[first + total]) == (20_000, 20_000)
+
+
+@pytest.mark.parametrize("method", [Recorder.count, Recorder.late, Recorder.took])
+def test_no_other_thread_runs_between_the_read_and_the_write_of_a_cell(
+    method: Callable[..., None],
+) -> None:
+    names = [each.opname for each in get_instructions(method)]
+    writes = [at for at, name in enumerate(names) if name == "STORE_SUBSCR"]
+
+    assert writes
+    for write in writes:
+        # An augmented assignment copies the cell's place, reads it, adds, and writes it.
+        read = write - names[write::-1].index("COPY")
+        assert [name for name in names[read:write] if name.startswith(SWITCHING)] == []
 
 
 def test_each_message_is_observed_with_its_own_lateness() -> None:
@@ -85,6 +129,15 @@ def test_each_message_is_observed_with_its_own_lateness() -> None:
     # 1 ms is within the first bucket, 3 s in that of 5 s; then the sum.
     assert [at for at, count in enumerate(cells) if count] == [0, 11, 19]
     assert cells[19] == 3_001_000
+
+
+def test_destinations_beyond_the_table_are_observed_together() -> None:
+    recorder, counts = made()
+
+    recorder.late(2, [(f"d{number}", 1) for number in range(DESTINATIONS + 2)])
+
+    firsts = counts.sections[0].counts[LATENESS_CELLS::LATENESS_EACH][: DESTINATIONS + 1]
+    assert firsts.tolist() == [1] * DESTINATIONS + [2]
 
 
 def test_a_message_before_its_time_is_early_and_shortens_no_sum() -> None:

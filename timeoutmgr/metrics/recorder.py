@@ -1,9 +1,12 @@
-"""A telemetry that counts in a section of the memory."""
+"""A telemetry that counts in a section of the memory.
 
-import threading
+Threads count without a lock, which would cost more than all else in a call: ``cells[at] += amount``
+has no instruction at which the interpreter changes to another thread, or runs a signal handler.
+"""
+
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import isnan, nan
 from time import perf_counter_ns
 from typing import Final
@@ -12,6 +15,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, LATENESS, LATENESS_BOUNDS
 from timeoutmgr.metrics.memory import (
     BUCKETS,
+    DESTINATIONS,
     DURATION_BUCKETS,
     DURATION_CELLS,
     EVENT_CELLS,
@@ -19,12 +23,23 @@ from timeoutmgr.metrics.memory import (
     LATENESS_EACH,
     VALUE_CELLS,
     CountMemory,
+    Names,
     Section,
 )
-from timeoutmgr.telemetry import Addressed, Counters, Operation, Sent, Telemetry, during_of
+from timeoutmgr.telemetry import (
+    Addressed,
+    Counters,
+    ObservesOperations,
+    Operation,
+    Sent,
+    Telemetry,
+)
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
+# Plain dictionaries: a read-only view costs a second look-up on each call.
+_EVENTS: Final = dict(EVENT_CELLS)
+_OPERATIONS: Final = dict(DURATION_CELLS)
 
 
 class Recorder:
@@ -34,25 +49,22 @@ class Recorder:
     """
 
     def __init__(self, memory: CountMemory, section: Section, behind: Telemetry) -> None:
-        self._names = memory.destinations
+        self._lateness_cells = _LatenessCells(memory.destinations)
         self._counts = section.counts
         self._numbers = section.numbers
         # The plain counters of a configuration would count the same once more.
         self._behind = None if type(behind) is Counters else behind
-        self._during_behind = during_of(behind)
+        self._during_behind = behind.during if isinstance(behind, ObservesOperations) else None
         self._others = Counters()
-        self._lock = threading.Lock()
         self._lateness = nan
         self._before = list(section.counts[: len(EVENT_CELLS)])
 
     def count(self, event: str, amount: int = 1) -> None:
         """Add *amount* to the count of *event*."""
-        at = EVENT_CELLS.get(event)
-        if at is None:
+        try:
+            self._counts[_EVENTS[event]] += amount
+        except KeyError:
             self._others.count(event, amount)
-        else:
-            with self._lock:
-                self._counts[at] += amount
         if self._behind is not None:
             self._behind.count(event, amount)
 
@@ -70,33 +82,30 @@ class Recorder:
 
     def late(self, at: Micros, sent: Iterable[Sent]) -> None:
         """Observe the lateness of each message of *sent*."""
-        counts, number = self._counts, self._names.number
-        with self._lock:
-            for destination, due in sent:
-                first = LATENESS_CELLS + number(destination) * LATENESS_EACH
-                lateness = at - due
-                counts[first + bisect_left(_BOUNDS, lateness)] += 1
-                if lateness >= 0:
-                    counts[first + BUCKETS] += lateness
-                else:
-                    counts[first + BUCKETS + 1] += 1
+        counts, cells = self._counts, self._lateness_cells
+        for destination, due in sent:
+            first = cells[destination]
+            lateness = at - due
+            counts[first + bisect_left(_BOUNDS, lateness)] += 1
+            if lateness >= 0:
+                counts[first + BUCKETS] += lateness
+            else:
+                counts[first + BUCKETS + 1] += 1
 
-    @contextmanager
-    def during(self, operation: Operation, messages: Iterable[Addressed]) -> Iterator[None]:
+    def during(
+        self, operation: Operation, messages: Iterable[Addressed]
+    ) -> AbstractContextManager[None]:
         """Observe how long *operation* lasts, also if it fails."""
-        began = perf_counter_ns()
-        try:
-            with self._during_behind(operation, messages):
-                yield
-        finally:
-            self.took(operation, (perf_counter_ns() - began) // 1_000)
+        observed = _Observed(self, operation)
+        if self._during_behind is None:
+            return observed
+        return _both(observed, self._during_behind(operation, messages))
 
     def took(self, operation: Operation, duration: Micros) -> None:
         """Observe the *duration* of an operation that has ended."""
-        first = DURATION_CELLS[operation]
-        with self._lock:
-            self._counts[first + bisect_left(_DURATIONS, duration)] += 1
-            self._counts[first + DURATION_BUCKETS] += duration
+        counts, first = self._counts, _OPERATIONS[operation]
+        counts[first + bisect_left(_DURATIONS, duration)] += 1
+        counts[first + DURATION_BUCKETS] += duration
 
     def snapshot(self) -> Mapping[str, float]:
         """Return all counts of this process and its last values."""
@@ -108,3 +117,42 @@ class Recorder:
         values[LATENESS.name] = self._lateness
         kept = {name: value for name, value in values.items() if not isnan(value)}
         return {**found, **kept, **self._others.snapshot()}
+
+
+class _LatenessCells(dict[str, int]):
+    """The first cell of each destination that has cells of its own."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, destination: str) -> int:
+        number = self._names.number(destination)
+        first = LATENESS_CELLS + number * LATENESS_EACH
+        if number < DESTINATIONS:  # the names of all others are without bound
+            self[destination] = first
+        return first
+
+
+class _Observed:
+    """The time of an operation. A generator as context would cost twice as much."""
+
+    __slots__ = ("_began", "_operation", "_recorder")
+
+    def __init__(self, recorder: Recorder, operation: Operation) -> None:
+        self._recorder = recorder
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        self._began = perf_counter_ns()
+
+    def __exit__(self, *_error: object) -> None:
+        self._recorder.took(self._operation, (perf_counter_ns() - self._began) // 1_000)
+
+
+@contextmanager
+def _both(
+    outer: AbstractContextManager[None], inner: AbstractContextManager[None]
+) -> Iterator[None]:
+    with outer, inner:
+        yield
