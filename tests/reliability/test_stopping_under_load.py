@@ -11,10 +11,16 @@ import pytest
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
+from tests.persistence.making import timeout
 from tests.reliability.pairs import on
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Insight, TimeoutFilter
 from timeoutmgr.testing.signals import eventually
 
+PATIENCE = 60
 COUNT = 300
+MANY = 7_000
+"""Due at one instant, so that 5,000 are in flight while the first are sent."""
 
 
 @pytest.mark.behaviour(51, 97)
@@ -45,3 +51,30 @@ def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(place: Place)
         eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
         assert Counter(message.id for message in received.poll()) == Counter(sent)
         assert staying.terminate() == 0
+
+
+@pytest.mark.slow
+@on(REFERENCE)
+def test_a_stop_with_5000_in_flight_is_prompt_and_its_claims_are_free(place: Place) -> None:
+    Party(place).endpoint.install()
+    target = place.queue(f"{place.name}-target")
+    store = place.persistence().timeouts(place.name, SystemClock())
+    assert isinstance(store, Insight)
+    due = store.now()
+    store.store_many([timeout(str(n), due, destination=target) for n in range(MANY)])
+    received = place.received(target)
+
+    with Child(place, chunk=1_000) as leaving:
+        eventually(lambda: store.in_flight().number >= 5_000, "5,000 are in flight", PATIENCE)
+        began = time.monotonic()
+        code = leaving.terminate()
+        took = time.monotonic() - began
+    pending = store.count(TimeoutFilter())
+
+    assert (code, took < 10) == (0, True), took
+    assert pending, "it was told to stop when all was done"
+    received.wait_for(MANY - pending, timeout=PATIENCE)
+    # No wait for the end of a claim: the rest is claimed anew at once.
+    assert len(store.claim(store.now(), 1_000, "another").keys) == min(pending, 1_000)
+    sent = Counter(message.id for message in received.poll())
+    assert len(sent) == sent.total() == MANY - pending
