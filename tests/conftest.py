@@ -17,7 +17,7 @@ import pytest
 
 from tests.services import catalog, mysql, processes
 from tests.services import run as runs
-from tests.services.postgres import PrivatePostgres, PrivateStandby
+from tests.services.postgres import PrivatePostgres, PrivateRecovery, PrivateStandby
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
 from timeoutmgr.database import Database, DatabaseSettings
@@ -134,6 +134,18 @@ def standby(
     started = catalog.standby(pytestconfig.stash[_RUN], primary)
     yield started
     started.remove()
+
+
+@pytest.fixture
+def recovery(
+    pytestconfig: pytest.Config, private_server: Callable[[str], PrivateServer]
+) -> Iterator[PrivateRecovery]:
+    """A base backup of a PostgreSQL whose WAL is archived; a test recovers it to an instant."""
+    primary = private_server("postgres")
+    assert isinstance(primary, PrivatePostgres)
+    made = catalog.recovery(pytestconfig.stash[_RUN], primary)
+    yield made
+    made.remove()
 
 
 @pytest.fixture

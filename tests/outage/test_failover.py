@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url, text
 
 from tests.services.postgres import PrivateStandby
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.contracts import CancelResult
+from timeoutmgr.cli.doctor.queue_findings import ok
+from timeoutmgr.cli.doctor.standbys import standby_findings
+from timeoutmgr.contracts.reports import Finding, Level
+from timeoutmgr.database import Database
 from timeoutmgr.errors import DeliveryUnknown, StorageUnavailable, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
@@ -32,8 +35,8 @@ class Shop:
         self.inbox = Inbox()
         self._stack = stack
 
-    def endpoint(self, *, starts: bool = True) -> Endpoint:
-        """Return an endpoint, running if it *starts*."""
+    def endpoint(self) -> Endpoint:
+        """Return an endpoint that runs."""
         config = EndpointConfiguration(self.name)
         config.use_transport(self._url)
         config.use_persistence(self._url)
@@ -42,8 +45,7 @@ class Shop:
         config.add_handler("Note", self.inbox)
         endpoint = Endpoint(config)
         self._stack.callback(endpoint.close)
-        if starts:
-            endpoint.start()
+        endpoint.start()
         return endpoint
 
     def fail_over(self) -> None:
@@ -123,24 +125,29 @@ def test_a_fail_over_to_an_asynchronous_standby_loses_what_it_had_not_received(
     assert left() == {*received, "behind"}
 
 
-def test_a_store_that_went_back_in_time_tells_what_may_be_sent_again(shop: Shop) -> None:
-    endpoint = shop.endpoint()
-    sent = {f"sent-{number}" for number in range(5)}
-    send(endpoint, sent, timedelta(seconds=4))
-    send(endpoint, {"to come"}, LATER)
-    eventually(lambda: endpoint.timeouts.count() == 6, "all are stored", PATIENCE)
-    shop.standby.catch_up()
-    shop.standby.stop()
-    at = datetime.now(UTC)
-    eventually(lambda: shop.arrived() >= sent, "all have been sent", PATIENCE)
-    endpoint.close()
+@contextmanager
+def _database(url: URL) -> Iterator[Database]:
+    database = Database(url.render_as_string(hide_password=False))
+    yield database
+    database.dispose()
 
-    shop.standby.primary.kill()
-    shop.standby.start()
-    shop.standby.promote()
-    timeouts = shop.endpoint(starts=False).timeouts
-    report = timeouts.restored(at)
 
-    assert report.window.number == 5
-    again = [one for one in timeouts.list() if one.message_id in sent]
-    assert {timeouts.cancel(one.id) for one in again} == {CancelResult.CANCELLED}
+def test_doctor_warns_while_no_commit_waits_for_a_standby(standby: PrivateStandby) -> None:
+    alone = make_url(standby.primary.url)
+    with _database(alone) as owner:
+        with owner.begin() as connection:
+            connection.execute(text("CREATE ROLE plain LOGIN"))
+        [asynchronous] = standby_findings(owner)
+        standby.require()
+        [synchronous] = standby_findings(owner)
+    hasty = alone.update_query_dict({"options": "-csynchronous_commit=local"})
+    findings: list[Finding] = []
+    for url in (hasty, alone.set(username="plain")):
+        with _database(url) as other:
+            findings.extend(standby_findings(other))
+
+    assert asynchronous.level is Level.WARN
+    assert "no commit waits for a standby: walreceiver (" in asynchronous.text
+    assert synchronous == ok("fail-over", "each commit waits for a synchronous standby")
+    assert [each.level for each in findings] == [Level.WARN, Level.OK]
+    assert "GRANT pg_read_all_stats" in findings[1].text

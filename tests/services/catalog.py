@@ -166,6 +166,11 @@ def standby(run: Run, primary: postgres.PrivatePostgres) -> postgres.PrivateStan
     return server
 
 
+def recovery(run: Run, primary: postgres.PrivatePostgres) -> postgres.PrivateRecovery:
+    """Take a base backup of *primary*, from which a server can start later."""
+    return postgres.PrivateRecovery(_fresh_folder(run, "recovery"), primary)
+
+
 def find(run: Run, name: str) -> Found:
     """Return the service *name* of *run*; the first worker looks for it, later workers wait."""
     noted = run.folder / f"{name}.json"

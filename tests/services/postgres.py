@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,7 @@ class PrivatePostgres(PrivateServer):
 
     def _make_data(self, program: str, *arguments: str) -> None:
         user = self._user()
-        if user is not None:
-            shutil.chown(self.folder, user, user)
+        self._own(self.folder)
         made = subprocess.run(
             [str(_program(program)), "-D", "data", "--no-sync", *arguments],
             cwd=self.folder,
@@ -99,6 +99,12 @@ class PrivatePostgres(PrivateServer):
         if made.returncode:
             raise DidNotStart(f"{program}: {made.stderr[-500:]}")
 
+    def _own(self, path: Path) -> None:
+        """Give *path* to the user of the server."""
+        user = self._user()
+        if user is not None:
+            shutil.chown(path, user, user)
+
     def _command(self) -> list[str]:
         return [
             str(_program("postgres")),
@@ -108,6 +114,60 @@ class PrivatePostgres(PrivateServer):
 
     def _answers(self) -> bool:
         return refusal(self.url) is None
+
+
+class PrivateRecovery(PrivatePostgres):
+    """A base backup of a *primary*, and the archive of what the primary writes from now on."""
+
+    def __init__(self, folder: Path, primary: PrivatePostgres) -> None:
+        self.primary = primary
+        super().__init__(folder)
+
+    def recover(self, at: datetime) -> None:
+        """Kill the primary; start as of the instant *at*, which a later commit must follow."""
+        self._archive_all()
+        self.primary.kill()
+        data = self.folder / "data"
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(
+                f"archive_mode = off\nrestore_command = 'cp {self.folder}/wal/%f %p'\n"
+                f"recovery_target_time = '{at.isoformat()}'\nrecovery_target_action = promote\n"
+            )
+        signal_file = data / "recovery.signal"
+        signal_file.touch()
+        self._own(signal_file)
+        self.start()
+
+    def _prepare(self) -> None:
+        archive = self.folder / "wal"
+        archive.mkdir()
+        self._own(archive)
+        self._own(self.folder)
+        with _connect(self.primary.url) as connection:
+            connection.execute("ALTER SYSTEM SET archive_mode = on")
+            connection.execute(f"ALTER SYSTEM SET archive_command = 'cp %p {archive}/%f'")
+        self.primary.stop()
+        self.primary.start()
+        source = f"host=127.0.0.1 port={self.primary.port} user=postgres"
+        self._make_data("pg_basebackup", "-X", "stream", "-c", "fast", "-d", source)
+
+    def _archive_all(self) -> None:
+        """Return when all that the primary has written is in the archive."""
+        with _connect(self.primary.url) as connection:
+            [last] = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone() or [
+                ""
+            ]
+            while not connection.execute(
+                "SELECT 1 FROM pg_stat_archiver WHERE last_archived_wal >= %s", [last]
+            ).fetchone():
+                connection.execute("SELECT pg_sleep(0.05)")
+
+    def _answers(self) -> bool:
+        if not super()._answers():
+            return False
+        with _connect(self.url) as connection:
+            row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+        return row == (False,)
 
 
 class PrivateStandby(PrivatePostgres):

@@ -18,6 +18,7 @@ from timeoutmgr.cli.doctor.queue_findings import (
     own_queue_findings,
     server_settings,
 )
+from timeoutmgr.cli.doctor.standbys import standby_findings
 from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import (
     CountsDestinations,
@@ -299,6 +300,7 @@ def _database(parts: AssembledEndpoint, database: Database) -> Iterator[Finding]
     yield from _durability(parts, database)
     if database.dialect.name == "postgresql":
         yield from server_settings(database)
+        yield from standby_findings(database)
     if database.dialect.name in ("mysql", "mariadb"):
         with database.read() as connection:
             packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
