@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from timeoutmgr.contracts import MeasuresPurge, TimeoutStore
+from timeoutmgr.contracts import MeasuresPartitions, MeasuresPurge, TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.redaction import on_one_line
@@ -157,6 +157,7 @@ class Housekeeping(ThreadTask):
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
         self._maintain()
+        self._note_partitions()
         self._purger.purge_until(begun + _EVERY)
 
     def _fields(self, event: str) -> Mapping[str, str]:
@@ -167,6 +168,12 @@ class Housekeeping(ThreadTask):
             begun = self._monotonic()
             if not self._store.run_maintenance() or self._stop.wait(self._monotonic() - begun):
                 return
+
+    def _note_partitions(self) -> None:
+        if isinstance(self._store, MeasuresPartitions):
+            missing = self._store.partitions_missing()
+            if missing is not None:
+                self._telemetry.value("partitions_missing", missing)
 
     def _run(self) -> None:
         while True:

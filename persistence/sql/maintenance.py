@@ -352,6 +352,13 @@ class StoreMaintenance:
         """Do the next short step for the partitions, if any; return whether more is to be done."""
         return self._partitions.step()
 
+    def partitions_missing(self) -> int | None:
+        """Return how many partitions the last maintenance left to be made; None if it makes none.
+
+        Without the right to change tables the number stays, and grows as time passes.
+        """
+        return self._partitions.missing
+
     def wakeups(self, wake: WakePoller) -> Wakeups:
         """Return the wakeups that call *wake* if another process has stored a timeout."""
         return wakeups_of(self._context, wake, lambda: self._has_others)

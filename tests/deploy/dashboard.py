@@ -114,6 +114,11 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, dict[str, str]], ...]], ...]]
                 {"{{breaker}}": f"max by (breaker) (timeoutmgr_breaker_state{_OF})"},
             ),
             (
+                "Partitions that are still to be made",
+                "short",
+                {"{{endpoint}}": f"max by (endpoint) (timeoutmgr_partitions_missing{_OF})"},
+            ),
+            (
                 "Seconds since the last answer, and clock offset",
                 "s",
                 {

@@ -13,9 +13,11 @@ from sqlalchemy import make_url, text
 from tests.persistence.installations import Make, dispatch_all
 from tests.persistence.making import NOW, SECOND, timeout
 from tests.persistence.ranging import Installation, fill, tend
-from timeoutmgr.contracts import CancelResult, TimeoutFilter
+from timeoutmgr.contracts import CancelResult, TimeoutFilter, TimeoutStore
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY
+from timeoutmgr.satellites.housekeeping import Housekeeping
+from timeoutmgr.telemetry import Counters
 
 
 def test_foreign_partitions_are_left_alone(old: Installation) -> None:
@@ -52,6 +54,36 @@ def test_a_user_without_the_right_to_make_tables_goes_on_and_is_warned_once(
             one.levelname for one in caplog.records if "cannot maintain" in one.getMessage()
         ] == ["WARNING"]
         made.persistence.close()
+
+
+def test_a_process_tells_how_many_partitions_it_could_not_make(
+    new: Installation, make: Make, unique: str, postgres_url: str
+) -> None:
+    new.clock.at = NOW + 60 * DAY
+    with _plain_user(new, unique, postgres_url) as url:
+        made = make(url=url)
+        made.clock.at = NOW + 60 * DAY
+        missing = _missing_in(made.store())
+        made.persistence.close()
+
+    assert missing is not None
+    assert missing > 0
+    assert _missing_in(new.store()) == 0
+    assert _missing_in(make("off").store()) is None
+
+
+def _missing_in(store: TimeoutStore) -> float | None:
+    """Keep house once; return the number of missing partitions that the telemetry is given."""
+    telemetry = Counters()
+    Housekeeping(
+        store,
+        owner="me",
+        ready=lambda: None,
+        measure_offset=lambda read: None,
+        state=dict,
+        telemetry=telemetry,
+    ).keep_house()
+    return telemetry.snapshot().get("partitions_missing")
 
 
 def test_a_user_without_rights_writes_while_another_copies(

@@ -386,6 +386,18 @@ class MeasuresPurge(Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuresPartitions(Protocol):
+    """A store that tells how far its maintenance of partitions is behind."""
+
+    def partitions_missing(self) -> int | None:
+        """Return how many partitions the last maintenance left to be made; None if it makes none.
+
+        It reads nothing.
+        """
+        ...
+
+
 class WakePoller(Protocol):
     """A call that asks this process' poller for a poll."""
 

@@ -150,6 +150,11 @@ VALUES: Final[Mapping[str, Metric]] = MappingProxyType(
                 "seconds",
             ),
             Metric(
+                "partitions_missing",
+                Kind.GAUGE,
+                "partitions of later due times that are still to be cut out of coarser partitions",
+            ),
+            Metric(
                 "purge_lag_seconds",
                 Kind.GAUGE,
                 "age of the oldest row that is to be removed, beyond its retention",

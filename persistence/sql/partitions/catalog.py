@@ -74,6 +74,11 @@ def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
     return None
 
 
+def missing(ranges: Sequence[DueRange], now: Micros) -> int:
+    """Return how many more ranges there were if each of *ranges* was as fine as its time needs."""
+    return sum(len(_finer(one, now)) - 1 for one in ranges)
+
+
 def over(ranges: Sequence[DueRange], now: Micros) -> list[DueRange]:
     """Return the *ranges* that are wholly past, in their order; the first is the past."""
     return [one for one in sorted(ranges, key=_low) if _high(one) <= _day(now) - KEPT]

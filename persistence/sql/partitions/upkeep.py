@@ -21,7 +21,7 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.persistence.sql.context import SqlSettings, StoreContext
 
 from . import conversion as replacing
-from .catalog import ALL, Change, Ranged, Whole, fresh, joined, over, split
+from .catalog import ALL, Change, Ranged, Whole, fresh, joined, missing, over, split
 from .conversion import CopiesLost, Copying, TooLong
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Partitions:
         self._next_check = float("-inf")
         self._has_warned = False
         self._conflicts = 0
+        self.missing: int | None = None
+        """Partitions that were to be made when it was last looked; None before, or without any."""
 
     @property
     def rests(self) -> bool:
@@ -91,7 +93,9 @@ class Partitions:
         with replacing.unhurried(self._whole) as (connection, ranged):
             if ranged is None or not ranged.known:
                 return self._rest()
-            change = self._change(connection, ranged, context.now(connection))
+            now = context.now(connection)
+            self.missing = missing(ranged.ranges, now)
+            change = self._change(connection, ranged, now)
             stale = change is None and replacing.has_copies(connection, ranged)
             few = change is not None and replacing.holds_few(
                 connection, ranged, change.old, replacing.FEW
