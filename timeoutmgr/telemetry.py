@@ -50,6 +50,8 @@ class Operation(StrEnum):
     """Due messages are sent, until the broker has confirmed them."""
     HANDLER = "handler"
     """The handlers of a message, or of a list of messages, are called."""
+    SETTLE = "settle"
+    """A batch of handled messages is acknowledged; a commit may follow."""
 
     # An enumeration hashes in Python, which costs as much as to observe an operation.
     __hash__ = str.__hash__

@@ -251,6 +251,21 @@ def test_a_batch_that_is_stored_and_a_batch_that_is_sent_are_linked_to_the_send(
         assert span.attributes["messaging.batch.message_count"] == 1
 
 
+def test_each_batch_that_is_acknowledged_makes_a_span_with_a_link_to_the_send() -> None:
+    traced = Traced()
+    kit = traced.kit()
+    kit.send_local("Hello", 1, delay=timedelta(days=14))
+    kit.advance(days=14)
+
+    [created] = traced.spans("create shop")
+    for queue in ("shop.Timeouts", "shop"):
+        [settled] = traced.spans(f"settle {queue}")
+        assert (settled.kind, settled.parent) == (SpanKind.CLIENT, None)
+        assert [place_of(link.context) for link in settled.links] == [place_of(created.context)]
+        assert settled.attributes is not None
+        assert settled.attributes["messaging.operation.type"] == "settle"
+
+
 def test_a_batch_makes_a_span_for_each_destination_with_a_link_for_each_traced_message() -> None:
     traced = Traced()
     traced.kit()

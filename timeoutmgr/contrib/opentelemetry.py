@@ -61,9 +61,9 @@ def trace_messages(
     ``traceparent`` keeps it. Its handlers run in a span ``process <endpoint>``: after a delay in a
     new trace that is linked to the send, or with *join_traces* in the trace of the send.
 
-    Each batch that the endpoint stores makes a span ``process <endpoint>.Timeouts``, and each
-    batch that it sends when due a span ``send <destination>``. Each begins a trace, with a link to
-    the send of each message.
+    Each batch that the endpoint stores makes a span ``process <endpoint>.Timeouts``, each batch
+    that it sends when due a span ``send <destination>``, and each batch that it acknowledges a span
+    ``settle <queue>``. Each begins a trace, with a link to the send of each message.
 
     Set the telemetry of *config* before, and register all handlers: for coroutine functions the
     span is awaited. Raises ConfigurationError for handlers of lists, when the settings are checked.
@@ -170,7 +170,7 @@ class _Satellites:
 
     @contextmanager
     def during(self, operation: Operation, messages: Iterable[Addressed]) -> Iterator[None]:
-        """Make the spans of *operation*: one if it stores, one for each destination if it sends."""
+        """Make the spans of *operation*: one if it stores, otherwise one for each queue."""
         given = list(messages)
         with ExitStack() as stack:
             stack.enter_context(self._during_behind(operation, given))
@@ -181,6 +181,9 @@ class _Satellites:
             elif operation is Operation.CONFIRM:
                 for queue, sent in _by_queue(given).items():
                     stack.enter_context(self._span("send", queue, SpanKind.CLIENT, sent))
+            elif operation is Operation.SETTLE:
+                for queue, settled in _by_queue(given).items():
+                    stack.enter_context(self._span("settle", queue, SpanKind.CLIENT, settled))
             yield
 
     @contextmanager

@@ -184,6 +184,7 @@ _DURATIONS: Final = {
     Operation.CLAIM: "time in which the store answered a claim of due timeouts",
     Operation.CONFIRM: "time from the send of due messages to their confirms",
     Operation.HANDLER: "time in the handlers of a message, or of a list of messages",
+    Operation.SETTLE: "time in which a batch of handled messages was acknowledged",
 }
 DURATIONS: Final[Mapping[Operation, Metric]] = MappingProxyType(
     {

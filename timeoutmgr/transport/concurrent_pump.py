@@ -175,8 +175,7 @@ class ConcurrentPump(Pump):
         with Work(session, receiver, self._around.mode) as work:
             self._concurrent.step.settle([each.outcome for each in ended], work)
             reach("pump.handled")
-            work.ack([each.outcome.received for each in ended])
-            reach("pump.acked")
+            self._settle_handled([each.outcome.received for each in ended], work)
         errors = {id(received): error for received, error in work.failed}
         pairs = ((each, errors.get(id(each.outcome.received))) for each in ended)
         return [(each, error) for each, error in pairs if error is not None]

@@ -47,7 +47,7 @@ from timeoutmgr.resilience.recovery import (
     Recovery,
     decide,
 )
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import Operation, Telemetry, during_of
 from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_return
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
@@ -125,6 +125,7 @@ class Pump:
         self._what = consumption
         self._around = surroundings
         self._broker = consumption.broker or surroundings.broker
+        self._during = during_of(surroundings.telemetry)
         self._receiver: Receiver | None = None
         self._pace = BatchPace(consumption.batch)
         number = surroundings.number
@@ -353,9 +354,15 @@ class Pump:
                 progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
-                work.ack(progress.begun)
-                reach("pump.acked")
+                self._settle_handled(progress.begun, work)
         return work.failed
+
+    def _settle_handled(self, handled: Sequence[Received], work: Work) -> None:
+        """Acknowledge *handled*, whose effects are in *work*."""
+        queue = self._what.queue
+        with self._during(Operation.SETTLE, ((queue, each.message) for each in handled)):
+            work.ack(handled)
+        reach("pump.acked")
 
     def _recover_failed(
         self,
