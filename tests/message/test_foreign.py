@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.nested import NESTED
 from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import (
@@ -125,3 +126,10 @@ def test_a_route_declares_no_queue_into_which_no_message_may_go() -> None:
     with pytest.raises(DestinationNotAllowed, match="elsewhere"):
         check_destination(route.destination, limits, message=message)
     check_destination(route.destination, limits)
+
+
+def test_a_route_whose_arguments_are_nested_too_deeply_is_refused() -> None:
+    route = Route("", "sales", (QueueDeclaration("sales", arguments={"a": NESTED}),))
+
+    with pytest.raises(InvalidMessage, match="the route to 'sales' cannot be written as JSON"):
+        route.as_headers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.nested import NESTED
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.labels import check_labels, label_headers, label_texts, labels_of
@@ -31,6 +32,8 @@ def test_labels_travel_in_a_header_with_any_printable_value() -> None:
         {"a": [1]},
         {"a": 1},
         ["a=b"],
+        {"a": NESTED},
+        [NESTED],
     ],
 )
 def test_a_wrong_label_is_refused(labels: object) -> None:

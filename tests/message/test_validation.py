@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock import START
+from tests.support.nested import NESTED
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import (
     ConfigurationError,
@@ -176,7 +177,7 @@ def test_headers_may_be_of_any_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "given_headers", [{"a": 1}, {"a": None}, {"a": b"x"}, {1: "x"}, {"a": True}]
+    "given_headers", [{"a": 1}, {"a": None}, {"a": b"x"}, {1: "x"}, {"a": NESTED}]
 )
 def test_a_header_that_is_no_string_is_refused(given_headers: Any) -> None:
     with pytest.raises(InvalidMessage, match="names and values are strings"):

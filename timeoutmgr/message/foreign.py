@@ -81,8 +81,14 @@ class Route:
         return NO_NUMBERS
 
     def as_headers(self) -> dict[str, str]:
-        """Return the header that carries it through queues and stores."""
-        return {headers.ROUTE: json.dumps(asdict(self), separators=(",", ":"))}
+        """Return the header that carries it through queues and stores. Raises InvalidMessage."""
+        try:
+            return {headers.ROUTE: json.dumps(asdict(self), separators=(",", ":"))}
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidMessage(
+                f"the route to {self.destination!r:.80} cannot be written as JSON: "
+                f"{str(error)[:200]}; declare its queues with plain arguments"
+            ) from error
 
 
 def is_of_an_exchange(destination: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Message
+from timeoutmgr.message.redaction import shown
 
 Labels: TypeAlias = Mapping[str, str | Collection[str]]
 """Values by the names of labels; several values of one name are several labels."""
@@ -23,7 +24,7 @@ MOST_LABELS: Final = 50
 def label_texts(labels: Labels) -> tuple[str, ...]:
     """Return *labels* as texts ``name=value``, sorted. Raises InvalidMessage."""
     if not isinstance(labels, Mapping):
-        raise InvalidMessage(f"labels are a mapping of names to values, got {labels!r:.80}")
+        raise InvalidMessage(f"labels are a mapping of names to values, got {shown(labels)}")
     found = {
         _label(name, value) for name, values in labels.items() for value in _values(name, values)
     }
@@ -36,7 +37,7 @@ def _values(name: str, values: str | Collection[str]) -> Collection[str]:
     if isinstance(values, str):
         return (values,)
     if not isinstance(values, Collection):
-        raise InvalidMessage(f"label {name!r:.80} is a text or several, got {values!r:.80}")
+        raise InvalidMessage(f"label {name!r:.80} is a text or several, got {shown(values)}")
     return values
 
 
@@ -75,9 +76,12 @@ def check_labels(message: Message) -> tuple[str, ...]:
 
 
 def _label(name: str, value: str) -> str:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidMessage(
+            f"label {shown(name)} is {shown(value)}; give texts, or a list of texts as the value"
+        )
     both = f"{name}={value}"
-    texts = isinstance(name, str) and isinstance(value, str)
-    if not texts or not name or "=" in name or not value or not both.isprintable():
+    if not name or "=" in name or not value or not both.isprintable():
         raise InvalidMessage(
             f"label {both!r:.80} is not printable text: give a name without '=', and a value"
         )

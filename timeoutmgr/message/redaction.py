@@ -4,6 +4,7 @@ All of it is linear in the length of the text: a stranger's message may be long,
 """
 
 import re
+import reprlib
 from typing import Final
 
 MASK: Final = "***"
@@ -26,6 +27,8 @@ _SECRET_NAME = re.compile(
     r"|private[_-]?key|(^|[_.-])key$|signature|^sig$|^auth$",
     re.IGNORECASE,
 )
+_SHOWN: Final = 80
+"""Characters of a caller's value in an error."""
 
 
 def redact(url: str) -> str:
@@ -57,6 +60,11 @@ def on_one_line(value: object) -> str:
     if len(text) <= LONGEST_TEXT and len(shown) <= LONGEST_TEXT:
         return shown
     return shown[: LONGEST_TEXT - len(_CUT)] + _CUT
+
+
+def shown(value: object) -> str:
+    """Return *value* as an error shows it: short, and without an end to how deep it is nested."""
+    return reprlib.repr(value)[:_SHOWN]
 
 
 def cut_line(line: str) -> str:

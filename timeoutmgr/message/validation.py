@@ -23,6 +23,7 @@ from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.foreign import Foreign, route_of
 from timeoutmgr.message.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
 from timeoutmgr.message.message import Message
+from timeoutmgr.message.redaction import shown
 
 DESTINATION_BYTES: Final = 199
 """Bytes of RabbitMQ's 255-byte routing key that remain beside 28 delay levels."""
@@ -241,8 +242,8 @@ def _refuse_header(given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(
-                f"header {name!r:.80} is {type(value).__name__} {str(value)[:40]!r}; names and "
-                "values are strings"
+                f"header {shown(name)} is {type(value).__name__} {shown(value)}; names and values "
+                "are strings"
             )
         try:
             (name + value).encode()
