@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder, environment
-from timeoutmgr import EndpointConfiguration, SendOptions, ToSend
+from timeoutmgr import EndpointConfiguration, SendOptions, Sent, ToSend
 from timeoutmgr.cli.output import cells, table_lines
 from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import distance
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
@@ -32,16 +33,21 @@ SECOND = 1_000_000
 LATER = 4_000_000_000 * SECOND
 
 
-@pytest.fixture
-def ids(folder: Folder) -> list[str]:
-    """Timeouts that are due in about an hour: two Reminders and a Ping."""
+def endpoint_of(folder: Folder) -> closing[Endpoint]:
+    """Return the endpoint of *folder*, on the same file as its commands."""
     url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
     config = EndpointConfiguration(folder.endpoint)
     config.use_transport(SqlTransport(url))
     config.use_persistence(SqlPersistence(url))
     config.enable_feature(TimeoutManager())
+    return closing(Endpoint(config))
+
+
+@pytest.fixture
+def ids(folder: Folder) -> list[str]:
+    """Timeouts that are due in about an hour: two Reminders and a Ping."""
     found: list[str] = []
-    with closing(Endpoint(config)) as endpoint:
+    with endpoint_of(folder) as endpoint:
         endpoint.install()
         endpoint.store_many(
             (
@@ -243,3 +249,24 @@ def test_status_before_install_names_the_command_and_makes_no_file(folder: Folde
     assert "revision" not in line
     assert "ConnectionRefusedError" in away.stderr
     assert not (folder.path / "timeoutmgr.db").exists()
+
+
+def test_a_message_that_waits_for_a_retry_is_listed_and_shown_with_its_failure(
+    folder: Folder, ids: list[str]
+) -> None:
+    before = folder.run("list").stdout
+    why = {headers.EXCEPTION_TYPE: "shop.NoCard", headers.EXCEPTION_MESSAGE: "order B8\nmore"}
+    with endpoint_of(folder) as endpoint:
+        retry = ToSend(folder.endpoint, "Charge", {}, SendOptions(delay=60, headers=why))
+        waiting: list[Sent] = []
+        endpoint.store_many([retry], on_sent=waiting.extend)
+
+    listed = folder.run("list").stdout.splitlines()
+    shown = folder.run("--json", "show", str(waiting[0].id)).json()
+    document = folder.run("--json", "list").json()["timeouts"]
+
+    assert "failed with" not in before
+    assert listed[0].endswith("failed with")
+    assert [line.endswith("NoCard: order B8") for line in listed[1:5]] == [True, *[False] * 3]
+    assert (shown["exception"], shown["reason"]) == ("shop.NoCard", "order B8\nmore")
+    assert [each.get("exception") for each in document] == ["shop.NoCard", None, None, None]

@@ -7,7 +7,9 @@ import pytest
 from tests.transport.pumping import SAFE, Mill
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import InvalidMessage, TransportUnavailable
+from timeoutmgr.message import headers
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.resilience.error_copy import MOST_SENTENCE
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 
 
@@ -39,6 +41,20 @@ def test_after_the_last_delayed_retry_a_message_goes_to_the_error_queue() -> Non
     mill.pump_once()
 
     assert mill.errors == ["a"]
+
+
+def test_a_retry_that_waits_carries_the_class_and_text_of_its_last_failure() -> None:
+    mill = Mill(policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
+    given = {headers.EXCEPTION_TYPE: "builtins.KeyError", headers.EXCEPTION_MESSAGE: "before"}
+    mill.transport.put("sales", Message(id="a", headers=given))
+    mill.always_fails("a", ValueError("no card: \ud800" + "x" * 600))
+
+    mill.pump_once()
+
+    [waiting] = mill.transport.messages("sales.Timeouts")
+    assert waiting.headers[headers.EXCEPTION_TYPE] == "builtins.ValueError"
+    assert waiting.headers[headers.EXCEPTION_MESSAGE].startswith("no card: \\ud800xxx")
+    assert len(waiting.headers[headers.EXCEPTION_MESSAGE]) == MOST_SENTENCE
 
 
 def test_without_anything_that_can_delay_a_message_goes_to_the_error_queue() -> None:

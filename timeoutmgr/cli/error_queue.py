@@ -52,7 +52,6 @@ _HELP = """
       timeoutmgr errors list --groups
       timeoutmgr errors retry --exception KeyError --dry-run
     """
-_SENTENCE: Final = 80
 _NARROWING: Final = "--id, --exception, --type, --queue, --since, --until"
 
 
@@ -411,7 +410,7 @@ def _print_groups(groups: "Sequence[FailureGroup]") -> None:
                 group.exception,
                 group.message_type,
                 output.shown_time(group.newest),
-                _short(group.example),
+                output.short(group.example),
             )
             for group in groups
         ],
@@ -429,7 +428,7 @@ def _print_failures(failures: "Sequence[FailureRecord]") -> None:
                 failure.queue,
                 failure.message_type,
                 failure.exception,
-                _short(failure.reason),
+                output.short(failure.reason),
             )
             for failure in failures
         ],
@@ -459,11 +458,7 @@ def _print_results(chosen: "Sequence[RetriedMessage]") -> None:
         output.print_table(
             ["message id", "queue", "result", "failed with"],
             [
-                (each.message_id, each.queue, each.result.value, _short(each.reason))
+                (each.message_id, each.queue, each.result.value, output.short(each.reason))
                 for each in chosen
             ],
         )
-
-
-def _short(reason: str | None) -> str | None:
-    return None if reason is None else reason.partition("\n")[0][:_SENTENCE]

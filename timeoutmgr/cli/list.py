@@ -26,7 +26,7 @@ _LISTED: Final = 100
 _COUNTED: Final = 10_000
 _TSV: Final = ("id", "due", "destination", "type", "saga", "attempts", "bytes")
 _COLUMNS: Final = ("id", "due", "at", *_TSV[2:])
-_DROPPED: Final = ("bytes", "attempts", "at", "saga", "type", "destination")
+_DROPPED: Final = ("bytes", "attempts", "at", "saga", "type", "destination", "failed with")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +179,7 @@ def _show(shared: Shared, page: _Listing, form: str) -> None:
             _say_how_to_go_on(page.searched_to, err=True)
             return
         if found:
-            rows = [
-                (each.id, distance(to_micros(each.due), page.now), *_cells(each)[1:])
-                for each in found
-            ]
-            output.print_table(_COLUMNS, rows, drop=_DROPPED)
+            _print_table(found, page.now)
         shown = "" if page.total == Count(len(found)) else f", {len(found)} shown"
         by_limit = " (--limit)" if shown and page.searched_to is None else ""
         click.echo(f"{page.total} pending{shown}{by_limit}")
@@ -201,6 +197,22 @@ def _show(shared: Shared, page: _Listing, form: str) -> None:
         "timeouts": [_document(each) for each in found],
     }
     shared.show(document, for_people)
+
+
+def _print_table(found: "Sequence[TimeoutView]", now: Micros) -> None:
+    """Print *found*; messages that wait for a retry add the reason as the last column."""
+    rows = [(each.id, distance(to_micros(each.due), now), *_cells(each)[1:]) for each in found]
+    columns: tuple[str, ...] = _COLUMNS
+    if any(each.exception for each in found):
+        columns = (*columns, "failed with")
+        rows = [(*row, _failure(each)) for row, each in zip(rows, found, strict=True)]
+    output.print_table(columns, rows, drop=_DROPPED)
+
+
+def _failure(view: "TimeoutView") -> str | None:
+    if view.exception is None:
+        return None
+    return output.short(f"{view.exception.rpartition('.')[2]}: {view.reason}")
 
 
 def _show_counts(
@@ -266,4 +278,5 @@ def _document(view: "TimeoutView") -> dict[str, Any]:
         "attempts": view.attempts,
         "bytes": view.size,
         **({"labels": list(view.labels)} if view.labels else {}),
+        **({"exception": view.exception, "reason": view.reason} if view.exception else {}),
     }

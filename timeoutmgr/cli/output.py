@@ -15,6 +15,9 @@ import click
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.redaction import cut_line, masked
 
+_SENTENCE: Final = 80
+"""Characters of a reason in a table."""
+
 
 def print_json(document: object) -> None:
     """Print *document* on standard output: the only thing that is printed there."""
@@ -53,6 +56,11 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
     for name, value in pairs:
         shown = "-" if value is None else plain(str(value))
         click.echo(f"{name:<{width}}  {shown}")
+
+
+def short(reason: str | None) -> str | None:
+    """Return the beginning of the first line of *reason*, for a cell of a table."""
+    return None if reason is None else reason.partition("\n")[0][:_SENTENCE]
 
 
 def _row(row: Sequence[object]) -> list[str]:

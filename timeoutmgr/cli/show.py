@@ -1,6 +1,7 @@
 """``timeoutmgr show``: one timeout, whole."""
 
 import base64
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -9,6 +10,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.message.headers import EXCEPTION_MESSAGE, EXCEPTION_TYPE
 from timeoutmgr.message.routes import TIMEOUTS
 from timeoutmgr.transport.queue_view import waiting_text
 
@@ -27,6 +29,7 @@ _BELOW: Final = ("headers", "body", "history", "waiting")
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 
+    A message that waits for a retry is shown with the exception and the reason of its failure.
     The history names the channel of a cancel: cli, api, or the queue and the message that carried
     the order.
 
@@ -61,6 +64,7 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
         "saga": timeout.saga_id,
         "created": output.shown_time(timeout.created),
         "attempts": timeout.attempts,
+        **_failure(message.headers),
         "message_id": message.id,
         "content_type": message.content_type,
         "bytes": len(message.body),
@@ -72,6 +76,12 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
         except UnicodeDecodeError:
             document["body_base64"] = base64.b64encode(message.body).decode()
     return document
+
+
+def _failure(given: Mapping[str, str]) -> dict[str, str | None]:
+    """Return why the last attempt failed, if the message with headers *given* waits for a retry."""
+    exception, reason = given.get(EXCEPTION_TYPE), given.get(EXCEPTION_MESSAGE)
+    return {} if exception is None else {"exception": exception, "reason": reason}
 
 
 def _event(entry: "HistoryEntry") -> dict[str, Any]:

@@ -34,7 +34,7 @@ from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
-from timeoutmgr.message import routes
+from timeoutmgr.message import headers, routes
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts, labels_of
 from timeoutmgr.message.message import enclosed_types
@@ -45,7 +45,10 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutView:
-    """A pending timeout as a person or a command sees it; *size* is the body's bytes."""
+    """A pending timeout as a person or a command sees it; *size* is the body's bytes.
+
+    *exception* and *reason* are of the failed attempt before a retry that waits.
+    """
 
     id: str
     due: datetime
@@ -56,6 +59,8 @@ class TimeoutView:
     attempts: int
     size: int
     labels: Sequence[str] = ()
+    exception: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,4 +696,6 @@ def view(timeout: Timeout) -> TimeoutView:
         attempts=timeout.attempts,
         size=len(timeout.message.body),
         labels=labels_of(timeout.message),
+        exception=timeout.message.headers.get(headers.EXCEPTION_TYPE),
+        reason=timeout.message.headers.get(headers.EXCEPTION_MESSAGE),
     )

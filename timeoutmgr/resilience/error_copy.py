@@ -17,6 +17,8 @@ MOST_MESSAGE: Final = 16_384
 """Characters of the exception's text that are kept."""
 MOST_STACK: Final = 8_192
 """Characters of the stack trace that are kept: its end, where the error is."""
+MOST_SENTENCE: Final = 512
+"""Characters of an error's message on a log line, and in a waiting retry."""
 _MOST_HEADERS: Final = 65_536
 
 
@@ -73,6 +75,15 @@ def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
     )
 
 
+def with_last_failure(message: Message, error: BaseException) -> Message:
+    """Return *message* with the class and the cut text of *error*, for the wait before a retry."""
+    why = {
+        headers.EXCEPTION_TYPE: _type_name(error),
+        headers.EXCEPTION_MESSAGE: _clean(str(error))[:MOST_SENTENCE],
+    }
+    return _with_headers(message, {**message.headers, **why})
+
+
 def without_failure(message: Message) -> Message:
     """Return *message* as it was before it failed, to be retried from the error queue."""
     return _with_headers(message, _without(message.headers, headers.FAILURE_HEADERS))
@@ -108,8 +119,6 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-MOST_SENTENCE: Final = 512
-"""Characters of an error's message on a log line."""
 MOST_LINES: Final = 40
 """Lines of a traceback in the log: its end, where the error is."""
 MOST_OF_A_LINE: Final = 240

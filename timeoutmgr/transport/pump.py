@@ -39,7 +39,11 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
-from timeoutmgr.resilience.error_copy import class_and_message, with_traceback
+from timeoutmgr.resilience.error_copy import (
+    class_and_message,
+    with_last_failure,
+    with_traceback,
+)
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
     Conflicts,
@@ -433,7 +437,7 @@ class Pump:
             return True
         if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
             self._around.telemetry.count("delayed_retries")
-            later = self._what.retry_later(received.message)
+            later = self._what.retry_later(with_last_failure(received.message, failed.error))
             try:
                 self._replace(received, later, session, receiver)
             except InvalidMessage as refusal:
