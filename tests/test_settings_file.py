@@ -312,7 +312,7 @@ def test_an_endpoint_needs_a_name() -> None:
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read the settings file .*nowhere.toml"):
         settings(tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigurationError, match=r"own.toml is no TOML: "):
+    with pytest.raises(ConfigurationError, match=r"own.toml is not TOML: "):
         settings(written(tmp_path, "endpoint ="))
 
 

@@ -52,9 +52,15 @@ def test_an_error_in_the_app_is_shown_where_it_is(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("rabbitmq", "'amqp'"), ("rabbitmqs", "'amqps'"), ("valkey", "'redis'")]
+    ("name", "meant"),
+    [
+        ("rabbitmq", "'amqp'"),
+        ("rabbitmqs", "'amqps'"),
+        ("valkey", "'redis'"),
+        ("postgres", "'postgresql'"),
+    ],
 )
-def test_the_name_of_a_broker_is_refused_with_its_scheme(name: str, meant: str) -> None:
+def test_the_name_of_a_broker_or_database_is_refused_with_its_scheme(name: str, meant: str) -> None:
     with pytest.raises(UnknownPart, match=f"did you mean {meant}"):
         transport_from_url(f"{name}://localhost//")
 

@@ -152,6 +152,43 @@ def test_a_usage_error_is_one_error_line_on_standard_error(runner: CliRunner) ->
     assert result.stderr.splitlines()[-1].startswith("error: say which: --all, --id or --limit")
 
 
+@pytest.mark.parametrize(
+    "command", [["errors", "retry"], ["errors", "delete"], ["retry"], ["errors", "list"]]
+)
+def test_an_id_given_as_an_argument_leads_to_the_option(
+    runner: CliRunner, command: list[str]
+) -> None:
+    said = runner.invoke(cli, [*command, "A7"])
+    other = runner.invoke(cli, ["status", "A7"])
+
+    assert (said.exit_code, other.exit_code) == (2, 2)
+    assert said.stderr.endswith("error: got the argument 'A7' too many; give an id as --id A7\n")
+    assert other.stderr.endswith("error: got the argument 'A7' too many\n")
+
+
+def test_a_group_without_a_command_prints_its_help_once(runner: CliRunner) -> None:
+    said = runner.invoke(cli, ["errors"])
+
+    assert said.exit_code == 2
+    assert said.stderr.startswith("Usage: ")
+    assert "error: " not in said.stderr
+    assert said.stderr.count("Usage: ") == 1
+
+
+def test_a_command_without_an_endpoint_names_the_app_option(runner: CliRunner) -> None:
+    said = runner.invoke(cli, ["list"])
+
+    assert said.exit_code == 4
+    assert "give --app MODULE:ATTRIBUTE, or set endpoint" in said.stderr
+
+
+def test_an_app_that_has_no_signature_is_refused_by_name(runner: CliRunner) -> None:
+    said = runner.invoke(cli, ["--app", "datetime:timedelta", "list"])
+
+    assert said.exit_code == 4
+    assert "--app datetime:timedelta is type; expected an EndpointConfiguration" in said.stderr
+
+
 def test_an_unexpected_error_shows_its_traceback_without_its_secrets(
     runner: CliRunner, tmp_path: Path
 ) -> None:

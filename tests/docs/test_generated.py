@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pydoc
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def test_the_command_line_leads_to_a_section_that_exists() -> None:
     for found in generated.classes():
         assert found.help_page() == f"reference/errors.md#{found.__name__.lower()}"
         assert f"## {found.__name__}\n" in text
+        assert pydoc.locate(f"{found.__module__}.{found.__name__}") is found
 
 
 def test_a_command_that_fails_names_the_section_of_its_error(tmp_path: Path) -> None:
@@ -36,5 +38,8 @@ def test_a_command_that_fails_names_the_section_of_its_error(tmp_path: Path) -> 
     document = CliRunner().invoke(cli, ["--json", "--config", str(settings), "list"])
 
     assert said.exit_code == 4
-    assert said.stderr.splitlines()[-1] == "help: docs/reference/errors.md#unknownsetting"
+    assert said.stderr.splitlines()[-1] == (
+        "help: section UnknownSetting of the page Errors; "
+        "python -m pydoc timeoutmgr.errors.UnknownSetting"
+    )
     assert json.loads(document.stdout)["help"] == "reference/errors.md#unknownsetting"

@@ -54,6 +54,15 @@ def test_a_name_unfit_for_queues_is_refused_as_endpoint_name(name: Any) -> None:
         EndpointConfiguration(name)
 
 
+@pytest.mark.parametrize("given", [None, 5, FakeTransport])
+def test_a_part_that_is_neither_a_url_nor_an_object_of_its_contract_is_refused(
+    config: EndpointConfiguration, given: Any
+) -> None:
+    for use, contract in ((config.use_transport, "Transport"), (config.use_persistence, "Persist")):
+        with pytest.raises(ConfigurationError, match=f"a URL, or an object .* {contract}"):
+            use(given)
+
+
 @pytest.mark.behaviour(7)
 def test_a_second_timeout_manager_address_is_refused(config: EndpointConfiguration) -> None:
     config.use_external_timeout_manager("one.Timeouts")

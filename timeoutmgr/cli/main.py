@@ -73,7 +73,7 @@ class Commands(click.Group):
             code = _usage(shared, error)
         except TimeoutManagerError as error:
             code = exit_of(error)
-            _report(shared, type(error).__name__, str(error), code, error.help_page())
+            _report(shared, type(error).__name__, str(error), code, type(error))
         except Exception as error:
             # An unexpected error needs its traceback, with secrets masked.
             shown = traceback.format_exception(type(error), error, from_user_code(error))
@@ -154,20 +154,38 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
     if shared.json:
         _report(shared, type(error).__name__, error.format_message(), Exit.USAGE)
         return Exit.USAGE
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        output.print_error(error.ctx.get_usage())
-        output.print_error(f"Try '{error.ctx.command_path} --help'.")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None and error.message == context.get_help():
+        output.print_error(error.message)  # a group without a command: nothing else is wrong
+        return Exit.USAGE
+    if context is not None:
+        output.print_error(context.get_usage())
+        output.print_error(f"Try '{context.command_path} --help'.")
     output.print_error(f"error: {error.format_message()}")
     return Exit.USAGE
 
 
-def _report(shared: Shared, kind: str, text: str, code: Exit, help_page: str | None = None) -> None:
-    """Print an error; *help_page* is the section of the documentation about it."""
+def _report(
+    shared: Shared,
+    kind: str,
+    text: str,
+    code: Exit,
+    ours: type[TimeoutManagerError] | None = None,
+) -> None:
+    """Print an error, and where its class *ours* is explained.
+
+    A user of the wheel has no pages of the documentation, but each page has a title, and pydoc
+    shows the text from which the page is made.
+    """
     if shared.json:
         document = {"error": masked(text), "kind": kind, "exit_code": code.value}
-        output.print_json(document | ({"help": help_page} if help_page else {}))
-    else:
-        output.print_error(f"error: {text}" + (f"\nhelp: docs/{help_page}" if help_page else ""))
+        output.print_json(document | ({"help": ours.help_page()} if ours else {}))
+        return
+    output.print_error(f"error: {text}")
+    if ours is not None:
+        output.print_error(
+            f"help: section {kind} of the page Errors; python -m pydoc {ours.__module__}.{kind}"
+        )
 
 
 _OURS: Final = str(Path(__file__).parent.parent)

@@ -107,6 +107,19 @@ class Command(click.Command):
                 twin = f"{ENVIRONMENT}_{group}{name}_{param.opts[0].lstrip('-')}"
                 param.envvar = twin.replace("-", "_").upper()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse *args*; an argument too many is an error that names --id where the command has it.
+
+        An id is an argument of some commands, and an option of the commands that filter.
+        """
+        ctx.allow_extra_args = True
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            takes_id = any("--id" in param.opts for param in self.params)
+            hint = f"; give an id as --id {extra[0]}" if takes_id else ""
+            raise click.UsageError(f"got the argument {extra[0]!r:.80} too many{hint}", ctx)
+        return extra
+
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A duration, in the forms that settings have as well."""

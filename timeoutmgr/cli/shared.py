@@ -119,8 +119,8 @@ def _made_by(found: object) -> object:
         return found
     try:
         inspect.signature(found).bind()
-    except TypeError:
-        return found  # a handler, say
+    except (TypeError, ValueError):
+        return found  # a handler, say, or a type of C without a signature
     return found()
 
 

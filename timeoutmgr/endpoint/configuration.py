@@ -30,6 +30,7 @@ from timeoutmgr.features.feature import Feature, ManagerDisabled
 from timeoutmgr.message.classes import TypedMessageClass
 from timeoutmgr.message.field_types import Kinds, check_kind, kinds_of
 from timeoutmgr.message.ids import random_id
+from timeoutmgr.message.redaction import shown
 from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -307,6 +308,7 @@ class EndpointConfiguration:
         self._delayed_delivery = delayed_delivery
         self._accept_loss |= bool(options.get("accept_loss", False))
         if not isinstance(transport, str):
+            _check_part(transport, "use_transport", "Transport")
             _no_options(options, "an object that is a transport already", {"accept_loss"})
             self._transport = transport
             return
@@ -316,6 +318,7 @@ class EndpointConfiguration:
         """Use *persistence*: a URL, a name, or an object that implements the contract."""
         self._accept_loss |= bool(options.get("accept_loss", False))
         if not isinstance(persistence, str):
+            _check_part(persistence, "use_persistence", "Persistence")
             _no_options(options, "an object that is a persistence already", {"accept_loss"})
             self._persistence = persistence
             return
@@ -784,6 +787,14 @@ def _member(kind: type[Member], value: str, setting: str) -> Member:
     except ValueError:
         known = ", ".join(repr(member.value) for member in kind)
         raise ConfigurationError(f"{setting} takes {known}, got {value!r}") from None
+
+
+def _check_part(given: object, method: str, contract: str) -> None:
+    """Raise ConfigurationError for None, say: a variable of the environment that is not set."""
+    if isinstance(given, type) or not hasattr(given, "capabilities"):
+        raise ConfigurationError(
+            f"{method} takes a URL, or an object of the contract {contract}; got {shown(given)}"
+        )
 
 
 def _no_options(options: dict[str, Any], what: str, allowed: Sequence[str] | set[str]) -> None:

@@ -219,8 +219,8 @@ class _Builder:
         name = self._top("endpoint")
         if name is None:
             raise ConfigurationError(
-                'no endpoint is named; set endpoint = "…" in the settings file or '
-                f"{keys.environment_name('endpoint')} in the environment"
+                'no endpoint is named; give --app MODULE:ATTRIBUTE, or set endpoint = "…" in the '
+                f"settings file or {keys.environment_name('endpoint')} in the environment"
             )
         config = EndpointConfiguration(name)
         for key in _SIMPLE:
@@ -339,7 +339,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"cannot read the settings file {path}: {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the settings file {path} is no TOML: {error}") from error
+        raise ConfigurationError(f"the settings file {path} is not TOML: {error}") from error
 
 
 def _from_mapping(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NoReturn
 
+from timeoutmgr import plugins
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, InvalidMessage, UnknownPart
 from timeoutmgr.transport.envelope import check_short
 from timeoutmgr.transport.settings import KombuSettings
@@ -80,7 +81,7 @@ def family_of(url: str, settings: KombuSettings) -> Family:
     if name in _LOSING:
         raise CombinationRefused(f"the transport {scheme}://", _LOSING[name], _SQL)
     if name not in _NEED_CONSENT:
-        known = sorted({*_AMQP, *_NEED_CONSENT})
+        known = sorted({*_AMQP, *_NEED_CONSENT, *plugins.names(plugins.TRANSPORTS)})
         meant = [_MEANT[name]] if name in _MEANT else []
         near = meant or difflib.get_close_matches(name, known, n=1)
         raise UnknownPart("timeoutmgr.transports", scheme, near[0] if near else None, known)
