@@ -123,7 +123,8 @@ def test_a_lossy_destination_of_another_party_is_a_warning_and_no_refusal(
     endpoint: OnRabbitMQ,
 ) -> None:
     celery = f"{endpoint.folder.endpoint}.celery"
-    endpoint.declare(celery, auto_delete=True, arguments={"x-message-ttl": 60_000})
+    lossy = {"x-message-ttl": 60_000, "x-max-length": 10}
+    endpoint.declare(celery, auto_delete=True, arguments=lossy)
     program = endpoint.folder.start("run")
     program.wait_for("runs")
     sent = endpoint.folder.run("send", celery, "Hello", "{}", "--delay", "1h")
@@ -137,5 +138,6 @@ def test_a_lossy_destination_of_another_party_is_a_warning_and_no_refusal(
 
     reported = [each for each in findings if celery in each["text"]]
     assert examined == 0
-    assert [each["level"] for each in reported] == ["warn", "warn"]
+    assert [each["level"] for each in reported] == ["warn"] * 3
     assert "auto_delete is true" in reported[0]["text"]
+    assert "x-max-length is 10: a full queue drops its oldest message" in reported[2]["text"]

@@ -153,7 +153,7 @@ def drill(
     tmp_path: Path,
     unique: str,
     postgres_url: str,
-    fork_server: ForkServer,  # noqa: F811
+    fork_server: ForkServer,  # noqa: F811  # the imported fixture, as an argument
 ) -> Iterator[Drill]:
     folder = Folder(tmp_path, unique, fork_server)
     with FaultProxy.before(postgres_url) as database:

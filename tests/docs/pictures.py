@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from tests.cli.programs import wait_until
 from tests.docs.pages import DOCS, blocks, environment
 
 ASSETS: Final = DOCS / "assets"
@@ -105,8 +105,8 @@ def terminal() -> str:
             run, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         command = "timeoutmgr --app sales:config list"
-        while "1 pending" not in (listed := _output(folder, command)):
-            time.sleep(0.2)
+        wait_until(lambda: "1 pending" in _output(folder, command), "the message is stored")
+        listed = _output(folder, command)
         _shown(
             console, f"{command}", re.sub(r" +(attempts|0) +(bytes|12)$", "", listed, flags=re.M)
         )

@@ -318,7 +318,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
         if not exchange:
-            return super()._lookup(exchange, routing_key, default)  # type: ignore[no-any-return]
+            return super()._lookup(exchange, routing_key, default)  # type: ignore[no-any-return]  # kombu is untyped
         return sorted(matching_queues(self._bindings(exchange), routing_key))
 
     def _bindings(self, exchange: str) -> list[tuple[str, str, str]]:
