@@ -108,7 +108,9 @@ def terminal() -> str:
         wait_until(lambda: "1 pending" in _output(folder, command), "the message is stored")
         listed = _output(folder, command)
         _shown(
-            console, f"{command}", re.sub(r" +(attempts|0) +(bytes|12)$", "", listed, flags=re.M)
+            console,
+            command,
+            re.sub(r" +(saga +)?(attempts|0) +(bytes|12)$", "", listed, flags=re.M),
         )
         worker.kill()
         worker.wait()
