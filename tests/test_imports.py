@@ -31,6 +31,13 @@ import json, sys
 import timeoutmgr.contracts
 print(json.dumps(sorted(sys.modules)))
 """
+COMMAND = """
+import json, sys
+import click
+from timeoutmgr.cli.main import cli
+cli.get_command(click.Context(cli), "send")
+print(json.dumps(sorted(sys.modules)))
+"""
 ERRORS = """
 import json, sys
 import timeoutmgr
@@ -55,6 +62,17 @@ def test_the_contracts_load_neither_sqlalchemy_nor_the_database_room() -> None:
 
     assert "timeoutmgr.contracts.stores" in loaded
     assert loaded.isdisjoint({"sqlalchemy", "timeoutmgr.database", "timeoutmgr.endpoint"})
+
+
+def test_a_command_loads_no_module_of_other_commands() -> None:
+    loaded = _loaded(COMMAND)
+
+    assert "timeoutmgr.cli.send" in loaded
+    assert {name for name in loaded if name.startswith("timeoutmgr.cli.")} <= {
+        f"timeoutmgr.cli.{name}"
+        for name in ("exits", "main", "options", "output", "send", "shared", "log_format")
+    }
+    assert loaded.isdisjoint({"sqlalchemy", "apscheduler", "timeoutmgr.pipeline"})
 
 
 def test_a_program_names_an_error_without_an_import_of_the_errors() -> None:

@@ -19,7 +19,10 @@ from timeoutmgr.endpoint.configuration import persistence_from_url, transport_fr
 def installed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with the tables of queues and store; to create them takes a third of a test."""
     file = tmp_path_factory.mktemp("installed") / "timeoutmgr.db"
-    for part in (persistence_from_url(f"sqlite:///{file}"), transport_from_url(f"sqlite:///{file}")):
+    for part in (
+        persistence_from_url(f"sqlite:///{file}"),
+        transport_from_url(f"sqlite:///{file}"),
+    ):
         with contextlib.closing(part):
             part.install()
     return file
@@ -48,7 +51,9 @@ def party(place: Place) -> Party:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks of the tests here."""
-    config.addinivalue_line("markers", "matrix(needs, pairs, installed): on which pairs a test runs")
+    config.addinivalue_line(
+        "markers", "matrix(needs, pairs, installed): on which pairs a test runs"
+    )
     config.addinivalue_line("markers", "behaviour(*numbers): the behaviours that a test holds")
 
 

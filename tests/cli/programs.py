@@ -16,10 +16,12 @@ from typing import Any
 from chaos.crash_command import VARIABLE
 from chaos.forkserver_client import ForkServer, Streams
 from chaos.processes import clean_variables
+from timeoutmgr.cli.main import COMMANDS
 
 PATIENCE = 40.0
 COMMAND_LINE = "timeoutmgr.cli.main:main"
 MODULES = (
+    *sorted({f"timeoutmgr.cli.{place.partition(':')[0]}" for place in COMMANDS.values()}),
     *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
     *("alembic.command", "alembic.runtime.environment", "sqlite3", "kombu.transport.pyamqp"),
 )

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import pytest
 
+from tests.cli.commands import COMMANDS
 from timeoutmgr.cli.exits import MEANINGS
 from timeoutmgr.cli.main import cli
 from timeoutmgr.deadletter import DeadLetterQueues
@@ -76,7 +77,7 @@ def test_the_command_reference_matches_the_help_of_the_commands(name: str) -> No
 
 
 def test_each_command_is_on_a_page() -> None:
-    assert sorted(cli.commands) == sorted(" ".join(names for _, names in PAGES.values()).split())
+    assert sorted(COMMANDS) == sorted(" ".join(names for _, names in PAGES.values()).split())
 
 
 def test_the_page_of_settings_has_every_key_with_its_variable_and_default() -> None:
@@ -152,7 +153,7 @@ def _page(title: str, names: str) -> Iterator[str]:
 
 def _commands(names: str) -> Iterator[tuple[str, click.Command]]:
     for name in names.split():
-        command = cli.commands[name]
+        command = COMMANDS[name]
         yield f"timeoutmgr {name}", command
         if isinstance(command, click.Group):
             for inner, one in command.commands.items():

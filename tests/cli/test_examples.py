@@ -18,6 +18,7 @@ import click
 import pytest
 
 from chaos.forkserver_client import ForkServer
+from tests.cli.commands import COMMANDS
 from tests.cli.programs import Folder, wait_until
 from tests.deadletter.making import a_stored_copy
 from timeoutmgr.cli.exits import Exit
@@ -101,7 +102,9 @@ def _of(command: click.Command) -> Iterator[str]:
             yield from _of(inner)
 
 
-EXAMPLES: Final = sorted(set(_of(cli)))
+EXAMPLES: Final = sorted(
+    {example for command in (cli, *COMMANDS.values()) for example in _of(command)}
+)
 
 
 def _is_run_elsewhere(example: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from freezegun import freeze_time
 
+from tests.cli.commands import COMMANDS
 from timeoutmgr import errors
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit, exit_of
@@ -89,7 +90,7 @@ TYPED_ONLY = {("run", "purged")}
 """Options without a twin: a variable that is left behind would remove messages at each start."""
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_an_example_and_every_option_an_environment_twin(
     runner: CliRunner, name: str
 ) -> None:
@@ -100,7 +101,7 @@ def test_every_command_has_an_example_and_every_option_an_environment_twin(
         "timeoutmgr --config sales.toml", "timeoutmgr"
     ).replace("timeoutmgr --json", "timeoutmgr")
     of_the_group = {param.name for param in cli.params}
-    for param in cli.commands[name].params:
+    for param in COMMANDS[name].params:
         if (name, param.name) in TYPED_ONLY:
             assert isinstance(param, click.Option)
             assert param.envvar is None

@@ -3,7 +3,6 @@
 from enum import IntEnum
 from typing import Final, Protocol, runtime_checkable
 
-from timeoutmgr.database.failures import is_login_refused
 from timeoutmgr.errors import (
     ConfigurationError,
     DeliveryUnknown,
@@ -74,6 +73,8 @@ class _AmqpError(Protocol):
 
 def _is_refused(error: Exception) -> bool:
     """Return whether broker or database answered and refused the user: to wait mends nothing."""
+    from timeoutmgr.database.failures import is_login_refused
+
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, _AmqpError) and cause.reply_code in _REFUSED:

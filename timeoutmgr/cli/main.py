@@ -14,34 +14,51 @@ import click
 
 from timeoutmgr._version import __version__
 from timeoutmgr.cli import output
-from timeoutmgr.cli.audit import audit
-from timeoutmgr.cli.bulk_runs import change, runs
-from timeoutmgr.cli.changes import cancel, cancel_saga, reroute, reschedule, send_now
-from timeoutmgr.cli.deadletters.commands import deadletters, journal
-from timeoutmgr.cli.doctor.command import doctor
-from timeoutmgr.cli.error_queue import errors, retry
 from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
-from timeoutmgr.cli.install import install, uninstall
-from timeoutmgr.cli.list import list_timeouts
-from timeoutmgr.cli.migrate.command import migrate
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
 from timeoutmgr.cli.output import log_to_stderr
-from timeoutmgr.cli.pauses import pause, resume
-from timeoutmgr.cli.pipeline.group import pipeline
-from timeoutmgr.cli.recurrence import recurring
-from timeoutmgr.cli.restored import restored
-from timeoutmgr.cli.run import run
-from timeoutmgr.cli.send import send
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.cli.show import show
-from timeoutmgr.cli.status import status
-from timeoutmgr.cli.web import web
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.redaction import masked
 
+COMMANDS: Final = {
+    "run": "run:run",
+    "install": "install:install",
+    "uninstall": "install:uninstall",
+    "send": "send:send",
+    "list": "list:list_timeouts",
+    "show": "show:show",
+    "cancel": "changes:cancel",
+    "cancel-saga": "changes:cancel_saga",
+    "reschedule": "changes:reschedule",
+    "reroute": "changes:reroute",
+    "send-now": "changes:send_now",
+    "change": "bulk_runs:change",
+    "runs": "bulk_runs:runs",
+    "pause": "pauses:pause",
+    "resume": "pauses:resume",
+    "restored": "restored:restored",
+    "audit": "audit:audit",
+    "recurring": "recurrence:recurring",
+    "retry": "error_queue:retry",
+    "errors": "error_queue:errors",
+    "deadletters": "deadletters.commands:deadletters",
+    "journal": "deadletters.commands:journal",
+    "migrate": "migrate.command:migrate",
+    "pipeline": "pipeline.group:pipeline",
+    "status": "status:status",
+    "doctor": "doctor.command:doctor",
+    "web": "web:web",
+}
+"""Every command and its place, in the order of the help."""
+
 
 class Commands(click.Group):
-    """Ends every command with an exit code; an expected error is one line, not a traceback."""
+    """Ends every command with an exit code; an expected error is one line, not a traceback.
+
+    A command is imported when it is asked for: the modules of all together take longer to load
+    than most commands take to run.
+    """
 
     def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
         super().__init__(name, help=with_examples(help), **settings)
@@ -83,8 +100,19 @@ class Commands(click.Group):
         sys.exit(int(code))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of the help."""
-        return list(self.commands)
+        """Return the names of the commands in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command *cmd_name*, or None."""
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        found: click.Command = getattr(
+            importlib.import_module(f"timeoutmgr.cli.{module}"), attribute
+        )
+        return found
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
@@ -111,38 +139,6 @@ def cli(shared: Shared) -> None:
       timeoutmgr --json status
     """
     log_to_stderr(shared.log_level(logging.WARNING))
-
-
-for command in (
-    run,
-    install,
-    uninstall,
-    send,
-    list_timeouts,
-    show,
-    cancel,
-    cancel_saga,
-    reschedule,
-    reroute,
-    send_now,
-    change,
-    runs,
-    pause,
-    resume,
-    restored,
-    audit,
-    recurring,
-    retry,
-    errors,
-    deadletters,
-    journal,
-    migrate,
-    pipeline,
-    status,
-    doctor,
-    web,
-):
-    cli.add_command(command)
 
 
 def main() -> NoReturn:
