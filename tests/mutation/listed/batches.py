@@ -18,8 +18,8 @@ MUTANTS = (
         name="a message that was not begun is acknowledged",
         promise="Only messages that a handler has begun leave the queue.",
         file=_PUMP,
-        before="                work.ack(progress.begun)\n",
-        after="                work.ack(progress.batch)\n",
+        before="                self._settle_handled(progress.begun, work)\n",
+        after="                self._settle_handled(progress.batch, work)\n",
         tests=(f"{_GIVING}::test_a_slow_handler_with_the_only_writer_is_not_waited_for",),
     ),
     Mutant(

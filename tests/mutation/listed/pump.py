@@ -22,17 +22,16 @@ MUTANTS = (
                 progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
-                work.ack(progress.begun)
+                self._settle_handled(progress.begun, work)
 """,
         after="""\
             try:
                 if self._around.mode is not TransactionMode.NONE:
-                    work.ack(progress.begun)
+                    self._settle_handled(progress.begun, work)
                 self._what.step(progress.batch, work)
             finally:
                 progress.close()
             reach("pump.handled")
-            if self._around.mode is not TransactionMode.NONE:
 """,
         tests=(f"{_TESTS}::test_a_message_is_acknowledged_only_after_its_step",),
     ),
