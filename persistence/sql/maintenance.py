@@ -166,11 +166,7 @@ class NotifyWakeups:
         self._wake = wake
         self._has_others = has_others
         self._listener: Final = NotificationListener(
-            context.database,
-            channel,
-            hear=self._hear,
-            missed=wake,
-            thread="timeoutmgr-wake-listener",
+            context.database, channel, hear=self._hear, missed=wake
         )
 
     def notify(self) -> None:

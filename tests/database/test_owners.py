@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -204,12 +205,140 @@ def test_an_owner_behind_a_pooler_sees_that_its_session_has_lost_the_lock(
     assert isinstance(lock, _ServerLock)
 
     before = locks.is_unbroken(unique)
-    lock._connection.execute(lock._release)  # as a pooler does that resets a session
+    # As a pooler does that resets a session.
+    lock._session._execute(lock._session._sql.release, unique)
 
     assert before
     assert not locks.is_unbroken(unique)
     locks.release(unique)
     database.dispose()
+
+
+# --- one session for the owners of a process
+
+SERVERS = pytest.mark.parametrize("database", ["postgres_url", "mysql_url"], indirect=True)
+
+
+def connections_apart(database: Database) -> list[object]:
+    """Return the connections outside the pool that are open, now and later."""
+    there: list[object] = []
+    pool = database.apart.pool
+    event.listen(pool, "connect", lambda driver, _record: there.append(driver))
+    event.listen(pool, "close", lambda driver, _record: there.remove(driver))
+    return there
+
+
+@SERVERS
+def test_the_owners_of_a_process_share_one_connection_until_the_last_is_released(
+    database: Database, unique: str
+) -> None:
+    locks = [SessionLocks(database) for _ in range(3)]
+    there = connections_apart(database)
+
+    for number, each in enumerate(locks):
+        each.acquire(f"{unique}-{number}")
+    shared = len(there)
+    for number, each in enumerate(locks):
+        assert each.holds(f"{unique}-{number}")
+        each.release(f"{unique}-{number}")
+
+    assert shared == 1
+    assert there == []
+
+
+@SERVERS
+def test_one_owner_dies_while_others_of_its_session_are_alive(
+    database: Database, mine: SessionLocks, others: SessionLocks, unique: str
+) -> None:
+    mine.acquire(f"{unique}-a")
+    mine.acquire(f"{unique}-b")
+
+    mine.release(f"{unique}-a")
+
+    assert others.dead_owners([f"{unique}-a", f"{unique}-b"]) == {f"{unique}-a"}
+    assert mine.is_unbroken(f"{unique}-b")
+    mine.release(f"{unique}-b")
+
+
+@SERVERS
+def test_an_owner_of_this_process_is_refused_to_another_user_of_the_session(
+    database: Database, mine: SessionLocks, others: SessionLocks, unique: str
+) -> None:
+    mine.acquire(unique)
+
+    with pytest.raises(StorageUnavailable, match="an owner's name is used once"):
+        others.acquire(unique)
+
+    assert mine.holds(unique)
+    mine.release(unique)
+
+
+@SERVERS
+def test_each_owner_sees_the_loss_of_its_session_after_another_owner_opened_the_next(
+    database: Database, unique: str
+) -> None:
+    first, second = SessionLocks(database), SessionLocks(database)
+    first.acquire(f"{unique}-1")
+    second.acquire(f"{unique}-2")
+    end_session_of(database, f"{unique}-1")
+
+    first.renew(f"{unique}-1")
+
+    assert first.is_unbroken(f"{unique}-1")
+    assert not second.is_unbroken(f"{unique}-2")
+    assert first.dead_owners([f"{unique}-2"]) == {f"{unique}-2"}
+    second.renew(f"{unique}-2")
+    assert first.dead_owners([f"{unique}-2"]) == set()
+    first.release(f"{unique}-1")
+    second.release(f"{unique}-2")
+
+
+FORK = """
+import os, sys
+from timeoutmgr.database import Database
+from timeoutmgr.database.session_locks import SessionLocks
+
+url, owner = sys.argv[1:]
+database = Database(url)
+locks = SessionLocks(database)
+locks.acquire(owner)
+if os.fork() == 0:
+    held = locks.is_unbroken(owner), locks.holds(owner)
+    locks.release(owner)
+    SessionLocks(database).acquire(f"{owner} of the child")
+    print(*held, os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+
+
+@SERVERS
+def test_a_forked_child_neither_has_nor_releases_nor_prolongs_a_session_lock_of_its_parent(
+    database: Database, others: SessionLocks, unique: str
+) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    childs = f"{unique} of the child"
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK, url, unique],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        said = parent.stdout.readline().split()
+        before = others.dead_owners([unique, childs])
+
+        parent.kill()
+        parent.wait()
+        is_dead = _eventually_dead(others, unique)
+        after = others.dead_owners([unique, childs])
+        os.kill(int(said[2]), signal.SIGKILL)
+
+    assert said[:2] == ["False", "False"]
+    assert before == set()
+    assert is_dead
+    assert after == {unique}
 
 
 # --- the files of a SQLite database's owners

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy
@@ -30,6 +30,7 @@ from timeoutmgr.database.dialects import (
 )
 from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
+from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.errors import (
     CombinationRefused,
@@ -43,6 +44,7 @@ from timeoutmgr.message.redaction import on_one_line, redact
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Part = TypeVar("Part", bound="ProcessPart")
 
 _BEGIN: Final = "timeoutmgr_begin"
 _CONFLICT_TRIES: Final = 8
@@ -94,6 +96,14 @@ class Proved:
     durable: bool = False
 
 
+class ProcessPart(Protocol):
+    """A resource of one process at one database, which every user in the process shares."""
+
+    def after_fork(self) -> None:
+        """Let go of the parent's connection, in a child that uses a part of its own."""
+        ...
+
+
 class Database:
     """One SQL database of this process. Safe for many threads.
 
@@ -103,6 +113,7 @@ class Database:
 
     _shared: ClassVar[dict[str, "Database"]] = {}
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+    _all: ClassVar[WeakSet["Database"]] = WeakSet()
 
     def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
         self.url: Final = _parsed(url)
@@ -117,6 +128,17 @@ class Database:
         self._write_lock: Final = threading.Lock() if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
         self.proved: Final = Proved()
+        self._parts: dict[Callable[[Database], ProcessPart], Any] = {}
+        self._parts_lock = threading.Lock()
+        self._all.add(self)
+
+    def part(self, make: Callable[["Database"], Part]) -> Part:
+        """Return the one part that *make* makes for this process; a forked child makes its own."""
+        with self._parts_lock:
+            if make not in self._parts:
+                self._parts[make] = make(self)
+            part: Part = self._parts[make]
+            return part
 
     @classmethod
     def shared(cls, url: str | URL, settings: DatabaseSettings | None = None) -> "Database":
@@ -132,10 +154,14 @@ class Database:
     @classmethod
     def after_fork(cls) -> None:
         """Forget the shared databases: a child must not talk on its parent's connections."""
-        shared, cls._shared, cls._shared_lock = cls._shared, {}, threading.Lock()
-        for database in shared.values():
+        cls._shared, cls._shared_lock = {}, threading.Lock()
+        for database in list(cls._all):
             database.engine.dispose(close=False)
             database.apart.dispose(close=False)
+            parts, database._parts = database._parts, {}
+            database._parts_lock = threading.Lock()
+            for part in parts.values():
+                part.after_fork()
 
     @property
     def is_sqlite(self) -> bool:
@@ -463,7 +489,8 @@ def _compile_nothing(engine: Engine) -> None:
 def _pool(settings: DatabaseSettings, apart: bool, **options: Any) -> dict[str, Any]:
     if apart:
         return {"poolclass": NullPool}
-    return {"pool_size": settings.pool_size, "max_overflow": settings.pool_size, **options}
+    size = settings.pool_size
+    return {"poolclass": FairPool, "pool_size": size, "max_overflow": size, **options}
 
 
 _MYSQL_SESSION: Final = (

@@ -1,12 +1,14 @@
 """A connection that waits for PostgreSQL's NOTIFY, in a thread of its own."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from sqlalchemy import text
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 NOTIFY: Final = text("SELECT pg_notify(:channel, :payload)")
 _RECONNECT_PAUSE: Final = 1.0
+_WAKES: Final = 4096
 
 
 def channel_of(name: str) -> str:
@@ -25,10 +28,11 @@ def channel_of(name: str) -> str:
 
 
 class NotificationListener:
-    """One daemon thread on one connection that calls *hear* with each payload of *channel*.
+    """Calls *hear* with each payload of *channel*, in a thread that a database's listeners share.
 
     The thread calls *missed* whenever a connection begins to listen, since a NOTIFY from before
-    went unheard. While the thread has no connection, its owner finds out by polling.
+    went unheard. While the thread has no connection, its owner finds out by polling. Listeners
+    that give one function, as *hear* or as *missed*, have it called once.
     """
 
     def __init__(
@@ -38,44 +42,78 @@ class NotificationListener:
         *,
         hear: Callable[[str], None],
         missed: Callable[[], None],
-        thread: str,
     ) -> None:
         self._database = database
-        self._channel = channel
-        self._hear = hear
-        self._missed = missed
-        self._name = thread
+        self.channel: Final = channel
+        self.hear: Final = hear
+        self.missed: Final = missed
+
+    def start(self) -> None:
+        """Start listening, in the background; twice is fine."""
+        self._database.part(_Listening).add(self)
+
+    def stop(self) -> None:
+        """Stop listening, and return when no call is under way; twice is fine."""
+        self._database.part(_Listening).remove(self)
+
+
+class _Listening:
+    """One daemon thread on one connection, for all listeners of this process at one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._lock = threading.Lock()
+        # Held while a listener is called: a listener that was removed is called no more.
+        self._calls = threading.RLock()
+        # Replaced, never changed, so that the thread reads without the lock.
+        self._listeners: frozenset[NotificationListener] = frozenset()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._is_failing = False
         self._wake_read = self._wake_write = -1
 
-    def start(self) -> None:
-        """Start listening, in the background; twice is fine."""
+    def add(self, listener: NotificationListener) -> None:
         with self._lock:
-            if self._thread is None:
-                self._stop.clear()
-                self._wake_read, self._wake_write = os.pipe()
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-
-    def stop(self) -> None:
-        """Stop listening, and return when the thread is gone; twice is fine."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
+            if listener in self._listeners:
                 return
-            self._stop.set()
+            self._listeners |= {listener}
+            if self._thread is None:
+                self._start()
+            else:
+                os.write(self._wake_write, b".")
+
+    def remove(self, listener: NotificationListener) -> None:
+        with self._lock:
+            if listener not in self._listeners:
+                return
+            with self._calls:
+                self._listeners -= {listener}
             os.write(self._wake_write, b".")
+            if not self._listeners:
+                self._end()
+
+    def after_fork(self) -> None:
+        """Leave thread and connection to the parent."""
+
+    def _start(self) -> None:
+        self._stop.clear()
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="timeoutmgr-listener", daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        thread, self._thread = self._thread, None
+        self._stop.set()
+        os.write(self._wake_write, b".")
+        if thread is not None:
             thread.join()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self._listen()
+                self._connect_and_listen()
             except Exception as error:
                 # Any error of a driver: this thread only makes things faster. Once an outage.
                 level = logging.DEBUG if self._is_failing else logging.WARNING
@@ -90,7 +128,7 @@ class NotificationListener:
                 self._is_failing = True
             self._stop.wait(_RECONNECT_PAUSE)
 
-    def _listen(self) -> None:
+    def _connect_and_listen(self) -> None:
         held = self._database.apart.raw_connection()
         connection: Any = held.driver_connection
         held.detach()
@@ -104,15 +142,48 @@ class NotificationListener:
                 self._stop.wait()
                 return
             connection.autocommit = True
-            connection.execute(f"LISTEN {self._channel}")
-            self._is_failing = False
-            self._missed()
-            while not self._stop.is_set():
-                select.select([connection.fileno(), self._wake_read], [], [])
-                if self._stop.is_set():
-                    return
-                for notice in connection.notifies(timeout=0):
-                    self._hear(notice.payload)
+            self._listen(connection)
         finally:
             with contextlib.suppress(Exception):  # it may have just broken
                 connection.close()
+
+    def _listen(self, connection: Any) -> None:
+        followed: frozenset[NotificationListener] = frozenset()
+        while not self._stop.is_set():
+            followed = self._follow(connection, followed)
+            self._is_failing = False
+            ready, _, _ = select.select([connection.fileno(), self._wake_read], [], [])
+            if self._wake_read in ready:
+                os.read(self._wake_read, _WAKES)
+            for notice in connection.notifies(timeout=0):
+                self._heard(notice)
+
+    def _follow(
+        self, connection: Any, followed: frozenset[NotificationListener]
+    ) -> frozenset[NotificationListener]:
+        """Listen for the listeners of this moment, where *followed* are listened for; return it."""
+        listeners = self._listeners
+        before, after = _channels(followed), _channels(listeners)
+        statements = [f"LISTEN {channel}" for channel in sorted(after - before)]
+        statements += [f"UNLISTEN {channel}" for channel in sorted(before - after)]
+        # Before psycopg 3.2.4 the generator leaves out a notice that comes with an answer.
+        connection.add_notify_handler(self._heard)
+        try:
+            for statement in statements:
+                connection.execute(statement)
+        finally:
+            connection.remove_notify_handler(self._heard)
+        with self._calls:
+            for missed in {listener.missed for listener in listeners - followed}:
+                missed()
+        return listeners
+
+    def _heard(self, notice: Any) -> None:
+        with self._calls:
+            there = [one for one in self._listeners if one.channel == notice.channel]
+            for hear in {one.hear for one in there}:
+                hear(notice.payload)
+
+
+def _channels(listeners: Iterable[NotificationListener]) -> set[str]:
+    return {listener.channel for listener in listeners}

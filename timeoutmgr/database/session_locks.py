@@ -1,11 +1,13 @@
 """Session locks prove that an owner is alive; a killed process frees its claims at once.
 
-Claims and leases name their owner. An owner is alive while its lock is
-held: a PostgreSQL advisory lock, MySQL's GET_LOCK or SQL Server's sp_getapplock on a connection of
-its own, or a locked file beside a SQLite database. The operating system or the server lets go of
-the lock when the process dies, however it dies. A connection pooler that shares sessions between
+Claims and leases name their owner. An owner is alive while its lock is held: a PostgreSQL advisory
+lock, MySQL's GET_LOCK or SQL Server's sp_getapplock on a connection that all owners of a process
+share, or a locked file beside a SQLite database. The operating system or the server lets go of the
+lock when the process dies, however it dies. A connection pooler that shares sessions between
 clients breaks this, and is refused at start (``proof``).
 """
+
+from __future__ import annotations
 
 import contextlib
 import fcntl
@@ -211,54 +213,156 @@ def _session_lock(database: Database, owner: str) -> SessionLock:
 
 
 class _ServerLock:
-    """A lock of a database session, on a connection outside the pool.
-
-    It may begin in a transaction that holds the last connection of the pool.
-    """
+    """The lock of one owner, in the session that has the locks of all owners of this process."""
 
     def __init__(self, database: Database, owner: str) -> None:
-        sql, name = SESSION_LOCKS[database.dialect.name], lock_name(database.dialect.name, owner)
-        self._is_pooled = database.settings.pooler is not None
-        self._release = text(sql.release).bindparams(name=name)
-        self._is_ours = text(f"SELECT {sql.is_ours}").bindparams(name=name)
-        self._lock = threading.Lock()
+        self._owner = owner
+        self._session = database.part(_ServerLocks).acquire(owner)
+
+    def holds(self) -> bool:
+        return self._session.holds(self._owner)
+
+    def is_quiet(self) -> bool:
+        return self._session.is_quiet()
+
+    def release(self) -> None:
+        self._session.release(self._owner)
+
+
+class _ServerLocks:
+    """The session locks of this process at one server. Safe for many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.RLock()
+        self._session: _ServerSession | None = None
+
+    def acquire(self, owner: str) -> _ServerSession:
+        """Acquire the lock of *owner*, and return the session that holds it."""
+        with self._lock:
+            if self._session is None or not self._session.answers():
+                self._session = _ServerSession(self._database, self._lock)
+            self._session.acquire(owner)
+            return self._session
+
+    def after_fork(self) -> None:
+        if self._session is not None:
+            self._session.after_fork()
+
+
+class _ServerSession:
+    """One database session with session locks, on a connection outside the pool.
+
+    A lock may be acquired in a transaction that holds the last connection of the pool. A session
+    that failed once is closed for good, so that each owner finds its lock lost, also if another
+    owner has opened the next session by then.
+    """
+
+    def __init__(self, database: Database, lock: threading.RLock) -> None:
+        dialect = database.dialect.name
+        self._database = database
+        self._sql = SESSION_LOCKS[dialect]
+        self._process = os.getpid()
+        self._lock = lock
+        self._owners: set[str] = set()
+        self._is_closed = False
         try:
             self._connection: Connection = database.apart.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
-            if database.dialect.name in {"mysql", "mariadb"}:
+            if dialect in {"mysql", "mariadb"}:
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-            held = self._connection.execute(text(sql.acquire), {"name": name}).scalar()
             self._descriptor = _descriptor(self._connection)
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
-        if not held:
-            self.release()
-            raise StorageUnavailable(
-                f"the session lock of owner {owner!r} is held by another session of "
-                f"{database.describe()}; an owner's name is used once"
-            )
 
-    def holds(self) -> bool:
-        try:
-            with self._lock:
-                return bool(self._connection.execute(self._is_ours).scalar())
-        except exc.SQLAlchemyError:
+    @property
+    def _is_open(self) -> bool:
+        # A child of a fork shares the socket, and must not speak on it.
+        return not self._is_closed and self._process == os.getpid()
+
+    def answers(self) -> bool:
+        """Return whether the session goes on, as far as its connection tells."""
+        if self.is_quiet():
+            return True
+        with self._lock:
+            return self._ask("SELECT 1") is not None
+
+    def acquire(self, owner: str) -> None:
+        """Acquire the lock of *owner*. The server would let one session acquire it twice."""
+        with self._lock:
+            try:
+                is_ours = owner not in self._owners and self._execute(self._sql.acquire, owner)
+            except exc.SQLAlchemyError as error:
+                self._close()
+                raise unavailable(error, self._database.describe()) from error
+            if is_ours:
+                self._owners.add(owner)
+                return
+            self._close_if_unused()
+        raise StorageUnavailable(
+            f"the session lock of owner {owner!r} is held by another session of "
+            f"{self._database.describe()}; an owner's name is used once"
+        )
+
+    def release(self, owner: str) -> None:
+        """Release the lock of *owner*; the last owner closes the connection.
+
+        A connection that is lost has let go of its locks. The server notices a closed connection a
+        little later, and would refuse the next lock of that name.
+        """
+        if not self._is_open:
+            return
+        with self._lock:
+            self._ask(self._sql.release, owner)
+            self._owners.discard(owner)
+            self._close_if_unused()
+
+    def holds(self, owner: str) -> bool:
+        """Ask the server whether the lock of *owner* is held by this session."""
+        if not self._is_open:
             return False
+        with self._lock:
+            return bool(self._ask(f"SELECT {self._sql.is_ours}", owner))
 
     def is_quiet(self) -> bool:
-        if self._is_pooled or self._connection.invalidated or self._descriptor is None:
+        """Return whether the connection is surely unbroken; an answer under way looks broken."""
+        if self._database.settings.pooler is not None or self._descriptor is None:
             return False
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
-        return not poll.poll(0)
+        is_silent = not poll.poll(0)
+        # Afterwards: another file may have the number of a socket that was closed meanwhile.
+        return is_silent and self._is_open and not self._connection.invalidated
 
-    def release(self) -> None:
-        # A connection that is lost already has let go of its lock. The server
-        # notices a closed connection a little later, and would refuse the next lock of that name.
-        with self._lock, contextlib.suppress(exc.SQLAlchemyError):
-            self._connection.execute(self._release)
+    def after_fork(self) -> None:
+        """Let go of the socket, by which this child would keep a dead parent's locks held."""
+        if self._descriptor is not None and not self._is_closed:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            # The driver still has the number, and closes it some day.
+            os.dup2(nothing, self._descriptor, inheritable=False)
+            os.close(nothing)
+
+    def _ask(self, sql: str, owner: str | None = None) -> Any:
+        """Return the answer of the server, or None and close the session if it cannot answer."""
+        try:
+            return self._execute(sql, owner) if self._is_open else None
+        except exc.SQLAlchemyError:
+            self._close()
+            return None
+
+    def _execute(self, sql: str, owner: str | None = None) -> Any:
+        name = None if owner is None else lock_name(self._database.dialect.name, owner)
+        parameters = {} if name is None else {"name": name}
+        return self._connection.execute(text(sql), parameters).scalar()
+
+    def _close_if_unused(self) -> None:
+        if not self._owners:
+            self._close()
+
+    def _close(self) -> None:
+        self._is_closed = True
         with contextlib.suppress(exc.SQLAlchemyError):
             self._connection.close()
 

@@ -4,12 +4,13 @@ Our receivers can read kombu's messages, and the other way round. Unlike kombu's
 a message that was received and not acknowledged stays in the table, leased, and is back at once
 when its consumer is killed; bindings are seen by every process.
 
-Transport options: *prefix*, *schema*, *install* (create missing tables on connect; true), and the
-fields of ``SqlQueueSettings``, its intervals in seconds.
+Transport options: *prefix*, *schema*, *install* (create missing tables on connect; true),
+*pool_size*, and the fields of ``SqlQueueSettings``, its intervals in seconds.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from kombu.transport import virtual as kombu_virtual
 
+from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
 from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
@@ -32,7 +34,10 @@ _LONGEST_PAUSE: Final = 0.05
 
 _INTERVALS: Final = frozenset({"lease", "poll_min", "poll_max", "owner_check"})
 _SETTINGS: Final = frozenset(field.name for field in fields(SqlQueueSettings))
-_OURS: Final = frozenset({"prefix", "schema", "install"})
+_OURS: Final = frozenset({"prefix", "schema", "install", "pool_size"})
+_POOL_SIZE: Final = 6
+"""Connections that a process keeps for all its kombu connections: they use one each, for some
+milliseconds a message. At a peak the pool lends twice as many."""
 _OF_KOMBU: Final = frozenset(
     {
         # kombu itself writes the policy of a retried publish into the options of its connection.
@@ -54,6 +59,14 @@ def queue_settings(options: Mapping[str, Any]) -> SqlQueueSettings:
     for name in _INTERVALS & given.keys():
         given[name] = _interval(name, given[name])
     return SqlQueueSettings(**given)
+
+
+def pool_settings(options: Mapping[str, Any]) -> DatabaseSettings:
+    """Return the settings of the database in transport *options*."""
+    size = options.get("pool_size", _POOL_SIZE)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ConfigurationError(f"pool_size is a whole number from 1, got {size!r:.80}")
+    return DatabaseSettings(pool_size=size)
 
 
 def _interval(name: str, value: object) -> timedelta | None:
@@ -87,6 +100,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         self.deliveries: dict[str, LeasedMessage] = {}
         self.consumed: Counter[str] = Counter()
         self._sql: SqlTransport | None = None
+        self._process = os.getpid()
 
     @property
     def sql(self) -> SqlTransport:
@@ -95,7 +109,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
             options = self.client.transport_options
             settings = queue_settings(options)
             sql = SqlTransport(
-                self.client.hostname,
+                Database.shared(self.client.hostname, pool_settings(options)),
                 schema=options.get("schema"),
                 prefix=options.get("prefix", "timeoutmgr_"),
                 settings=settings,
@@ -103,7 +117,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
             if options.get("install", True) and not sql.is_installed():
                 sql.install()
             sql.check()
-            self._sql = sql
+            self._sql, self._process = sql, os.getpid()
         return self._sql
 
     def establish_connection(self) -> Any:
@@ -112,7 +126,13 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
-        """Give back unacknowledged messages, and release the owner's session lock."""
+        """Give back unacknowledged messages, and release the owner's session lock.
+
+        In a forked child, forget the connection: its parent goes on with messages and lock.
+        """
+        if self._process != os.getpid():
+            self._sql = None
+            return
         super().close_connection(connection)
         sql, self._sql = self._sql, None
         if sql is not None:

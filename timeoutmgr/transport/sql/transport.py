@@ -29,7 +29,7 @@ from timeoutmgr.transport.sql.statements import (
     as_transport,
 )
 from timeoutmgr.transport.sql.tables import QueueTables, tables
-from timeoutmgr.transport.sql.wakeups import FileVersion, Listener, QueueWakeups, Watch
+from timeoutmgr.transport.sql.wakeups import FileVersion, QueueWakeups, Watch
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
 _LONGEST_OWNER: Final = 64
@@ -105,7 +105,7 @@ class SqlTransport:
         self.owned_queues: Final = OwnedQueues(
             self._database, self._tables, self._leases, self._renewer, self.clock
         )
-        self._listener = Listener(self._database, channel, self.wakeups) if channel else None
+        self._listener = self.wakeups.listener(self._database, channel) if channel else None
         self._version = FileVersion(self._database) if self._database.is_sqlite else None
 
     @property

@@ -86,6 +86,25 @@ class QueueWakeups:
         for wakeup in (*wakeups, self.any):
             wakeup.notify()
 
+    def listener(self, database: Database, channel: str) -> NotificationListener:
+        """Return a listener that notifies the receivers of the queues in each NOTIFY."""
+        return NotificationListener(database, channel, hear=self._hear, missed=self.notify_all)
+
+    def _hear(self, payload: str) -> None:
+        if payload == _ALL:
+            self.notify_all()
+            return
+        try:
+            queues = [str(queue) for queue in json.loads(payload)]
+        except (ValueError, TypeError, RecursionError):
+            logger.warning(
+                "listener ignores an unknown NOTIFY: %.80r",
+                payload[:80],
+                extra={"event": "notify_unknown"},
+            )
+            return
+        self.notify(queues)
+
 
 _LONGEST_PAYLOAD: Final = 7900
 _ALL: Final = "*"
@@ -97,36 +116,6 @@ def notify(connection: Connection, channel: str, queues: Sequence[str]) -> None:
     if len(payload) > _LONGEST_PAYLOAD:
         payload = _ALL
     connection.execute(NOTIFY, {"channel": channel, "payload": payload})
-
-
-class Listener(NotificationListener):
-    """Notifies the receivers of the queues in each NOTIFY of PostgreSQL."""
-
-    def __init__(self, database: Database, channel: str, wakeups: QueueWakeups) -> None:
-        super().__init__(
-            database,
-            channel,
-            hear=self._hear,
-            missed=wakeups.notify_all,
-            thread="timeoutmgr-queue-listener",
-        )
-        self._wakeups = wakeups
-
-    def _hear(self, payload: str) -> None:
-        if payload == _ALL:
-            self._wakeups.notify_all()
-            return
-        try:
-            queues = [str(queue) for queue in json.loads(payload)]
-        except (ValueError, TypeError, RecursionError):
-            logger.warning(
-                "listener ignores an unknown NOTIFY on %s: %.80r",
-                self._channel,
-                payload[:80],
-                extra={"event": "notify_unknown"},
-            )
-            return
-        self._wakeups.notify(queues)
 
 
 # --- time of an idle receiver's next query: a wakeup, a change of the file, or the clock ------

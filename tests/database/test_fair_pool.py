@@ -1,0 +1,79 @@
+"""The pool of connections lends in the order of asking."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, event, exc
+
+from timeoutmgr.database.fair_pool import FairPool, FairSemaphore
+from timeoutmgr.testing.signals import eventually
+
+
+def test_a_release_admits_the_waiting_thread_before_the_thread_that_releases() -> None:
+    semaphore = FairSemaphore(1)
+    admitted: list[bool] = []
+    assert semaphore.acquire(0)
+    waits = threading.Thread(target=lambda: admitted.append(semaphore.acquire(60)))
+    waits.start()
+    eventually(lambda: len(semaphore._waiting) == 1, "the thread waits")
+
+    semaphore.release()
+
+    assert not semaphore.acquire(0)
+    waits.join()
+    assert admitted == [True]
+    semaphore.release()
+    assert semaphore.acquire(0)
+
+
+def test_a_thread_that_gives_up_waiting_is_not_admitted_later() -> None:
+    semaphore = FairSemaphore(1)
+    assert semaphore.acquire(0)
+    assert not semaphore.acquire(0)
+
+    semaphore.release()
+
+    assert semaphore.acquire(0)
+
+
+def test_a_pool_lends_every_connection_and_refuses_the_next_by_its_name(tmp_path: Path) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path / 'x.db'}",
+        poolclass=FairPool,
+        pool_size=1,
+        max_overflow=1,
+        pool_timeout=0,
+    )
+    lent = [engine.connect(), engine.connect()]
+
+    with pytest.raises(exc.TimeoutError, match="all 2 connections of the pool were lent"):
+        engine.connect()
+
+    for connection in lent:
+        connection.detach()
+        connection.close()
+    with engine.connect(), engine.connect():
+        pass
+    engine.dispose()
+
+
+def test_a_connection_that_cannot_be_made_is_not_counted_as_lent(tmp_path: Path) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path / 'x.db'}", poolclass=FairPool, pool_size=1, max_overflow=0
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def refuse(*_given: object) -> None:
+        raise ConnectionRefusedError
+
+    for _ in range(3):
+        with pytest.raises(ConnectionRefusedError):
+            engine.connect()
+
+    event.remove(engine, "do_connect", refuse)
+    with engine.connect():
+        pass
+    engine.dispose()

@@ -1,0 +1,189 @@
+"""Listeners of one process on PostgreSQL's NOTIFY: one thread and one connection for all."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import event, text
+
+from timeoutmgr.database import Database
+from timeoutmgr.database.notifications import NOTIFY, NotificationListener
+from timeoutmgr.testing.signals import eventually
+
+
+class Heard:
+    """What a listener was told; *missed* counts the beginnings."""
+
+    def __init__(self) -> None:
+        self.payloads: list[str] = []
+        self.missed = 0
+
+    def hear(self, payload: str) -> None:
+        self.payloads.append(payload)
+
+    def miss(self) -> None:
+        self.missed += 1
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[Database]:
+    made = Database(postgres_url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def there(database: Database) -> list[object]:
+    """The connections outside the pool that are open."""
+    found: list[object] = []
+    event.listen(database.apart, "connect", lambda driver, _record: found.append(driver))
+    return found
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def listening(
+    database: Database, channel: str, heard: Heard, stack: ExitStack
+) -> NotificationListener:
+    """Start a listener, and return it once it listens."""
+    before = heard.missed
+    listener = NotificationListener(database, channel, hear=heard.hear, missed=heard.miss)
+    listener.start()
+    stack.callback(listener.stop)
+    eventually(lambda: heard.missed > before, f"a listener of {channel} listens")
+    return listener
+
+
+def notify(database: Database, channel: str, payload: str) -> None:
+    with database.begin() as connection:
+        connection.execute(NOTIFY, {"channel": channel, "payload": payload})
+
+
+def test_listeners_of_several_channels_share_one_connection_and_one_thread(
+    database: Database, there: list[object], unique: str, stack: ExitStack
+) -> None:
+    first, second, third = Heard(), Heard(), Heard()
+    threads = threading.active_count()
+    listening(database, f"{unique}_a", first, stack)
+    listening(database, f"{unique}_a", second, stack)
+    listening(database, f"{unique}_b", third, stack)
+
+    notify(database, f"{unique}_a", "1")
+    notify(database, f"{unique}_b", "2")
+
+    eventually(lambda: third.payloads == ["2"], "the second channel is heard")
+    assert (first.payloads, second.payloads) == (["1"], ["1"])
+    assert (first.missed, second.missed, third.missed) == (1, 1, 1)
+    assert len(there) == 1
+    assert threading.active_count() == threads + 1
+
+
+def test_listeners_with_one_function_have_it_called_once(
+    database: Database, unique: str, stack: ExitStack
+) -> None:
+    heard, last = Heard(), Heard()
+    for _ in range(2):
+        listening(database, unique, heard, stack)
+    listening(database, f"{unique}_last", last, stack)
+
+    notify(database, unique, "1")
+    notify(database, f"{unique}_last", "2")
+
+    eventually(lambda: last.payloads == ["2"], "the last notice is heard")
+    assert heard.payloads == ["1"]
+
+
+def test_a_stopped_listener_hears_no_more_while_another_listener_goes_on(
+    database: Database, there: list[object], unique: str, stack: ExitStack
+) -> None:
+    stopped, left = Heard(), Heard()
+    listener = listening(database, f"{unique}_a", stopped, stack)
+    listening(database, f"{unique}_b", left, stack)
+
+    listener.stop()
+    notify(database, f"{unique}_a", "1")
+    notify(database, f"{unique}_b", "2")
+
+    eventually(lambda: left.payloads == ["2"], "the other listener hears")
+    assert stopped.payloads == []
+    assert len(there) == 1
+
+
+def test_the_last_listener_closes_the_connection_and_the_next_opens_one(
+    database: Database, there: list[object], unique: str, stack: ExitStack
+) -> None:
+    listening(database, unique, Heard(), stack).stop()
+    [first] = there
+    heard = Heard()
+    listening(database, unique, heard, stack)
+
+    notify(database, unique, "1")
+
+    eventually(lambda: heard.payloads == ["1"], "the next listener hears")
+    assert getattr(first, "closed", None) is True
+    assert len(there) == 2
+
+
+def test_every_listener_begins_anew_after_the_connection_was_lost(
+    database: Database, unique: str, stack: ExitStack
+) -> None:
+    one, other = Heard(), Heard()
+    listening(database, f"{unique}_a", one, stack)
+    listening(database, f"{unique}_b", other, stack)
+
+    with database.begin() as connection:
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = :query"
+        connection.execute(text(end), {"query": f"LISTEN {unique}_b"})
+
+    eventually(lambda: (one.missed, other.missed) == (2, 2), "both listen again")
+    notify(database, f"{unique}_a", "1")
+    eventually(lambda: one.payloads == ["1"], "the first channel is heard again")
+
+
+def test_a_forked_child_listens_on_a_connection_of_its_own(
+    database: Database, unique: str, stack: ExitStack
+) -> None:
+    heard = Heard()
+    listener = listening(database, unique, heard, stack)
+    child = _fork()
+    if child == 0:
+        status = 1
+        try:
+            status = _hear_in_a_child(heard, database, unique, listener)
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    notify(database, unique, "after the child")
+
+    eventually(lambda: "after the child" in heard.payloads, "the parent still listens")
+    assert status == 0
+    assert heard.missed == 1
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _hear_in_a_child(
+    heard: Heard, database: Database, channel: str, listener: NotificationListener
+) -> int:
+    """Start the inherited listener again; return the exit code."""
+    listener.start()
+    eventually(lambda: heard.missed == 2, "the child listens")
+    notify(database, channel, "of the child")
+    eventually(lambda: "of the child" in heard.payloads, "the child hears")
+    listener.stop()
+    return 0

@@ -1,0 +1,91 @@
+"""Connections that kombu's consumers hold: one listener, one lock session and a pool a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from tests.support.session_locks import end_session_of
+from timeoutmgr.database import Database
+from timeoutmgr.database.session_locks import SessionLocks
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.sql import SqlTransport
+from timeoutmgr.transport.sql.kombu_transport import pool_settings
+
+Make = Callable[..., list[Outgoing]]
+_ROOT: Final = Path(__file__).parents[3]
+_WORKERS: Final = ("13", "13", "12", "12")
+_COUNTS: Final = text(
+    "SELECT count(*) AS connections, count(*) FILTER (WHERE query LIKE 'LISTEN%') AS listeners, "
+    "count(DISTINCT locks.pid) AS lock_sessions, sum(locks.held) AS session_locks "
+    "FROM pg_stat_activity LEFT JOIN (SELECT pid, count(*) AS held FROM pg_locks "
+    "WHERE locktype = 'advisory' GROUP BY pid) AS locks USING (pid) "
+    "WHERE application_name = :name"
+)
+_SAMPLES: Final = 10
+
+
+def test_fifty_workers_of_four_processes_have_at_most_sixty_connections(
+    postgres_url: str, prefix: str, unique: str
+) -> None:
+    url = make_url(postgres_url).update_query_dict({"application_name": unique})
+    given = f"timeoutmgr+{url.render_as_string(hide_password=False)}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.transport.sql.workers", given, prefix, *_WORKERS],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        for _process in _WORKERS:
+            assert parent.stdout.readline() == "all received\n"
+
+        with Database(postgres_url).apart.connect() as connection:
+            samples = [connection.execute(_COUNTS, {"name": unique}).one() for _ in range(_SAMPLES)]
+
+        assert parent.stdin is not None
+        parent.stdin.close()
+
+    assert parent.returncode == 0
+    assert max(sample.connections for sample in samples) <= 60
+    found = {(sample.listeners, sample.lock_sessions, sample.session_locks) for sample in samples}
+    assert found == {(4, 4, 50)}, samples
+
+
+def test_each_owner_of_a_lost_session_has_a_lock_again_before_it_leases(
+    postgres_url: str, prefix: str, messages: Make
+) -> None:
+    database, elsewhere = Database(postgres_url), Database(postgres_url)
+    with ExitStack() as stack:
+        transports = [SqlTransport(database, prefix=prefix) for _ in range(2)]
+        for transport in transports:
+            stack.callback(transport.close)
+        transports[0].install()
+        session = transports[0].session()
+        session.create_queues(["q"])
+        receivers = [transport.session().receiver("q", prefetch=1) for transport in transports]
+        owners = {transport.owner for transport in transports}
+        end_session_of(database, transports[0].owner)
+        session.send(messages(2))
+
+        for transport, receiver in zip(transports, receivers, strict=True):
+            assert len(receiver.receive(1, 5)) == 1
+            assert transport.owner not in SessionLocks(elsewhere).dead_owners(owners)
+        assert SessionLocks(elsewhere).dead_owners(owners) == set()
+    elsewhere.dispose()
+
+
+@pytest.mark.parametrize("size", [0, True, "6", 1.5])
+def test_a_pool_of_no_size_is_refused(size: object) -> None:
+    with pytest.raises(ConfigurationError, match="pool_size is a whole number from 1, got"):
+        pool_settings({"pool_size": size})

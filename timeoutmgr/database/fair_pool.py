@@ -1,0 +1,74 @@
+"""A pool of connections that lends in the order of asking."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from sqlalchemy import exc
+from sqlalchemy.pool import QueuePool
+
+
+class FairSemaphore:
+    """A semaphore that admits waiting threads in their order. Safe for many threads."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+        self._waiting: deque[threading.Event] = deque()
+
+    def acquire(self, timeout: float) -> bool:
+        """Return True once admitted, False if that takes longer than *timeout* seconds."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            place = threading.Event()
+            self._waiting.append(place)
+        if place.wait(timeout):
+            return True
+        with self._lock:
+            if place.is_set():  # admitted at the last moment
+                return True
+            self._waiting.remove(place)
+            return False
+
+    def release(self) -> None:
+        """Admit the thread that has waited longest, or a thread to come."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
+
+
+class FairPool(QueuePool):
+    """A pool whose waiting threads get the next connections.
+
+    SQLAlchemy's pool wakes a waiting thread, but a thread that returns a connection and asks again
+    comes first as a rule: with 13 busy threads at 12 connections a thread waited for over 10 s.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._semaphore = FairSemaphore(self.size() + self._max_overflow)
+
+    def _do_get(self) -> Any:
+        if not self._semaphore.acquire(self._timeout):
+            most = self.size() + self._max_overflow
+            raise exc.TimeoutError(
+                f"all {most} connections of the pool were lent for {self._timeout:g} s; let it "
+                "grow (pool_size), or hold transactions for a shorter time"
+            )
+        try:
+            return super()._do_get()
+        except BaseException:
+            self._semaphore.release()
+            raise
+
+    def _do_return_conn(self, record: Any) -> None:
+        try:
+            super()._do_return_conn(record)
+        finally:
+            self._semaphore.release()
