@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +17,26 @@ register()
 _WAIT = 60
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('broker')}/queue.db"
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An app whose broker is a file, with a worker in a thread of this process."""
-    folder: Path = tmp_path_factory.mktemp("broker")
+def app(url: str) -> Iterator[Any]:
+    """An app whose broker is a database, with a worker in a thread of this process."""
     made: Any = Celery(
         "broker",
-        broker=f"timeoutmgr+sqlite:///{folder}/queue.db",
+        broker=f"timeoutmgr+{url}",
         backend="cache+memory://",
         set_as_current=False,
     )
     made.conf.worker_send_task_events = True
-    made.conf.broker_transport_options = {"poll_max": 0.05}
+    made.conf.broker_transport_options = {"poll_max": 0.05, "prefix": f"c{secrets.token_hex(4)}_"}
     made.task(_add, name="add")
     made.task(_retried, name="retried", bind=True, max_retries=2)
     setup_logging.connect(_keep_logging)

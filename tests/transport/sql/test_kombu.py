@@ -276,6 +276,26 @@ def test_without_acknowledgement_a_message_is_deleted_on_delivery(
         assert get(other) is None
 
 
+def test_a_consumer_has_no_more_unacknowledged_messages_than_its_prefetch_count(
+    connection: Any,
+) -> None:
+    queue = declare(connection)
+    for number in range(5):
+        connection.Producer().publish(number, routing_key="q")
+    got: list[Any] = []
+
+    with connection.Consumer([queue], callbacks=[lambda _, m: got.append(m)], prefetch_count=2):
+        for _ in range(2):
+            connection.drain_events(timeout=5)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0)
+        got[0].ack()
+        connection.drain_events(timeout=5)
+
+        assert [message.payload for message in got] == [0, 1, 2]
+        assert queue.queue_declare(passive=True).message_count == 2
+
+
 def test_closing_gives_back_in_order_and_publishes_no_copy(
     connection: Any, url: str, prefix: str
 ) -> None:
