@@ -1,7 +1,10 @@
 """The context that the parts of one endpoint's store share."""
 
 import hashlib
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -85,6 +88,13 @@ class SqlSettings:
             )
 
 
+class _OpenRead(threading.local):
+    """The connection of the read that this thread shares, and when it was opened."""
+
+    connection: Connection | None = None
+    now: Micros = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreContext:
     """One endpoint in one database.
@@ -102,6 +112,32 @@ class StoreContext:
     atomic: bool
     node: str
     me: str
+    _open: _OpenRead = field(default_factory=_OpenRead, init=False, repr=False, compare=False)
+
+    @contextmanager
+    def one_read(self) -> Iterator[None]:
+        """Have all ``reading`` of this thread inside share a transaction, and the time.
+
+        A read by itself takes four round trips, and its statement is one of them.
+        """
+        with self.database.read() as connection:
+            go_by_key(connection)
+            self._open.now = self.now(connection)
+            self._open.connection = connection
+            try:
+                yield
+            finally:
+                self._open.connection = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a read in the order of the key; inside ``one_read`` it is a part of that read."""
+        if self._open.connection is not None:
+            yield self._open.connection
+            return
+        with self.database.read() as connection:
+            go_by_key(connection)
+            yield connection
 
     @cached_property
     def writing(self) -> BatchWrites:
@@ -151,7 +187,17 @@ class StoreContext:
         """Return the time that counts."""
         if not self.has_database_clock:
             return self.clock.now()
+        if connection is self._open.connection:
+            return self._open.now
         return int(connection.execute(select(self.now_column)).scalar_one())
+
+    def now_alone(self) -> Micros:
+        """Return the time that counts, outside a transaction unless this thread shares a read."""
+        if not self.has_database_clock:
+            return self.clock.now()
+        if self._open.connection is not None:
+            return self._open.now
+        return self.database.now(self.clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +231,32 @@ BY_KEY: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
+    "max_parallel_workers_per_gather": "0",
     "plan_cache_mode": "force_generic_plan",
 }
 """Settings that have PostgreSQL read in the order of the key.
 
 Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
 sort them all for the first hundred. A plan of the time at which the table was nearly empty would
-read all of it later. And to plan over dozens of partitions takes longer than to
-read by a plan that leaves most of them out when it runs.
+read all of it later. A parallel worker takes 10 ms to start, longer than such a read. And to plan
+over dozens of partitions takes longer than to read by a plan that leaves most of them out when it
+runs.
 """
 
+_BY_KEY: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in BY_KEY.items())
 _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def go_by_key(connection: Connection) -> None:
+    """Have PostgreSQL read in the order of the key, by plans it has, in this transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(_BY_KEY)
+
+
+def find_each_by_key(connection: Connection) -> None:
+    """Have PostgreSQL find several single keys by bitmaps: otherwise it would read all keys."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL enable_bitmapscan = on")
 
 
 class ClaimLock:

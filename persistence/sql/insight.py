@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,10 +31,11 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.insight import MOST_CLAIMS
 from timeoutmgr.contracts.reports import COUNTED, DAY, LOOKED_AT, RECENT, percentile
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, enclosed_types
 
-from .context import StoreContext
+from .context import StoreContext, find_each_by_key
 from .estimates import LoadEstimate
 from .queries import OF_AN_EVENT, TimeoutQueries
 from .rows import from_placed_row
@@ -59,7 +60,7 @@ class StoreInsight(TimeoutQueries):
 
     def count_in_bounds(self, which: TimeoutFilter) -> Count:
         """Return how many match; no more rows are read than the bounds allow."""
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             return self._count_in_bounds(connection, which)
 
     def _count_in_bounds(
@@ -100,7 +101,7 @@ class StoreInsight(TimeoutQueries):
     ) -> Page:
         """Return a page in the order of keys; no more rows are read than LOOKED_AT."""
         timeouts = self._context.tables.timeouts
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             rows, end = self._rows(connection, timeouts.c, which, limit, after)
         return Page([from_placed_row(row) for row in rows], searched_to=end)
 
@@ -130,21 +131,27 @@ class StoreInsight(TimeoutQueries):
 
     def _index_choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
         """Return how to walk to *which*: by an index, unless it finds more than can be read."""
+        of_saga = waiting = 0
+        if which.saga_id is not None:
+            of_saga = self._number(connection, self._walks.of_saga(which.saga_id))
+        if which.due_before is not None:
+            waiting = self._number(connection, self._walks.waiting_before(which.due_before))
+        keys = None
+        if which.id_prefix is not None:
+            keys = self._keys_of_prefix(connection, which.id_prefix)
         return IndexChoice(
-            by_saga=which.saga_id is None
-            or self._are_few(connection, self._walks.of_saga(which.saga_id)),
-            waiting_apart=which.due_before is None
-            or self._are_few(connection, self._walks.waiting_before(which.due_before)),
-            keys=None
-            if which.id_prefix is None
-            else self._keys_of_prefix(connection, which.id_prefix),
+            by_saga=of_saga <= LOOKED_AT,
+            waiting_apart=waiting <= LOOKED_AT,
+            none_waits=waiting == 0,
+            keys=keys,
         )
 
-    def _are_few(self, connection: Connection, conditions: Conditions) -> bool:
+    def _number(self, connection: Connection, conditions: Conditions) -> int:
+        """Return how many rows meet *conditions* of an index, up to one more than LOOKED_AT."""
         timeouts = self._context.tables.timeouts
         some = select(timeouts.c.due).where(*conditions).limit(LOOKED_AT + 1).subquery()
         counted = select(func.count()).select_from(some)
-        return bool(connection.execute(counted).scalar_one() <= LOOKED_AT)
+        return int(connection.execute(counted).scalar_one())
 
     def _keys_of_prefix(self, connection: Connection, prefix: str) -> Sequence[Key] | None:
         """Return the pending keys whose ids begin with *prefix*; None if there are many ids."""
@@ -155,6 +162,7 @@ class StoreInsight(TimeoutQueries):
         found = connection.execute(some.limit(_PREFIXED + 1)).all()
         if len(found) > _PREFIXED:
             return None
+        find_each_by_key(connection)
         return [Key(row.due, row.id) for row in found if row.state == TimeoutState.PENDING.value]
 
     # --- groups and load --------------------------------------------------------------------
@@ -163,18 +171,33 @@ class StoreInsight(TimeoutQueries):
         self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
     ) -> Groups:
         """Return the numbers of the earliest *limit* matches behind *after*."""
-        timeouts = self._context.tables.timeouts
-        value = timeouts.c.destination if by is GroupBy.DESTINATION else timeouts.c.headers
-        with self._context.database.read() as connection:
-            columns = [value.label("value"), timeouts.c.due, timeouts.c.id]
-            rows, end = self._rows(connection, columns, which, limit, after)
-        values = (row.value for row in rows)
-        named = values if by is GroupBy.DESTINATION else map(_type_of, values)
-        return Groups(Counter(named), searched_to=end)
+        by_type = by is GroupBy.TYPE
+        value = self._types() if by_type else self._context.tables.timeouts.c.destination
+        with self._context.reading() as connection:
+            rows, end = self._rows(connection, [value], which, limit, after)
+        texts: Iterable[str] = (text for (text,) in rows)
+        if by_type and not self._cuts_types:
+            texts = map(_cut, texts)
+        return Groups(_by_type(texts) if by_type else Counter(texts), searched_to=end)
+
+    @property
+    def _cuts_types(self) -> bool:
+        return self._context.database.dialect.name == "postgresql"
+
+    def _types(self) -> ColumnElement[str]:
+        """Return what ``_cut`` returns, or all headers.
+
+        PostgreSQL cuts it out: to send all headers of a row takes longer than to read the row.
+        """
+        stored: ColumnElement[str] = self._context.tables.timeouts.c.headers
+        if not self._cuts_types:
+            return stored
+        cut = func.split_part(func.split_part(stored, _TYPES, 2), '"', 1)
+        return case((func.right(cut, 1) == "\\", stored), else_=cut)
 
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
         """Return how many timeouts are tried in each bucket of *window*."""
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             now = self._context.now(connection)
             search = self._search(connection)
             numbers = self._numbers(search, window, destination)
@@ -244,7 +267,7 @@ class StoreInsight(TimeoutQueries):
 
     def overdue(self, before: Micros) -> Overdue:
         """Return the timeouts that were due before an instant."""
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             parked = self._places_of_parked(connection)
             oldest = self._oldest_due(connection, parked)
             if oldest is None or oldest >= before:
@@ -254,13 +277,15 @@ class StoreInsight(TimeoutQueries):
 
     def in_flight(self) -> InFlightReport:
         """Return the claims that hold now."""
-        with self._context.database.read() as connection:
-            now = self._context.now(connection)
-            return InFlightReport(self._claimed(connection, now), self._claims(connection, now))
+        with self._context.reading() as connection:
+            claims = self._claims(connection)
+            are_all = len(claims) < MOST_CLAIMS
+            number = sum(each.size for each in claims) if are_all else self._claimed(connection)
+            return InFlightReport(number, claims)
 
-    def _claimed(self, connection: Connection, now: Micros) -> int:
+    def _claimed(self, connection: Connection) -> int:
         claims = self._context.tables.claims
-        size = select(func.coalesce(func.sum(claims.c.size), 0)).where(*self._holding(now))
+        size = select(func.coalesce(func.sum(claims.c.size), 0)).where(*self._holding())
         return int(connection.execute(size).scalar_one())
 
     def _claims_over(self, key: Key) -> Sequence[ClaimReport]:
@@ -271,15 +296,13 @@ class StoreInsight(TimeoutQueries):
             claims.to_due >= key.due,
             (claims.to_due > key.due) | (claims.to_id >= key.id),
         ]
-        with self._context.database.read() as connection:
-            return self._claims(connection, self._context.now(connection), covers)
+        with self._context.reading() as connection:
+            return self._claims(connection, covers)
 
-    def _claims(
-        self, connection: Connection, now: Micros, also: Conditions | None = None
-    ) -> list[ClaimReport]:
+    def _claims(self, connection: Connection, also: Conditions | None = None) -> list[ClaimReport]:
         claims = self._context.tables.claims.c
         held = select(*(each for each in claims if each.name in _OF_A_CLAIM))
-        held = held.where(*self._holding(now), *(also or []))
+        held = held.where(*self._holding(), *(also or []))
         held = held.order_by(claims.from_due, claims.from_id, claims.token).limit(MOST_CLAIMS)
         return [
             ClaimReport(
@@ -294,9 +317,9 @@ class StoreInsight(TimeoutQueries):
             for row in connection.execute(held)
         ]
 
-    def _holding(self, now: Micros) -> Conditions:
-        claims = self._context.tables.claims.c
-        return [claims.endpoint == self._context.endpoint, claims.claimed_until > now]
+    def _holding(self) -> Conditions:
+        claims, context = self._context.tables.claims.c, self._context
+        return [claims.endpoint == context.endpoint, claims.claimed_until > context.now_value]
 
     def events(
         self, which: HistoryFilter, *, limit: int = 100, after: HistoryCursor | None = None
@@ -317,7 +340,7 @@ class StoreInsight(TimeoutQueries):
         )
         newest = select(history.at, history.sequence).where(*along).order_by(*order)
         columns = [history[name] for name in OF_AN_EVENT]
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             last = connection.execute(newest.offset(LOOKED_AT - 1).limit(2)).all() if tests else []
             end = HistoryCursor(*last[0]) if len(last) > 1 else None
             within = [] if end is None else [_not_older(history, end)]
@@ -343,7 +366,7 @@ class StoreInsight(TimeoutQueries):
 
     def statistics(self) -> StoreStatistics:
         """Return the numbers of ``timeoutmgr status``; outcomes are of the last 24 hours."""
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             now = self._context.now(connection)
             pending = self._count_in_bounds(connection, TimeoutFilter())
             parked = self._places_of_parked(connection)
@@ -359,7 +382,7 @@ class StoreInsight(TimeoutQueries):
                 pending=pending.number,
                 due=due.number,
                 oldest_due=self._oldest_due(connection, parked),
-                claimed=self._claimed(connection, now),
+                claimed=self._claimed(connection),
                 outcomes=outcomes,
                 lateness_p50=percentile(late, 50),
                 lateness_p99=percentile(late, 99),
@@ -455,6 +478,25 @@ def _event(row: Any) -> HistoryEntry:
     return HistoryEntry(**{name: row._mapping[name] for name in OF_AN_EVENT})
 
 
-def _type_of(stored: str) -> str | None:
+_TYPES: Final = f'"{headers.ENCLOSED_MESSAGE_TYPES}":"'
+
+
+def _by_type(texts: Iterable[str]) -> Counter[str | None]:
+    """Return numbers by the first type: few of many headers differ there, and each is parsed."""
+    found = Counter[str | None]()
+    for text, count in Counter(texts).items():
+        found[_type_in(text)] += count
+    return found
+
+
+def _cut(stored: str) -> str:
+    """Return the header of types as JSON has it; all headers if that would not be exact."""
+    cut = stored.partition(_TYPES)[2].partition('"')[0]
+    return stored if cut.endswith("\\") else cut
+
+
+def _type_in(text: str) -> str | None:
+    # A cut text has no quote, and all headers begin with a brace and a quote.
+    stored = text if text.startswith('{"') else f'{{{_TYPES}{text}"}}'
     types = enclosed_types(Message(id="stored", headers=json.loads(stored)))
     return types[0] if types else None

@@ -43,7 +43,7 @@ from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
 
 from .batch_writes import insert_missing
-from .claim.rows import DueKeys, go_by_key
+from .claim.rows import DueKeys
 from .context import StoreContext
 from .partitions.upkeep import Partitions
 from .rows import to_json
@@ -143,8 +143,7 @@ class DuePeek:
 
     def _peek(self) -> None:
         """Read the first due time that had not passed at the peek before, and wake the poller."""
-        with self._context.database.read() as connection:
-            go_by_key(connection)
+        with self._context.reading() as connection:
             now, due = self._keys.upcoming(connection, self._seen - _COMMIT)
         self._seen = now if self._context.has_database_clock else self._context.clock.now()
         if due is not None:

@@ -147,7 +147,7 @@ class Pauses:
 
     def pauses(self) -> Sequence[Pause]:
         """Return the pauses in force."""
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             now = self._context.now(connection)
             rows = connection.execute(self._ending).all()
             return [self._view(connection, row) for row in rows if row.parked > now]

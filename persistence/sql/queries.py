@@ -21,10 +21,13 @@ from timeoutmgr.message.instants import Micros
 
 from .context import StoreContext
 from .rows import from_placed_row
+from .searches import end_of
 from .walks import IndexChoice, Walk, Walks
 
 OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 """The columns of an event."""
+_ROWS_A_MATCH: Final = 4
+"""Rows that a statement of a plan reads for each match that it may find."""
 
 
 class TimeoutQueries:
@@ -80,7 +83,7 @@ class TimeoutQueries:
         """Return a page in the order of keys, behind the key *behind*."""
         timeouts = self._context.tables.timeouts
         found: list[Timeout] = []
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             for walk in self._walks.of(which, IndexChoice(), behind):
                 page = select(timeouts).where(*walk.matching).order_by(*walk.order).limit(limit)
                 found += [from_placed_row(row) for row in connection.execute(page)]
@@ -104,18 +107,28 @@ class TimeoutQueries:
             behind: Key | None = None
             while True:
                 walk = self._walks.of(which, IndexChoice(), behind)[number]
-                with self._context.database.read() as connection:
-                    page = connection.execute(self._keyed(walk, more).limit(size)).all()
+                page, end = self._page_of(walk, more, size)
                 yield page
-                if len(page) < size:
+                if len(page) == size:
+                    end = Key(page[-1].due, page[-1].id)
+                if end is None:
                     break
-                behind = Key(page[-1].due, page[-1].id)
+                behind = end
+
+    def _page_of(
+        self, walk: Walk, more: Sequence[ColumnElement[bool]], size: int
+    ) -> tuple[Sequence[Row[Any]], Key | None]:
+        """Return *size* matches at most, of a few times so many rows, and the last row's key."""
+        with self._context.reading() as connection:
+            end = end_of(connection, walk, _ROWS_A_MATCH * size)
+            part = walk if end is None else walk.until(end)
+            return connection.execute(self._keyed(part, more).limit(size)).all(), end
 
     def _pages_of_ids(
         self, ids: Sequence[str], more: Sequence[ColumnElement[bool]]
     ) -> Iterator[Sequence[Row[Any]]]:
         found: list[Row[Any]] = []
-        with self._context.database.read() as connection:
+        with self._context.reading() as connection:
             for one in ids:
                 [walk] = self._walks.of(TimeoutFilter(id=one), IndexChoice())
                 found += connection.execute(self._keyed(walk, more)).all()

@@ -39,12 +39,12 @@ from .tables import TEXT_LENGTH
 Col = KeyedColumnElement[Any]
 
 
-def after(due: Col, id_: Col, from_due: Any, from_id: Any) -> ColumnElement[bool]:
+def after(due: ColumnElement[Micros], id_: Col, from_due: Any, from_id: Any) -> ColumnElement[bool]:
     """Return the condition that the key is behind (*from_due*, *from_id*)."""
     return and_(due >= from_due, or_(due > from_due, id_ > from_id))
 
 
-def up_to(due: Col, id_: Col, last_due: Any, last_id: Any) -> ColumnElement[bool]:
+def up_to(due: ColumnElement[Micros], id_: Col, last_due: Any, last_id: Any) -> ColumnElement[bool]:
     """Return the condition that the key is (*last_due*, *last_id*), or before it."""
     return and_(due <= last_due, or_(due < last_due, id_ <= last_id))
 

@@ -48,7 +48,7 @@ class Search:
         size = min(FIRST, left)
         while size:
             # Before the rows: rows that are dispatched meanwhile must not move the end on.
-            self.end = self._end_of(rest, size)
+            self.end = end_of(self.connection, rest, size)
             part = rest if self.end is None else rest.until(self.end)
             yield replace(part, most=size)
             if self.end is None:
@@ -69,8 +69,9 @@ class Search:
         allowed = int(self._read * (TIME - took) / took)
         return min(allowed, _GROWTH * size) if allowed >= _FEWEST else 0
 
-    def _end_of(self, walk: Walk, size: int) -> Key | None:
-        """Return the key of row number *size*; None if there are no rows behind it."""
-        in_order = walk.rows(*walk.order)
-        last = self.connection.execute(in_order.offset(size - 1).limit(2)).all()
-        return Key(*last[0]) if len(last) > 1 else None
+
+def end_of(connection: Connection, walk: Walk, size: int) -> Key | None:
+    """Return the key of row number *size* of *walk*; None if there are no rows behind it."""
+    in_order = walk.rows(*walk.order)
+    last = connection.execute(in_order.offset(size - 1).limit(2)).all()
+    return Key(*last[0]) if len(last) > 1 else None

@@ -112,9 +112,11 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         """Return the time that due times are compared with."""
         if transaction is not None:
             return self.context.now(as_connection(transaction))
-        if self.context.has_database_clock:
-            return self.context.database.now(self.context.clock)
-        return self.context.clock.now()
+        return self.context.now_alone()
+
+    def one_read(self) -> AbstractContextManager[None]:
+        """Have the answers inside share a transaction."""
+        return self.context.one_read()
 
     @property
     def goes_by_host(self) -> bool:

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.mysql import BINARY
 
 from timeoutmgr.contracts import Key, TimeoutFilter
@@ -24,18 +34,26 @@ class Walk:
     """A part of the matches: rows that an index finds *along* it, tested by *tests*.
 
     The keys of the rows are columns of *at*, whose primary key has them in order. *most* is the
-    number of rows along it, or a larger one.
+    number of rows along it, or a larger one. *by_key* is false for a few rows that another index
+    has: a plan that read them in the order of the primary key would read all rows between them.
     """
 
     at: Table
     along: Conditions
     tests: Conditions = field(default_factory=list)
     most: int | None = None
+    by_key: bool = True
 
     @property
-    def order(self) -> tuple[Col, Col]:
+    def due(self) -> ColumnElement[Micros]:
+        """The due time; as a sum if the primary key must not serve it, whatever statistics say."""
+        due: ColumnElement[Micros] = self.at.c.due
+        return due if self.by_key else due + literal_column("0")
+
+    @property
+    def order(self) -> tuple[ColumnElement[Micros], Col]:
         """The columns that order the rows by key."""
-        return self.at.c.due, self.at.c.id
+        return self.due, self.at.c.id
 
     def tested(self, test: ColumnElement[bool]) -> "Walk":
         """Return the walk with one more test of its rows."""
@@ -68,11 +86,13 @@ class IndexChoice:
 
     *by_saga*: along the index on sagas. *waiting_apart*: timeouts that wait for another try, and
     were due before the end of the filter, in a walk of their own; otherwise the walk has no end.
+    *none_waits*: there are no such timeouts, and no such walk.
     *keys*: the pending keys of the ids that begin with the filter's prefix, if they are few.
     """
 
     by_saga: bool = True
     waiting_apart: bool = True
+    none_waits: bool = False
     keys: Sequence[Key] | None = None
 
 
@@ -96,16 +116,19 @@ class Walks:
             walk = walk.behind(behind)
         first = func.coalesce(self._timeouts.c.original_due, self._timeouts.c.due)
         if which.due_from is not None:
-            walk.along.append(walk.at.c.due >= which.due_from)
+            walk.along.append(walk.due >= which.due_from)
             walk.tests.append(first >= which.due_from)
         if which.due_before is None:
             return [walk]
         if not choice.waiting_apart:
             walk.tests.append(first < which.due_before)
             return [walk]
-        in_place = replace(walk, along=[*walk.along, walk.at.c.due < which.due_before])
-        waiting = [*self._waiting(which.due_before), walk.at.c.due >= which.due_before]
-        return [in_place, replace(walk, along=[*walk.along, *waiting])]
+        in_place = replace(walk, along=[*walk.along, walk.due < which.due_before])
+        if choice.none_waits:
+            return [in_place]
+        waiting = replace(walk, by_key=bool(which.labels))
+        along = [*self._waiting(which.due_before), waiting.due >= which.due_before]
+        return [in_place, replace(waiting, along=[*walk.along, *along])]
 
     def waiting_before(self, due: Micros) -> Conditions:
         """Return the conditions of the timeouts that wait for a try, and were due before *due*."""
@@ -140,7 +163,9 @@ class Walks:
             tests.append(timeouts.c.destination == which.destination)
         if which.message_type is not None:
             tests.append(self._is_of_type(which.message_type))
-        return Walk(context.tables.labels if which.labels else timeouts, along, tests)
+        at = context.tables.labels if which.labels else timeouts
+        by_saga = which.saga_id is not None and choice.by_saga
+        return Walk(at, along, tests, by_key=bool(which.labels) or not by_saga)
 
     def _at(self, timeout_id: str) -> Conditions:
         """Return the conditions of one id: the key says when it is due, and no index has ids."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from tests.persistence.conftest import HOST, Stores
 from tests.persistence.explaining import rows_read
@@ -22,8 +23,11 @@ from timeoutmgr.contracts import (
     TimeoutFilter,
     TimeoutStore,
 )
+from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql import insight as bounds
+from timeoutmgr.persistence.sql.insight import StoreInsight
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 ALL = TimeoutFilter()
 ROWS = 10
@@ -68,7 +72,8 @@ def test_buckets_that_are_not_read_to_their_end_are_lower_bounds(
     store.store_many([timeout(f"next {n}", NOW + 20) for n in range(6)])
     store.store_many([timeout(f"last {n}", NOW + 30) for n in range(3)])
 
-    load = insight(store).load(window)
+    assert isinstance(store, SqlTimeoutStore)
+    load = StoreInsight(store.context, lambda: 0.0).load(window)
 
     assert load.counts == [Count(0), Count(9), Count(5, exact=False), Count(3)]
     assert (str(load.total), load.total.exactness) == ("17+", Exactness.AT_LEAST)
@@ -188,3 +193,35 @@ def test_numbers_of_many_read_few_rows(crowded: SqlPersistence, unique: str) -> 
 
     assert read
     assert {sql: rows for sql, rows in read.items() if rows > ROWS + 2} == {}
+
+
+def test_types_differ_whatever_signs_their_names_have(store: TimeoutStore) -> None:
+    types = ["Paid", "Paid, Shop; Event", 'Is "paid"', "Is \\paid\\", None]
+    for n, name in enumerate(types):
+        made = timeout(f"{n}", NOW + n)
+        known = {} if name is None else {ENCLOSED_MESSAGE_TYPES: name}
+        store.store_many([replace(made, message=replace(made.message, headers=known))])
+
+    counts = insight(store).groups(ALL, GroupBy.TYPE, limit=10).counts
+
+    assert counts == {"Paid": 2, 'Is "paid"': 1, "Is \\paid\\": 1, None: 1}
+
+
+def test_the_answers_of_one_read_share_a_transaction_and_the_time(sql: Stores) -> None:
+    store = sql()
+    assert isinstance(store, SqlTimeoutStore)
+    engine, begun = store.context.database.engine, list[object]()
+
+    def note(connection: object) -> None:
+        begun.append(connection)
+
+    event.listen(engine, "begin", note)
+
+    with store.one_read():
+        times = {store.now() for _ in range(3)}
+        answers = insight(store).overdue(NOW), insight(store).in_flight(), store.next_due()
+    in_one_read = len(begun)
+    insight(store).overdue(NOW)
+    event.remove(engine, "begin", note)
+
+    assert (len(times), answers[2], in_one_read, len(begun)) == (1, None, 1, 2)

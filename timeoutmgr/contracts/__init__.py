@@ -34,6 +34,7 @@ from timeoutmgr.contracts.insight import (
     Load,
     LoadWindow,
     Overdue,
+    ReadsAtOnce,
     TimeoutDetails,
 )
 from timeoutmgr.contracts.persistences import (
@@ -202,6 +203,7 @@ __all__ = [
     "QueueReport",
     "RaiseCriticalError",
     "RaisesCriticalErrors",
+    "ReadsAtOnce",
     "Receiver",
     "RemovesInBatches",
     "Repeat",

@@ -9,6 +9,7 @@ there says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -232,4 +233,13 @@ class Insight(Protocol):
         self, which: HistoryFilter, *, limit: int = 100, after: HistoryCursor | None = None
     ) -> HistoryPage:
         """Return a page of the history, newest first; at most LOOKED_AT events are read."""
+        ...
+
+
+@runtime_checkable
+class ReadsAtOnce(Protocol):
+    """A store that can give several answers in one transaction."""
+
+    def one_read(self) -> AbstractContextManager[None]:
+        """Have the answers that this thread asks for inside share a transaction."""
         ...

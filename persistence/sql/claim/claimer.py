@@ -18,7 +18,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.persistence.sql.context import ClaimLock, StoreContext, lock_endpoint
+from timeoutmgr.persistence.sql.context import ClaimLock, StoreContext, go_by_key, lock_endpoint
 
 from .hints import FROM_THE_BEGINNING, Burst, Gaps, KeyCursor, NextDue, behind, gaps_between
 from .rows import (
@@ -29,7 +29,6 @@ from .rows import (
     claims_of,
     flag_free_rows,
     forget,
-    go_by_key,
     may_have_sent,
 )
 
@@ -190,8 +189,7 @@ class Claimer:
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored."""
-        with self._context.database.read() as connection:
-            go_by_key(connection)
+        with self._context.reading() as connection:
             rows = self._keys.first(connection, FROM_THE_BEGINNING, 1)
         return rows[0].due if rows else None
 

@@ -22,12 +22,10 @@ from sqlalchemy.sql.selectable import Select
 from timeoutmgr.contracts import Key
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros, duration_micros
-from timeoutmgr.persistence.sql.context import BY_KEY, Interval, StoreContext
+from timeoutmgr.persistence.sql.context import Interval, StoreContext
 from timeoutmgr.persistence.sql.rows import before_key, from_key, within
 
 # --- the keys of one endpoint's pending timeouts, read in the order of their due times --------
-
-_BY_KEY: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in BY_KEY.items())
 
 Pair: TypeAlias = tuple[BindParameter[Any], BindParameter[Any]]
 Statement: TypeAlias = Select[tuple[Any, ...]]
@@ -95,12 +93,6 @@ class DueKeys:
         """Return the database's clock, and the first due time after *behind*; one statement."""
         now, due = connection.execute(self._upcoming, {"now": behind}).one()
         return int(now), _micros(due)
-
-
-def go_by_key(connection: Connection) -> None:
-    """Have PostgreSQL read in the order of the key, by plans it has, in this transaction."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(_BY_KEY)
 
 
 def _micros(value: Any) -> Micros | None:

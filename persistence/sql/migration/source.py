@@ -33,8 +33,8 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import in_ranges
-from timeoutmgr.persistence.sql.claim.rows import claims_of, go_by_key
-from timeoutmgr.persistence.sql.context import StoreContext, lock_endpoint
+from timeoutmgr.persistence.sql.claim.rows import claims_of
+from timeoutmgr.persistence.sql.context import StoreContext, go_by_key, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
 from timeoutmgr.persistence.sql.labels import LabelRows, of_timeouts
 from timeoutmgr.persistence.sql.rows import PLACED, entry, from_placed, is_wanted, record, within
