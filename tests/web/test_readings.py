@@ -9,7 +9,7 @@ import pytest
 
 from tests.persistence.making import SetClock
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.web.readings import Readings
+from timeoutmgr.web.readings import Question, Readings
 
 
 class Monotonic:
@@ -40,7 +40,7 @@ def test_a_value_is_read_once_until_its_age_is_reached(
     values = iter(range(9))
 
     def get() -> object:
-        return readings.get("key", lambda: next(values), max_age=5).value
+        return readings.get(Question("key", lambda: next(values), max_age=5)).value
 
     assert [get(), get()] == [0, 0]
     monotonic.at = 5
@@ -57,9 +57,9 @@ def test_two_browsers_at_once_wait_for_a_single_read(readings: Readings) -> None
         return len(reads)
 
     found: list[object] = []
+    asked = Question("key", read, max_age=5)
     threads = [
-        threading.Thread(target=lambda: found.append(readings.get("key", read, max_age=5).value))
-        for _ in range(2)
+        threading.Thread(target=lambda: found.append(readings.get(asked).value)) for _ in range(2)
     ]
     threads[0].start()
     assert began.wait(30)
@@ -71,6 +71,16 @@ def test_two_browsers_at_once_wait_for_a_single_read(readings: Readings) -> None
     assert (found, len(reads)) == ([1, 1], 1)
 
 
+def test_the_readings_of_a_page_are_read_side_by_side(readings: Readings) -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    found = readings.get_all(
+        [Question(key, lambda: both.wait() >= 0, max_age=5) for key in ("first", "second")]
+    )
+
+    assert [each.value for each in found] == [True, True]
+
+
 def test_live_reads_together_keep_to_their_rate(readings: Readings, monotonic: Monotonic) -> None:
     statements = 0
 
@@ -80,22 +90,22 @@ def test_live_reads_together_keep_to_their_rate(readings: Readings, monotonic: M
         return statements
 
     for key in range(5):
-        readings.get(key, read, max_age=1, cost=3, live=True)
+        readings.get(Question(key, read, max_age=1, cost=3), live=True)
     first = statements
     for second in range(100):
         monotonic.at = float(20 + second)
         for _browser in range(10):
             for key in range(5):
-                readings.get(key, read, max_age=1, cost=3, live=True)
+                readings.get(Question(key, read, max_age=1, cost=3), live=True)
 
     assert first == 15
     assert 90 <= statements - first <= 102
 
 
 def test_a_person_reads_although_the_share_of_live_reads_is_used(readings: Readings) -> None:
-    readings.get("costly", lambda: 1, max_age=1, cost=1_000, live=True)
+    readings.get(Question("costly", lambda: 1, max_age=1, cost=1_000), live=True)
 
-    assert readings.get("asked", lambda: 2, max_age=1).value == 2
+    assert readings.get(Question("asked", lambda: 2, max_age=1)).value == 2
 
 
 def test_the_last_number_and_its_instant_stay_while_the_store_is_away(
@@ -103,16 +113,16 @@ def test_the_last_number_and_its_instant_stay_while_the_store_is_away(
 ) -> None:
     clock = SetClock()
     readings = Readings(clock, monotonic, patience=30)
-    good = readings.get("key", lambda: 7, max_age=1)
+    good = readings.get(Question("key", lambda: 7, max_age=1))
 
     def fail() -> int:
         raise StorageUnavailable("postgresql://u:secret@db/x is away")
 
     clock.at += 60_000_000
     monotonic.at = 60
-    bad = readings.get("key", fail, max_age=1)
+    bad = readings.get(Question("key", fail, max_age=1))
     monotonic.at = 120
-    again = readings.get("key", lambda: 8, max_age=1)
+    again = readings.get(Question("key", lambda: 8, max_age=1))
     readings.close()
 
     assert (bad.value, bad.at, bad.sort) == (7, good.at, "The store does not answer.")
@@ -125,7 +135,7 @@ def test_a_page_does_not_wait_for_a_read_that_hangs() -> None:
     readings = Readings(SetClock(), patience=0)
     may_end = threading.Event()
 
-    found = readings.get("key", lambda: may_end.wait(30), max_age=1)
+    found = readings.get(Question("key", lambda: may_end.wait(30), max_age=1))
     may_end.set()
     readings.close()
 
@@ -134,16 +144,16 @@ def test_a_page_does_not_wait_for_a_read_that_hangs() -> None:
 
 def test_an_error_of_ours_is_not_shown_as_an_outage(readings: Readings) -> None:
     with pytest.raises(ZeroDivisionError):
-        readings.get("key", lambda: 1 / 0, max_age=1)
+        readings.get(Question("key", lambda: 1 / 0, max_age=1))
 
 
 def test_a_change_has_all_numbers_read_again(readings: Readings) -> None:
     values = iter(range(9))
-    readings.get("key", lambda: next(values), max_age=100)
+    readings.get(Question("key", lambda: next(values), max_age=100))
 
     readings.forget()
 
-    assert readings.get("key", lambda: next(values), max_age=100).value == 1
+    assert readings.get(Question("key", lambda: next(values), max_age=100)).value == 1
 
 
 def test_the_last_good_number_is_shown_at_once_and_read_again_behind(
@@ -156,13 +166,14 @@ def test_the_last_good_number_is_shown_at_once_and_read_again_behind(
         return next(values)
 
     may_end.set()
-    first = readings.get("key", read, max_age=5, shown_for=60)
+    asked = [Question("key", read, max_age=5)]
+    first = readings.get_all(asked, shown_for=60)
     may_end.clear()
     monotonic.at = 30
-    shown = readings.get("key", read, max_age=5, shown_for=60)
+    shown = readings.get_all(asked, shown_for=60)
     may_end.set()
-    behind = readings.get("key", read, max_age=5)
+    behind = readings.get_all(asked)
     monotonic.at = 100
-    late = readings.get("key", read, max_age=5, shown_for=60)
+    late = readings.get_all(asked, shown_for=60)
 
-    assert [each.value for each in (first, shown, behind, late)] == [0, 0, 1, 2]
+    assert [each.value for [each] in (first, shown, behind, late)] == [0, 0, 1, 2]

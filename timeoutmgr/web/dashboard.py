@@ -16,7 +16,7 @@ from timeoutmgr.web.dead_letters import NodeDeadLetters
 from timeoutmgr.web.guard import form_token
 from timeoutmgr.web.open_streams import OpenStreams
 from timeoutmgr.web.operations import Operations
-from timeoutmgr.web.readings import Reading, Readings
+from timeoutmgr.web.readings import Question, Reading, Readings
 from timeoutmgr.web.regions import LiveRegions
 from timeoutmgr.web.source import EndpointSource
 
@@ -67,19 +67,21 @@ class Dashboard:
             return fresh
 
         def get() -> Reading:
-            return self.readings.get(key, read, max_age=max_age, cost=cost)
+            return self.readings.get(Question(key, read, max_age=max_age, cost=cost))
 
         return await run_in_threadpool(get)
 
-    async def region(self, name: str, given: Mapping[str, str], *, live: bool = False) -> Reading:
-        """Return the reading of a region; in a thread if it may have to be read."""
-        if self.regions.is_fresh(name, given):
-            return self.regions.reading(name, given, live=live)
+    async def read(
+        self, names: Sequence[str], given: Mapping[str, str], *, live: bool = False
+    ) -> dict[str, Reading]:
+        """Return the readings of regions; in a thread if some may have to be read."""
 
-        def read() -> Reading:
-            return self.regions.reading(name, given, live=live)
+        def get() -> dict[str, Reading]:
+            return self.regions.readings(names, given, live=live)
 
-        return await run_in_threadpool(read)
+        if all(self.regions.is_fresh(each, given) for each in names):
+            return get()
+        return await run_in_threadpool(get)
 
     async def page(
         self,
@@ -94,7 +96,7 @@ class Dashboard:
     ) -> Response:
         """Answer with the page *name*, its *regions* and a banner about what could not be read."""
         prefix, given = prefix_of(request), given or {}
-        read = {each: await self.region(each, given) for each in regions}
+        read = await self.read(regions, given)
         html = {
             each: self.regions.html(each, given, reading, prefix) for each, reading in read.items()
         }

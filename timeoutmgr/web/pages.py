@@ -171,7 +171,7 @@ async def run(board: Dashboard, request: Request) -> Response:
     """Show one run: its plan, its progress, its audit, and what can be done."""
     run_id: str = request.path_params["run_id"]
     given = {"run": run_id}
-    found = (await board.region("run", given)).value
+    found = (await board.read(["run"], given))["run"].value
     return await board.page(
         request, "run", regions=("run",), given=given, run_id=run_id, found=found
     )

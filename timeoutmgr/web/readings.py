@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -36,6 +36,16 @@ class Reading:
     at: Micros | None = None
     problem: str | None = None
     sort: str = "No answer yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A value to be read by *read*, in *cost* statements, when it is older than *max_age*."""
+
+    key: Hashable
+    read: Callable[[], Any]
+    max_age: float = field(kw_only=True)
+    cost: int = field(default=1, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -87,39 +97,38 @@ class Readings:
                 return None
             return slot.reading
 
-    def get(
-        self,
-        key: Hashable,
-        read: Callable[[], Any],
-        *,
-        max_age: float,
-        cost: int = 1,
-        live: bool = False,
-        shown_for: float = 0,
-    ) -> Reading:
-        """Return the reading of *key*; *read* makes a value of *cost* statements.
+    def get(self, asked: Question, *, live: bool = False) -> Reading:
+        """Return the reading of *asked*, as ``get_all`` does."""
+        [reading] = self.get_all([asked], live=live)
+        return reading
+
+    def get_all(
+        self, asked: Sequence[Question], *, live: bool = False, shown_for: float = 0
+    ) -> list[Reading]:
+        """Return the readings of *asked*, which are read side by side.
 
         *live* says that a page renews itself. A good value is shown for *shown_for* seconds
         without a wait, and read again behind it. An error that the library does not raise on
         purpose is raised here.
         """
+        begun: list[tuple[_Slot, Future[None] | None]] = []
         with self._lock:
-            slot = self._slot(key)
-            is_good = slot.reading.at is not None and slot.reading.problem is None
-            is_shown = is_good and self._is_fresh(slot, shown_for)
-            if slot.running is None and not self._is_fresh(slot, max_age):
-                is_first = slot.reading.at is None and slot.tried is None
-                if not live or is_first or self._next_free <= self._monotonic():
-                    # A person's reads are few, and must not delay what renews itself.
-                    self._start(slot, read, cost if live else 0)
-            running = slot.running
-        if running is None or is_shown:
-            return slot.reading
-        wait([running], self._patience)
-        if not running.done():
-            return replace(slot.reading, problem=slot.reading.problem or _WITHOUT_ANSWER)
-        running.result()
-        return slot.reading
+            for each in asked:
+                slot = self._slot(each.key)
+                is_good = slot.reading.at is not None and slot.reading.problem is None
+                is_shown = is_good and self._is_fresh(slot, shown_for)
+                self._begin(slot, each, live=live)
+                begun.append((slot, None if is_shown else slot.running))
+        wait([running for _slot, running in begun if running is not None], self._patience)
+        return [_answer(slot, running) for slot, running in begun]
+
+    def _begin(self, slot: _Slot, asked: Question, *, live: bool) -> None:
+        if slot.running is not None or self._is_fresh(slot, asked.max_age):
+            return
+        is_first = slot.reading.at is None and slot.tried is None
+        if not live or is_first or self._next_free <= self._monotonic():
+            # A person's reads are few, and must not delay what renews itself.
+            self._start(slot, asked.read, asked.cost if live else 0)
 
     def _is_fresh(self, slot: _Slot, max_age: float) -> bool:
         return slot.tried is not None and self._monotonic() - slot.tried < max_age
@@ -145,6 +154,16 @@ class Readings:
         finally:
             with self._lock:
                 slot.reading, slot.running, slot.tried = reading, None, self._monotonic()
+
+
+def _answer(slot: _Slot, running: "Future[None] | None") -> Reading:
+    """Return the reading of *slot*, for which *running* was waited."""
+    if running is None:
+        return slot.reading
+    if not running.done():
+        return replace(slot.reading, problem=slot.reading.problem or _WITHOUT_ANSWER)
+    running.result()
+    return slot.reading
 
 
 def _sort_of(error: TimeoutManagerError) -> str:

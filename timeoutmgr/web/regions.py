@@ -1,7 +1,7 @@
 """Parts of pages that renew themselves: each has a reading and a template."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import Micros, span
 from timeoutmgr.web.forms import instant_of
 from timeoutmgr.web.operations import Operations
-from timeoutmgr.web.readings import Reading, Readings
+from timeoutmgr.web.readings import Question, Reading, Readings
 from timeoutmgr.web.source import EndpointSource
 
 Parameters = Mapping[str, str]
@@ -130,20 +130,21 @@ class LiveRegions:
         self._templates = templates
         self._rendered: OrderedDict[Hashable, tuple[Reading, str]] = OrderedDict()
 
-    def reading(self, name: str, given: Parameters, *, live: bool) -> Reading:
-        """Return the reading of the region *name* with the parameters *given*."""
-        region = REGIONS[name]
-        key = _key(region, given)
-        fresh = self._readings.fresh(key, region.max_age)
-        if fresh is not None:
-            return fresh
-        return self._readings.get(
-            key,
+    def readings(
+        self, names: Sequence[str], given: Parameters, *, live: bool
+    ) -> dict[str, Reading]:
+        """Return the readings of the regions *names*, which are read side by side."""
+        asked = [self._question(REGIONS[name], given) for name in names]
+        shown_for = 0 if live else _SHOWN_FOR
+        found = self._readings.get_all(asked, live=live, shown_for=shown_for)
+        return dict(zip(names, found, strict=True))
+
+    def _question(self, region: Region, given: Parameters) -> Question:
+        return Question(
+            _key(region, given),
             lambda: region.read(self._source, self._operations, given),
             max_age=region.max_age,
             cost=region.cost,
-            live=live,
-            shown_for=0 if live else _SHOWN_FOR,
         )
 
     def is_fresh(self, name: str, given: Parameters) -> bool:

@@ -1,7 +1,7 @@
 """All that the pages read and change, through the library's own calls; no page knows a store."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,6 +24,7 @@ from timeoutmgr.contracts import (
     Overdue,
     Page,
     ProcessRecord,
+    ReadsAtOnce,
     TimeoutDetails,
     TimeoutFilter,
     TimeoutStore,
@@ -62,6 +63,8 @@ MOST_FAILURES: Final = 2_000
 """Messages of the error queue that one look reads: all are held meanwhile."""
 PAGE: Final = 50
 """Rows of a page."""
+_GROUPED: Final = 250
+"""Earliest timeouts that the first page groups by destination: each may lie on a page of a disk."""
 _BREAKER: Final = "breaker_"
 
 
@@ -171,6 +174,11 @@ class EndpointSource:
             "Implement timeoutmgr.contracts.Insight in it",
         )
 
+    def _one_read(self) -> AbstractContextManager[None]:
+        """Have the answers inside cost one transaction, if the store can."""
+        store = self.store
+        return store.one_read() if isinstance(store, ReadsAtOnce) else nullcontext()
+
     def _require(self, database: "SharedDatabase | None", check: Any) -> None:
         if id(check.__self__) in self._checked:
             return
@@ -184,7 +192,7 @@ class EndpointSource:
 
     def overview(self) -> Overview:
         """Return the numbers of the first page."""
-        with schema_expected(self._parts):
+        with schema_expected(self._parts), self._one_read():
             insight, store = self.insight, self.store
             now = store.now()
             return Overview(
@@ -194,14 +202,14 @@ class EndpointSource:
                 overdue=insight.overdue(now),
                 in_flight=insight.in_flight().number,
                 destinations=insight.groups(
-                    TimeoutFilter(), GroupBy.DESTINATION, limit=1_000, after=None
+                    TimeoutFilter(), GroupBy.DESTINATION, limit=_GROUPED, after=None
                 ),
                 pauses=self.timeouts.pauses(),
             )
 
     def load(self, width: Micros, buckets: int, start: Micros | None, destination: str) -> Load:
         """Return what comes in *buckets* of *width* from *start*, or from the bucket of now."""
-        with schema_expected(self._parts):
+        with schema_expected(self._parts), self._one_read():
             if start is None:
                 now = self.store.now()
                 start = now - now % width
@@ -210,7 +218,7 @@ class EndpointSource:
 
     def pending(self, which: TimeoutFilter, after: Key | None) -> tuple[Page, Count, Micros]:
         """Return a page of the pending timeouts, how many match, and the time of the store."""
-        with schema_expected(self._parts):
+        with schema_expected(self._parts), self._one_read():
             insight = self.insight
             page = insight.list_in_bounds(which, limit=PAGE, after=after)
             return page, insight.count_in_bounds(which), self.store.now()
@@ -226,7 +234,7 @@ class EndpointSource:
 
     def late(self) -> LateTimeouts:
         """Return the timeouts past their due time, and the timeouts that dispatchers have."""
-        with schema_expected(self._parts):
+        with schema_expected(self._parts), self._one_read():
             insight, now = self.insight, self.store.now()
             return LateTimeouts(
                 now=now,
@@ -237,7 +245,7 @@ class EndpointSource:
 
     def recent(self) -> Sequence[HistoryEntry]:
         """Return the newest events of the last day."""
-        with schema_expected(self._parts):
+        with schema_expected(self._parts), self._one_read():
             since = self.store.now() - DAY
             return self.insight.events(HistoryFilter(since=since), limit=10).events
 

@@ -38,7 +38,7 @@ async def _stream(board: Dashboard, request: Request, names: list[str]) -> Async
 
 async def _fragments(board: Dashboard, request: Request, names: list[str]) -> dict[str, str]:
     given, prefix = dict(request.query_params), prefix_of(request)
-    readings = {name: await board.region(name, given, live=True) for name in names}
+    readings = await board.read(names, given, live=True)
     found = {
         name: board.regions.html(name, given, reading, prefix) for name, reading in readings.items()
     }
