@@ -169,7 +169,8 @@ def change(
     picked = flags.everything + bool(ids) + any(which.values())
     if picked != 1:
         raise click.UsageError(
-            "say which: --all, IDs, or --saga, --destination, --label, --from and --to"
+            "say which: --all, IDs, or --saga, --destination, --label, --type, --id-prefix, "
+            "--from and --to"
         )
     asked = values.change(action)
     with opened(shared, with_queues=action == "reroute") as endpoint:

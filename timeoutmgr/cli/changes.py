@@ -143,7 +143,8 @@ def reroute(
     which = asdict(selection)
     if everything == any(value not in (None, {}) for value in which.values()):
         raise click.UsageError(
-            "say which: either --all, or --saga, --destination, --from, --to or --label"
+            "say which: either --all, or --saga, --destination, --label, --type, --id-prefix, "
+            "--from or --to"
         )
     sums, after = Counter[str](), None
     with opened(shared) as endpoint:

@@ -38,6 +38,8 @@ class TimeoutSelection:
     due_from: datetime | None
     due_before: datetime | None
     labels: "Labels"
+    message_type: str | None
+    id_prefix: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ selects_timeouts: Final = bundled(
         help="Time before which the timeouts are due, in ISO 8601.",
     ),
     label_option,
+    option("--type", "message_type", help="Full name of the message type of the timeouts."),
+    option("--id-prefix", help="First characters of the ids of the timeouts."),
 )
 
 

@@ -53,6 +53,8 @@ class BulkRuns:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
         limit: int | None = None,
         by: ChangedBy = BY_API,
     ) -> BulkPlan:
@@ -61,12 +63,8 @@ class BulkRuns:
         The run changes no timeout that is stored or changed after the plan. A plan can be applied
         for a day. Raises DestinationNotAllowed or Unroutable for a reroute that may not be.
         """
-        which: TimeoutFilter | Sequence[str] = TimeoutFilter(
-            saga_id=saga_id,
-            destination=destination,
-            due_from=None if due_from is None else to_micros(due_from),
-            due_before=None if due_before is None else to_micros(due_before),
-            labels=label_texts(labels) if labels else (),
+        which: TimeoutFilter | Sequence[str] = filter_of(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
         )
         which = which if ids is None else ids
         selection = {**selection_document(which, limit), **change.document()}
@@ -146,3 +144,24 @@ class BulkRuns:
     def _attempt(self, action: str, by: ChangedBy, selection: Mapping[str, Any]) -> Iterator[None]:
         with self._schema_expected(), attempt(self._given, action, by, selection):
             yield
+
+
+def filter_of(
+    saga_id: str | None,
+    destination: str | None,
+    due_from: datetime | None,
+    due_before: datetime | None,
+    labels: Labels,
+    message_type: str | None,
+    id_prefix: str | None,
+) -> TimeoutFilter:
+    """Return the filter of a selection as a caller gives it."""
+    return TimeoutFilter(
+        saga_id=saga_id,
+        destination=destination,
+        due_from=None if due_from is None else to_micros(due_from),
+        due_before=None if due_before is None else to_micros(due_before),
+        labels=label_texts(labels) if labels else (),
+        message_type=message_type,
+        id_prefix=id_prefix,
+    )

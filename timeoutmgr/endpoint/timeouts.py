@@ -31,7 +31,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.pauses import Pause, PausesDispatch
 from timeoutmgr.endpoint.attempts import attempt
-from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, filter_of
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import headers, routes
@@ -403,6 +403,8 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
         dry_run: bool = False,
         limit: int = 10_000,
         after: str | None = None,
@@ -425,7 +427,9 @@ class Timeouts:
         by = ChangedBy(channel=routes.bounded(channel))
         with attempt(store, "reroute", by, {"to": to}):
             self._require_destination(to)
-        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        which = self._filter(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+        )
         behind = None if after is None else key_at(after)
         done, looked_at, end = _Rerouting(), 0, behind
         while looked_at < limit:
@@ -471,10 +475,14 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
         limit: int | None = None,
     ) -> Iterator[TimeoutView]:
         """Yield pending timeouts by due time, read page by page."""
-        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        which = self._filter(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+        )
         yield from map(view, self.stored(which, limit=limit))
 
     def stored(self, which: TimeoutFilter, *, limit: int | None = None) -> Iterator[Timeout]:
@@ -499,6 +507,8 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> TimeoutPage:
@@ -507,7 +517,9 @@ class Timeouts:
         For a destination the search ends after 50,000 timeouts without a match to list.
         Raises InvalidMessage for a text that is not a cursor.
         """
-        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        which = self._filter(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+        )
         behind = None if after is None else key_at(after)
         found: list[TimeoutView] = []
         while len(found) < _checked_limit(limit):
@@ -529,11 +541,15 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
     ) -> int:
         """Return how many pending timeouts match, by reading all of them."""
         with self._schema_expected():
             return self._store.count(
-                self._filter(saga_id, destination, due_from, due_before, labels)
+                self._filter(
+                    saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+                )
             )
 
     def count_in_bounds(
@@ -544,6 +560,8 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
     ) -> Count:
         """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound.
 
@@ -551,7 +569,10 @@ class Timeouts:
         """
         with self._schema_expected():
             return counted(
-                self._store, self._filter(saga_id, destination, due_from, due_before, labels)
+                self._store,
+                self._filter(
+                    saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+                ),
             )
 
     def groups(
@@ -563,6 +584,8 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         labels: Labels = NO_LABELS,
+        message_type: str | None = None,
+        id_prefix: str | None = None,
         limit: int = 10_000,
         after: str | None = None,
     ) -> TimeoutGroups:
@@ -570,7 +593,9 @@ class Timeouts:
 
         Of a destination, a saga or labels with more timeouts only the first 50,000 are searched.
         """
-        which = self._filter(saga_id, destination, due_from, due_before, labels)
+        which = self._filter(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+        )
         behind = None if after is None else key_at(after)
         with self._schema_expected():
             found = grouped(self._store, which, by, limit, behind)
@@ -584,15 +609,13 @@ class Timeouts:
         due_from: datetime | None,
         due_before: datetime | None,
         labels: Labels,
+        message_type: str | None,
+        id_prefix: str | None,
     ) -> TimeoutFilter:
         if labels:
             self._finding_labels("finding timeouts by labels")
-        return TimeoutFilter(
-            saga_id=saga_id,
-            destination=destination,
-            due_from=None if due_from is None else to_micros(due_from),
-            due_before=None if due_before is None else to_micros(due_before),
-            labels=label_texts(labels) if labels else (),
+        return filter_of(
+            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
         )
 
     def _finding_labels(self, what: str) -> FindsByLabels:

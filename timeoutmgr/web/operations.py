@@ -18,7 +18,7 @@ from timeoutmgr.contracts.audit import (
 from timeoutmgr.contracts.bulk_runs import SAMPLES, BulkChange, BulkRun, BulkState
 from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.message.redaction import masked
 from timeoutmgr.web.forms import PendingForm
@@ -97,13 +97,6 @@ class Operations:
 
     def plan(self, form: PendingForm, change: BulkChange, by: ChangedBy) -> BulkRun:
         """Freeze the timeouts that *form* selects for a run, and change nothing."""
-        given = {"an id prefix": form.id, "a type": form.type}
-        unbounded = [what for what, text in given.items() if text]
-        if unbounded:
-            raise InvalidMessage(
-                f"a change of many cannot select by {' or '.join(unbounded)}; select by saga, "
-                "destination, label or due time"
-            )
         which = form.filter
         name, _equals, value = form.label.partition("=")
         planned = self._timeouts.bulk.plan(
@@ -113,6 +106,8 @@ class Operations:
             due_from=None if which.due_from is None else from_micros(which.due_from),
             due_before=None if which.due_before is None else from_micros(which.due_before),
             labels={name: value} if form.label else {},
+            message_type=which.message_type,
+            id_prefix=which.id_prefix,
             by=by,
         )
         return planned.run
