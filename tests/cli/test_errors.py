@@ -162,6 +162,25 @@ def test_chosen_messages_are_deleted_after_a_dry_run_that_deletes_nothing(filled
     assert filled.run("errors", "delete", "--all").returncode == 3
 
 
+@pytest.mark.parametrize("filled", ["sqlite"], indirect=True)
+def test_a_retry_and_a_deletion_are_in_the_audit_and_a_dry_run_is_not(filled: Folder) -> None:
+    chosen = ("--exception", "KeyError", "--type", "Order")
+    assert filled.run("install").returncode == 0
+    filled.run("errors", "retry", *chosen, "--dry-run")
+
+    filled.run("errors", "retry", *chosen)
+    filled.run("errors", "delete", "--exception", "TooMany")
+
+    rows = filled.run("--json", "audit", "list").json()["audit"]
+    changes = [(row["action"], row["outcome"], row["changed"], row["channel"]) for row in rows]
+    assert changes == [
+        *(("retry-failed", "started", None, "cli"), ("retry-failed", "done", 2, "cli")),
+        *(("delete-failed", "started", None, "cli"), ("delete-failed", "done", 1, "cli")),
+    ]
+    exceptions = [row["selection"]["exception"] for row in rows]
+    assert exceptions == ["KeyError"] * 2 + ["TooMany"] * 2
+
+
 def test_messages_are_exported_whole_and_stay(filled: Folder, tmp_path: Path) -> None:
     target = tmp_path / "errors.jsonl"
 
