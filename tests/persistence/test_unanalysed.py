@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.persistence.conftest import HOST
-from tests.persistence.explaining import rows_read
+from tests.persistence.explaining import USES, rows_read
 from tests.persistence.making import NOW, SetClock
 from timeoutmgr.contracts import GroupBy, LoadWindow, TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence
@@ -35,6 +35,8 @@ ANSWERS: dict[str, Callable[[SqlTimeoutStore], Any]] = {
     "list of a saga": lambda store: store.list(OF_SAGA, limit=5),
     "ids": lambda store: store.list_in_bounds(TimeoutFilter(id_prefix="id 77"), limit=5),
     "groups": lambda store: store.groups(LATER, GroupBy.TYPE, limit=5),
+    "groups of all": lambda store: store.groups(TimeoutFilter(), GroupBy.TYPE, limit=BOUND),
+    "list of all": lambda store: store.list(TimeoutFilter(), limit=BOUND),
     "load": lambda store: store.load(LoadWindow(NOW, ROWS // 4, 4), destination="q"),
     "overdue": lambda store: store.overdue(NOW + ROWS),
     "plan": lambda store: next(iter(store.key_pages(LATER, [], 2))),
@@ -63,6 +65,8 @@ def store(
 def test_no_answer_reads_more_rows_than_its_bound(store: SqlTimeoutStore, unique: str) -> None:
     read: dict[str, dict[str, int]] = {}
     for name, answer in ANSWERS.items():
+        for _ in range(USES):
+            answer(store)
         with rows_read(store.context.database.engine, unique) as read[name]:
             answer(store)
 
