@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from timeoutmgr.deadletter import DeadLetterStore, JournalLevel, MessageClass, N
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.message.instants import Micros, from_micros
-from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 
 SETTINGS = """\
 endpoint = "{endpoint}"
@@ -74,20 +76,26 @@ def test_dead_letters_are_listed_and_selected_by_class_and_reason(shop: Shop) ->
         )
     purged = MessageClass.NACK_Q_PURGED
     shop.manager.place(a_stored_copy("m3", "shipping", message_class=purged, transactional=True))
+    typed = Message(id="m4", headers={ENCLOSED_MESSAGE_TYPES: "shop.Order, shop"})
+    shop.manager.place(replace(a_stored_copy("m4"), message=typed))
 
     both = shop.folder.run("--json", "deadletters", "list").json()
     _, text = shop.dead("list")
 
     assert [(one["class"], one["reason"], one["count"]) for one in both["groups"]] == [
-        ("NACK_BAD_DST_Q", "no queue", 3)
+        ("NACK_BAD_DST_Q", "no queue", 3),
+        ("NACK_BAD_DST_Q", "", 1),
     ]
     assert "m0" in text
-    assert "3 in the queue" in text
+    assert "4 in the queue" in text
     assert shop.listed("--class", "nack_bad_dst_q", "--limit", "2") == ["m0", "m1"]
     assert shop.listed("--class", "0xC001") == []
-    assert shop.listed("--older-than", "1d", "--destination", "billing") == ["m0", "m1", "m2"]
+    assert shop.listed("--older-than", "1d", "--reason", "NO queue") == ["m0", "m1", "m2"]
     assert shop.listed("--destination", "DIRECT=OS:.\\billing", "--id", "m1") == ["m1"]
-    assert shop.listed("--newer-than", "1d") == []
+    assert shop.listed("--newer-than", "1d", "--reason", "queue") == []
+    of_type = shop.folder.run("--json", "deadletters", "list", "--type", "Order").json()
+    assert [one["message_id"] for one in of_type["letters"]] == ["m4"]
+    assert (of_type["total"], [one["count"] for one in of_type["groups"]]) == (1, [1])
     assert shop.listed("--id", "m2", "--id", "m0") == ["m2", "m0"]
 
 

@@ -93,7 +93,7 @@ def test_filters_select_messages_and_a_list_changes_no_message(filled: Folder) -
 
     assert listed(filled, "--exception", "KeyError") == ["m1", "m3", "m4"]
     assert listed(filled, "--exception", "shop.errors.TooMany") == ["m2"]
-    assert listed(filled, "--type", "Ping") == ["m4"]
+    assert listed(filled, "--type", "Ping", "--reason", "REASON 4") == ["m4"]
     assert listed(filled, "--queue", unique) == ["m1", "m2", "m3"]
     assert listed(filled, "--since", "2030-01-01T02:00Z", "--until", "2030-01-01T04:00Z") == [
         "m2",

@@ -172,14 +172,14 @@ def test_many_letters_are_walked_through_in_order_page_by_page(nodes: Nodes) -> 
     assert [one.message.id for one in dead.every()] == [f"m{n}" for n in range(7)]
 
 
-def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> None:
+def test_letters_are_chosen_by_class_reason_age_destination_and_id(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead = queues(manager)[0]
-    manager.place(a_stored_copy("m1", "a", kept=START))
+    manager.place(a_stored_copy("m1", "a", kept=START, reason="No queue 'a'"))
     manager.place(
         a_stored_copy("m2", "b", kept=START + 1, message_class=MessageClass.NACK_Q_PURGED)
     )
-    manager.place(a_stored_copy("m3", "b", kept=START + 2))
+    manager.place(a_stored_copy("m3", "b", kept=START + 2, reason="100 % full"))
 
     def chosen(**which: object) -> list[str]:
         found = StoredCopyFilter(**which)  # type: ignore[arg-type]  # one of each kind
@@ -188,6 +188,9 @@ def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> Non
 
     assert chosen(destination="b") == ["m2", "m3"]
     assert chosen(message_class=MessageClass.NACK_BAD_DST_Q) == ["m1", "m3"]
+    assert chosen(reason="no QUEUE") == ["m1"]
+    assert chosen(reason="0 % f") == ["m3"]
+    assert chosen(reason="n_ q%") == []
     assert chosen(kept_from=START + 1, kept_before=START + 2) == ["m2"]
     assert chosen(message_id="m1", destination="a") == ["m1"]
 

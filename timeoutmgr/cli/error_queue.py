@@ -52,7 +52,7 @@ _HELP = """
       timeoutmgr errors list --groups
       timeoutmgr errors retry --exception KeyError --dry-run
     """
-_NARROWING: Final = "--id, --exception, --type, --queue, --since, --until"
+_NARROWING: Final = "--id, --exception, --reason, --type, --queue, --since, --until"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,7 @@ class FailureSelection:
 
     ids: tuple[str, ...] = ()
     exception: str | None = None
+    reason: str | None = None
     message_type: str | None = None
     queue: str | None = None
     since: datetime | None = None
@@ -79,6 +80,7 @@ class FailureSelection:
         return FailureFilter(
             ids=frozenset(self.ids),
             exception=self.exception,
+            reason=self.reason,
             message_type=self.message_type,
             queue=self.queue,
             since=self.since,
@@ -92,6 +94,7 @@ _failures = bundled(
     FailureSelection,
     _ids,
     option("--exception", metavar="CLASS", help="Exception class: KeyError, or shop.TooMany."),
+    option("--reason", help="Part of the error's text, in upper or lower case."),
     option("--type", "message_type", help="Message type."),
     option("--queue", help="Queue in which the message failed."),
     option("--since", type=Instant(), help="Earliest time of the failure, in ISO 8601."),

@@ -32,11 +32,15 @@ AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCopyFilter:
-    """Filter of stored copies; *kept* is a half-open range, None means any value."""
+    """Filter of stored copies; *kept* is a half-open range, None means any value.
+
+    *reason* is a part of the reason, in upper or lower case.
+    """
 
     message_id: str | None = None
     destination: str | None = None
     message_class: int | None = None
+    reason: str | None = None
     kept_from: Micros | None = None
     kept_before: Micros | None = None
 
@@ -174,6 +178,8 @@ class StoredCopyQueue:
         ):
             if value is not None:
                 found.append(table.c[column] == value)
+        if which.reason is not None:
+            found.append(table.c.reason.icontains(which.reason, autoescape=True))
         if which.kept_from is not None:
             found.append(table.c.kept >= which.kept_from)
         if which.kept_before is not None:

@@ -47,12 +47,14 @@ class FailureRecord:
 class FailureFilter:
     """Selects messages of the error queue; None accepts any.
 
-    *exception* is a class with its module or without; *since* and *until* bound the time of the
+    *exception* is a class with its module or without; *reason* is a part of the error's text, in
+    upper or lower case; *since* and *until* bound the time of the
     failure, which a message without a time does not meet.
     """
 
     ids: frozenset[str] = frozenset()
     exception: str | None = None
+    reason: str | None = None
     message_type: str | None = None
     queue: str | None = None
     since: datetime | None = None
@@ -64,6 +66,7 @@ class FailureFilter:
         return (
             (not self.ids or failure.message_id in self.ids)
             and self.exception in (None, failure.exception, _last_part(failure.exception))
+            and (self.reason is None or self.reason.lower() in (failure.reason or "").lower())
             and (self.message_type is None or self.message_type in enclosed_types(received.message))
             and self.queue in (None, failure.queue)
             and self._is_in_time(failure.at)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_groups: bool) -> None:
     """Print the selected copies after their groups by message class and reason."""
     with opened(shared, selection) as lent:
-        groups = [
-            group for which in selection.filters(lent.queue) for group in lent.queue.groups(which)
-        ]
+        groups = selection.groups(lent.queue)
         copies = [] if only_groups else list(selection.copies(lent.queue, limit))
     total = sum(group.count for group in groups)
     document: dict[str, Any] = {

@@ -14,12 +14,12 @@ from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, SchemaMissing
 
 if TYPE_CHECKING:
-    from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
+    from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
     from timeoutmgr.deadletter.service import DeadLetterService
     from timeoutmgr.deadletter.stored_copy import StoredCopy
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
-NARROWING: Final = "--id, --class, --destination, --older-than"
+NARROWING: Final = "--id, --class, --reason, --type, --destination, --older-than"
 """Options of a command that changes copies; each of them narrows its selection."""
 
 
@@ -41,6 +41,8 @@ class CopySelection:
 
     queue_name: str = "deadletter"
     message_class: str | None = None
+    reason: str | None = None
+    message_type: str | None = None
     destination: str | None = None
     older_than: timedelta | None = None
     newer_than: timedelta | None = None
@@ -49,9 +51,8 @@ class CopySelection:
     @property
     def is_narrowed(self) -> bool:
         """Whether any filter was given."""
-        return any(
-            (self.ids, self.message_class, self.destination, self.older_than, self.newer_than)
-        )
+        given = (self.message_class, self.reason, self.message_type, self.destination)
+        return any((self.ids, *given, self.older_than, self.newer_than))
 
     def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
         """Return the filters for *queue*: a filter for each id, or a single filter."""
@@ -67,6 +68,7 @@ class CopySelection:
                 message_id=each,
                 destination=wanted,
                 message_class=_class_number(self.message_class),
+                reason=self.reason,
                 kept_before=None if self.older_than is None else to_micros(now - self.older_than),
                 kept_from=None if self.newer_than is None else to_micros(now - self.newer_than),
             )
@@ -84,13 +86,40 @@ class CopySelection:
             if newest is None:
                 continue
             for copy in queue.every(replace(which, kept_before=newest + 1)):
+                if not self._is_of_type(copy):
+                    continue
                 if limit is not None and found >= limit:
                     return
                 found += 1
                 yield copy
 
+    def groups(self, queue: "StoredCopyQueue") -> "list[StoredCopyGroup]":
+        """Return the groups of the selected copies by message class and reason."""
+        from timeoutmgr.deadletter.queues import StoredCopyGroup
+
+        if self.message_type is None:
+            return [group for which in self.filters(queue) for group in queue.groups(which)]
+        kept: dict[tuple[int, str], list[int]] = {}
+        for copy in self.copies(queue, None):
+            kept.setdefault((copy.message_class, copy.reason), []).append(copy.kept)
+        return [
+            StoredCopyGroup(
+                message_class=number,
+                reason=reason,
+                count=len(times),
+                oldest=min(times),
+                newest=max(times),
+            )
+            for (number, reason), times in sorted(kept.items(), key=lambda one: -len(one[1]))
+        ]
+
+    def _is_of_type(self, copy: "StoredCopy") -> bool:
+        from timeoutmgr.message.message import enclosed_types
+
+        return self.message_type is None or self.message_type in enclosed_types(copy.message)
+
     def count(self, queue: "StoredCopyQueue") -> int:
-        """Return the number of selected copies."""
+        """Return the number of selected copies, of any type."""
         return sum(queue.count(which) for which in self.filters(queue))
 
 
@@ -120,6 +149,8 @@ journal_queue: Final = option(
 )
 _FILTERS: Final = (
     option("--class", "message_class", help="Message class: NACK_BAD_DST_Q, or 0x8000."),
+    option("--reason", help="Part of the reason, in upper or lower case."),
+    option("--type", "message_type", help="Message type."),
     option("--destination", help="Queue that the message was sent to."),
     option("--older-than", type=Duration(), help="Minimum age of the copy: 7d."),
     option("--newer-than", type=Duration(), help="Maximum age of the copy: 2h."),
