@@ -25,7 +25,7 @@ from timeoutmgr.pipeline.registration import register, spark_session
 from timeoutmgr.pipeline.spark.session import SessionOptions, require_spark
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.frames import read_timeouts, write_timeouts
+    from timeoutmgr.pipeline.frames import plan_change, read_timeouts, write_timeouts
     from timeoutmgr.pipeline.scheduled_frames import schedule
     from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 
@@ -39,6 +39,7 @@ __all__ = [
     "SnapshotEnded",
     "TooManyRejects",
     "WrongColumns",
+    "plan_change",
     "read_timeouts",
     "register",
     "schedule",
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _OF_SPARK: Final = {
-    **dict.fromkeys(("read_timeouts", "write_timeouts"), "frames"),
+    **dict.fromkeys(("plan_change", "read_timeouts", "write_timeouts"), "frames"),
     **dict.fromkeys(("Snapshot", "snapshot"), "snapshots"),
     "schedule": "scheduled_frames",
 }

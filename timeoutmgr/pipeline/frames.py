@@ -1,10 +1,13 @@
-"""Stored timeouts as data frames, and data frames into the store."""
+"""Stored timeouts as data frames, data frames into the store, and changes of their rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
@@ -121,3 +124,17 @@ def write_timeouts(
     options = {"store": store, "run_id": run_id, "on_conflict": on_conflict}
     writer = frame.select(*TO_STORE.names).write.format(FORMAT).mode("append")
     writer.options(**options).save()
+
+
+def plan_change(
+    frame: "DataFrame", bulk: BulkRuns, change: BulkChange, *, by: ChangedBy = BY_API
+) -> BulkPlan:
+    """Plan *change* for the pending timeouts whose ids are in the column ``id`` of *frame*.
+
+    *bulk* is ``endpoint.timeouts.bulk``. The plan keeps what is selected; apply it by
+    ``bulk.apply(plan.run.id)`` or ``timeoutmgr runs apply``.
+    """
+    if "id" not in frame.columns:
+        raise WrongColumns("the timeouts to change", ["have no column 'id'"])
+    ids = frame.select("id").where("id IS NOT NULL").distinct().toArrow()["id"].to_pylist()
+    return bulk.plan(change, ids=ids, by=by)

@@ -137,6 +137,12 @@ def history_place(name: str, value: str) -> str:
     return value if _SCHEME.match(rest) else f"{scheme}{Path(rest).absolute()}"
 
 
+_ARCHIVE: Final = option(
+    "--archive",
+    "The history table that has older events of these stores.",
+    history_place,
+    metavar="TABLE",
+)
 _UNTIL: Final = option("--until", "Only before this time; see --since.", with_zone)
 _OF_ENDPOINT: Final = option("--endpoint", "Only timeouts of this endpoint.")
 _TO_DESTINATION: Final = option("--destination", "Only messages to this destination.")
@@ -343,15 +349,7 @@ class ReconcileOptions:
     """
 
     stores: tuple[str, ...]
-    archive: str | None = field(
-        default=None,
-        metadata=option(
-            "--archive",
-            "The history table that has older events of these stores.",
-            history_place,
-            metavar="TABLE",
-        ),
-    )
+    archive: str | None = field(default=None, metadata=_ARCHIVE)
     accepted: str | None = field(
         default=None,
         metadata=option(
@@ -439,15 +437,7 @@ class LatenessOptions:
     """
 
     stores: tuple[str, ...]
-    archive: str | None = field(
-        default=None,
-        metadata=option(
-            "--archive",
-            "The history table that has older events of these stores.",
-            history_place,
-            metavar="TABLE",
-        ),
-    )
+    archive: str | None = field(default=None, metadata=_ARCHIVE)
     by: tuple[str, ...] = field(default=GROUPS, metadata=option("--by", "Groups."))
     quantile: str = field(
         default="p99", metadata=option("--quantile", "p50, p90, p99 or p999.", one_of(*QUANTILES))
@@ -479,6 +469,33 @@ class LatenessOptions:
         check_declared(self)
         if self.named < 1:
             raise ConfigurationError(f"named is at least 1, got {self.named}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """Options of ``report``: the last *days* and the time *ahead* of the stores.
+
+    Of *archive* counts the archived history of these stores. A message keeps the *promise* if it
+    was dispatched at most so long after its due time.
+    """
+
+    stores: tuple[str, ...]
+    archive: str | None = field(default=None, metadata=_ARCHIVE)
+    promise: timedelta = field(
+        default=timedelta(seconds=1),
+        metadata=option("--promise", "How late a message may be dispatched.", not_negative),
+    )
+    days: int = field(
+        default=56, metadata=option("--days", "Days of history, up to now.", positive)
+    )
+    ahead: timedelta = field(
+        default=timedelta(days=7), metadata=option("--horizon", "How far ahead.", positive)
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _require_store(self.stores)
+        check_declared(self)
 
 
 _TO: Final = option(

@@ -16,6 +16,7 @@ from timeoutmgr.cli.pipeline.forecast import forecast
 from timeoutmgr.cli.pipeline.lateness import lateness
 from timeoutmgr.cli.pipeline.migrate import migrate
 from timeoutmgr.cli.pipeline.reconcile import reconcile
+from timeoutmgr.cli.pipeline.report import report
 from timeoutmgr.cli.pipeline.restore import restore
 from timeoutmgr.cli.pipeline.schedule import schedule
 from timeoutmgr.cli.pipeline.shared import (
@@ -138,7 +139,7 @@ def pipeline() -> None:
 
 
 _COMMANDS = (
-    *(schedule, forecast, reconcile, lateness, migrate, run, doctor),
+    *(schedule, forecast, reconcile, lateness, report, migrate, run, doctor),
     *(archive, stream, compact, restore, erase),
 )
 for command in _COMMANDS:

@@ -50,11 +50,12 @@ class Moments:
         """Return *columns*, sequence and at among them, of all events, each of them once."""
         if self.table is not None and not self.stores:
             return [read_table(spark, self.table, columns, self._wanted(_ALL))]
-        return [frame for one in self.stores for frame in self._of(spark, one, columns)]
+        return [frame for one in self.stores for frame in self.events_of(spark, one, columns)]
 
-    def _of(
+    def events_of(
         self, spark: "SparkSession", one: Moment, columns: Sequence[str]
     ) -> Iterator["DataFrame"]:
+        """Yield *columns* of the events of a single store; see ``history``."""
         rows = one.snapshot.read(spark, "history", columns=columns, which=self._fresh(one))
         if self.table is None or one.kept is None:
             yield rows

@@ -1,0 +1,125 @@
+"""``report``: all stores on one page that asks no server."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import insert
+
+from tests.pipeline.rows import batch, row
+from timeoutmgr.cli.main import cli
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.report import report
+from timeoutmgr.pipeline.options import ArchiveOptions, ReportOptions
+from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.writers.loader import Loader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOON: Final = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+
+
+def day(ago: int) -> str:
+    return str((NOON - timedelta(days=ago)).date())
+
+
+def sent(store: Store, ago: int, lates: list[float]) -> None:
+    """Write the dispatch of messages that were due at noon, *ago* days before today."""
+    due = NOON - timedelta(days=ago)
+    rows: list[dict[str, Any]] = [
+        {
+            **{"id": f"{ago} {number}", "event": "dispatched", "node": "n"},
+            **{"due": to_micros(due), "at": to_micros(due + timedelta(seconds=late))},
+            **{"endpoint": "sales", "destination": "billing", "attempt": 0, "run_id": None},
+        }
+        for number, late in enumerate(lates)
+    ]
+    with store.database.begin() as connection:
+        connection.execute(insert(store.tables.history), rows)
+
+
+def region(store: Store, folder: str) -> Store:
+    """Return *store* under another settings file, as two regions have the same names of files."""
+    path = Path(store.name).with_name(folder) / "sales.toml"
+    path.parent.mkdir()
+    path.write_text(Path(store.name).read_text())
+    return open_store(str(path))
+
+
+def test_all_stores_are_on_one_page_with_and_without_an_archive(
+    spark: SparkSession, store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    eu, us = region(store_of("sqlite"), "eu"), region(store_of("sqlite"), "us")
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    Loader(eu).load([batch([row(number, due=soon) for number in range(3)])])
+    for week in range(1, 6):
+        sent(eu, 7 * week, [0.5] * (60 if week == 1 else 20))
+    sent(us, 2, [1.0, 1.5, 90_000.0])  # the last was sent a day later
+    page, lake = tmp_path / "report.html", str(tmp_path / "history")
+    words = ("--json", "pipeline", "report", "--store", eu.name, "--store", us.name)
+
+    ended = CliRunner().invoke(cli, [*words, "--html", str(page)])
+    old = ArchiveOptions(store=eu.name, to=lake, older_than=timedelta(days=3))
+    assert archive(old, clock=SystemClock()).removed == 140
+    both = ReportOptions(stores=(eu.name, us.name), archive=lake)
+    archived = report(spark, both, clock=SystemClock()).document()
+
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.stdout)
+    for name in ("promise", "growth", "anomalies"):
+        assert archived[name] == found[name]
+    assert found["verdicts"]["verdicts"]["pending"] == 3
+    loads = {store: one["messages"] for store, one in found["load"].items()}
+    assert loads == {"eu/sales": 3, "us/sales": 0}
+    assert found["promise"]["by_destination"] == [
+        {"store": "us/sales", "destination": "billing", "messages": 3, "kept": 1}
+        | {"share": 0.333333},
+        {"store": "eu/sales", "destination": "billing", "messages": 140, "kept": 140, "share": 1.0},
+    ]
+    days = {one["due_day"]: one["messages"] for one in found["promise"]["by_day"]}
+    assert days == {day(2): 3, **{day(7 * week): 60 if week == 1 else 20 for week in range(1, 6)}}
+    assert found["growth"] == {
+        "eu/sales": {"rows_a_day": round(60 / 7, 3), "week_before": round(20 / 7, 3)},
+        "us/sales": {"rows_a_day": round(3 / 7, 3), "week_before": 0.0},
+    }
+    assert found["anomalies"] == [
+        {"store": "eu/sales", "destination": "billing", "day": day(7)}
+        | {"messages": 60, "expected": 20.0}
+    ]
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert set(re.findall(r"[a-z]+://[^\"<> ]+", text)) == {
+        "http://www.w3.org/2000/svg",  # names of what SVG is, which no browser fetches
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "<script" not in text
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no store is given"):
+        ReportOptions(stores=())
+    with pytest.raises(ConfigurationError, match="days must be positive"):
+        ReportOptions(stores=("s",), days=0)
+
+
+def test_without_its_extra_the_page_is_refused_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+
+    ended = CliRunner().invoke(cli, ["pipeline", "report", "--store", "s", "--html", "r.html"])
+
+    assert ended.exit_code == 4
+    assert "pip install 'timeoutmgr[report]'" in ended.output

@@ -1,0 +1,72 @@
+"""``timeoutmgr pipeline report``: all stores on one page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.pipeline.shared import (
+    WITHIN,
+    job_options,
+    of_job,
+    of_stores,
+    on_spark,
+    progress,
+    spark,
+    store_names,
+    write_page,
+)
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.pipeline.options import ReportOptions
+
+if TYPE_CHECKING:
+    from timeoutmgr.pipeline.jobs.report import StoresReport
+
+
+@click.command(cls=Command, within=WITHIN)
+@of_stores
+@of_job(ReportOptions)
+@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
+@on_spark
+@common(environment=False)
+@click.pass_obj
+def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
+    """Report on all stores: load, lateness, verdicts, growth, and unusual days.
+
+    The page has charts, runs no script and asks no server; it needs the extra 'report'. The exit
+    code is 6 if any message is lost, or was sent and still pends.
+
+    Examples:
+      timeoutmgr pipeline report --store eu.toml --store us.toml --promise 1s --html report.html
+      timeoutmgr --json pipeline report --archive delta:s3://lake/history --days 90
+    """
+    from timeoutmgr.clock import SystemClock
+    from timeoutmgr.pipeline.jobs.report import report as run
+    from timeoutmgr.pipeline.jobs.report_page import report_page, require_charts
+
+    if html is not None:
+        require_charts()
+    given = job_options(ReportOptions, options, stores=store_names(shared, store))
+    with spark(shared, options, given.stores) as session:
+        found = run(session, given, clock=SystemClock(), progress=progress(shared))
+    if html is not None:
+        write_page(html, report_page(found))
+    shared.show(found.document(), lambda: _print(found))
+    return Exit.FINDINGS if found.verdicts.is_broken else Exit.OK
+
+
+def _print(found: "StoresReport") -> None:
+    growth, kept = found.growth(), found.kept("store")
+    rows = []
+    for store, load in found.loads.items():
+        share = kept.get((store,))
+        shown = "-" if share is None else f"{share.share:.3%}"
+        rows.append((store, load.messages, load.overdue, shown, round(growth[store][0], 1)))
+    output.print_table(["store", "due", "overdue", "promise kept", "rows a day"], rows)
+    counts = sorted(found.verdicts.counts.items(), key=lambda one: -one[1])
+    output.print_pairs([(str(verdict), many) for verdict, many in counts])
+    output.print_pairs([("unusual days", len(found.anomalies()))])

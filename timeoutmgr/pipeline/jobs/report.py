@@ -1,0 +1,204 @@
+"""``report``: load, lateness, verdicts, growth and anomalies of all stores, together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.pipeline.jobs.forecast import ForecastReport, forecast
+from timeoutmgr.pipeline.jobs.moments import Moment, moments
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
+from timeoutmgr.pipeline.jobs.run_context import Progress, each_store, silent, worker_errors
+from timeoutmgr.pipeline.options import ForecastOptions, ReconcileOptions, ReportOptions
+from timeoutmgr.pipeline.spark.session import in_utc
+from timeoutmgr.pipeline.transforms.daily import Anomaly, anomalies, daily
+from timeoutmgr.pipeline.transforms.verdicts import together
+from timeoutmgr.pipeline.views import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS: Final = ("sequence", "event", "at", "due", "destination")
+_BUCKETS: Final = 120
+_WEEK: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShare:
+    """How many *messages* were dispatched, and how many of them *kept* the promise."""
+
+    messages: int
+    kept: int
+
+    @property
+    def share(self) -> float:
+        """The part that kept the promise."""
+        return self.kept / self.messages
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self) | {"share": round(self.share, 6)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoresReport:
+    """A report *at* an instant; *loads* are by store, *days* the rows of ``daily``."""
+
+    at: datetime
+    options: ReportOptions
+    loads: Mapping[str, ForecastReport]
+    days: Sequence[Mapping[str, Any]]
+    verdicts: ReconcileReport
+
+    def kept(self, *by: str) -> dict[tuple[Any, ...], KeptShare]:
+        """Return the promise by some of store, destination and due_day, the lowest share first."""
+        sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+        for row in self.days:
+            if row["due_day"] is not None:
+                found = sums[tuple(row[name] for name in by)]
+                found[0] += row["events"]
+                found[1] += row["kept"]
+        shares = {key: KeptShare(*found) for key, found in sums.items()}
+        return dict(sorted(shares.items(), key=lambda one: (one[1].share, one[0])))
+
+    def events(self, *by: str, event: str | None = None) -> dict[tuple[Any, ...], int]:
+        """Return the number of events, or of one kind of *event*, by some columns of days."""
+        sums: dict[tuple[Any, ...], int] = defaultdict(int)
+        for row in self.days:
+            if event in (None, row["event"]):
+                sums[tuple(row[name] for name in by)] += row["events"]
+        return dict(sorted(sums.items()))
+
+    def growth(self) -> dict[str, tuple[float, float]]:
+        """Return for each store its rows of history a day: of the last 7 days, of the 7 before."""
+        today, found = self.at.date(), {}
+        for store in self.loads:
+            ages = {
+                (today - day).days: many
+                for (of, day), many in self.events("store", "day").items()
+                if of == store
+            }
+            last, before = (
+                sum(ages.get(age, 0) for age in range(begin, begin + _WEEK)) / _WEEK
+                for begin in (1, 1 + _WEEK)
+            )
+            found[store] = (last, before)
+        return found
+
+    def anomalies(self) -> list[tuple[str, str, Anomaly]]:
+        """Return store and destination of each unusual day, the most unusual first."""
+        series: dict[tuple[str, str], dict[date, int]] = defaultdict(dict)
+        sent = self.events("store", "destination", "day", event="dispatched")
+        for (store, destination, day), many in sent.items():
+            series[store, destination][day] = many
+        last = self.at.date() - timedelta(days=1)
+        found = [(*key, one) for key, days in series.items() for one in anomalies(days, last)]
+        return sorted(found, key=lambda one: (-one[2].excess, one[:2]))
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "at": self.at.isoformat(),
+            "days": self.options.days,
+            "load": {store: one.document() for store, one in self.loads.items()},
+            "promise": {
+                "seconds": self.options.promise.total_seconds(),
+                "by_store": self._shares("store"),
+                "by_destination": self._shares("store", "destination"),
+                "by_day": self._shares("due_day"),
+            },
+            "verdicts": self.verdicts.document(),
+            "growth": {
+                store: {"rows_a_day": round(last, 3), "week_before": round(before, 3)}
+                for store, (last, before) in self.growth().items()
+            },
+            "anomalies": [
+                {"store": store, "destination": destination}
+                | asdict(one)
+                | {"day": one.day.isoformat()}
+                for store, destination, one in self.anomalies()
+            ],
+        }
+
+    def _shares(self, *by: str) -> list[dict[str, Any]]:
+        return [
+            dict(zip(by, map(_plain, key), strict=True)) | one.document()
+            for key, one in self.kept(*by).items()
+        ]
+
+
+@in_utc
+def report(
+    spark: "SparkSession",
+    options: ReportOptions,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+) -> StoresReport:
+    """Return the load ahead, and what the last days were like; nothing is changed."""
+    names = _labels([one.name for one in each_store(options.stores)])
+    at = from_micros(clock.now())
+    begin = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    since = begin - timedelta(days=options.days)
+    bucket = timedelta(seconds=-(-int(options.ahead.total_seconds()) // _BUCKETS))
+    progress("counting the load ahead")
+    loads = {
+        label: forecast(
+            ForecastOptions(stores=(name,), bucket=bucket, ahead=options.ahead), clock=clock
+        )
+        for name, label in names.items()
+    }
+    days = _days(spark, options, names, since, clock, progress)
+    judged = ReconcileOptions(stores=tuple(names), archive=options.archive, since=since)
+    verdicts = reconcile(spark, judged, clock=clock, progress=progress)
+    return StoresReport(at=at, options=options, loads=loads, days=days, verdicts=verdicts)
+
+
+def _days(
+    spark: "SparkSession",
+    options: ReportOptions,
+    names: Mapping[str, str],
+    since: datetime,
+    clock: Clock,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    progress("reading history")
+    with ExitStack() as stack, worker_errors():
+        looked = moments(
+            names,
+            options.archive,
+            views=("history",),
+            columns=_COLUMNS,
+            which=Selection(at_from=to_micros(since)),
+            clock=clock,
+        )
+        held = stack.enter_context(looked)
+
+        def labelled(one: Moment) -> "DataFrame":
+            events = together([*held.events_of(spark, one, _COLUMNS)])
+            return events.withColumn("store", f.lit(names[one.snapshot.store.name]))
+
+        history = together([*map(labelled, held.stores)])
+        found: list[dict[str, Any]] = daily(history, options.promise).toArrow().to_pylist()
+        return found
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Return the names of stores for people: of a settings file its name, or its folder's too."""
+    stems = Counter(Path(name).stem for name in names)
+    return {
+        name: "/".join(Path(name).with_suffix("").parts[-1 if stems[Path(name).stem] < 2 else -2 :])
+        or "store"
+        for name in names
+    }
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,72 @@
+"""Events by day, and the days of a series that differ from the same weekday before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from math import sqrt
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.message.instants import duration_micros
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WEEKS: Final = 4
+_FEWEST: Final = 3
+_SHARE: Final = 0.5
+_SIGMAS: Final = 4.0
+
+
+def daily(history: "DataFrame", promise: timedelta) -> "DataFrame":
+    """Return how many events *history* has by store, destination, event and days.
+
+    *day* is the day of the event. A dispatch also has *due_day*, the day on which its message was
+    due, and *kept* counts the dispatches that were late by *promise* at most.
+    """
+    is_sent = f.col("event") == "dispatched"
+    late = f.unix_micros("at") - f.unix_micros("due")
+    return history.groupBy(
+        *("store", "destination", "event"),
+        f.to_date("at").alias("day"),
+        f.when(is_sent, f.to_date("due")).alias("due_day"),
+    ).agg(
+        f.count(f.lit(1)).alias("events"),
+        f.count_if(is_sent & (late <= duration_micros(promise))).alias("kept"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A day whose *messages* differ from the median *expected* of the same weekday before."""
+
+    day: date
+    messages: int
+    expected: float
+
+    @property
+    def excess(self) -> float:
+        """By how much the day differs, in standard deviations of random arrivals."""
+        return abs(self.messages - self.expected) / sqrt(max(self.expected, 1.0))
+
+
+def anomalies(counts: Mapping[date, int], last: date) -> list[Anomaly]:
+    """Return the days up to *last* that differ from the same weekday of the four weeks before.
+
+    A day without messages counts as 0. A day is judged if the series began three weeks before or
+    earlier. It differs by at least half of what was expected, and by more than random arrivals do.
+    """
+    if not counts:
+        return []
+    first = min(counts)
+    found = []
+    for number in range(7 * _FEWEST, (last - first).days + 1):
+        day = first + timedelta(days=number)
+        before = [day - timedelta(weeks=weeks) for weeks in range(1, _WEEKS + 1)]
+        expected = median(counts.get(one, 0) for one in before if one >= first)
+        one = Anomaly(day, counts.get(day, 0), expected)
+        if abs(one.messages - expected) >= _SHARE * expected and one.excess > _SIGMAS:
+            found.append(one)
+    return found
