@@ -49,10 +49,6 @@ SELECTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Stopped(Exception):
-    """Stands for the death of the process between two steps."""
-
-
 def fill(store: Store) -> None:
     """Store two timeouts of the person, and two others."""
     rows = [row(number, **(OF_PERSON if number < 3 else {})) for number in range(1, 5)]
@@ -60,8 +56,7 @@ def fill(store: Store) -> None:
 
 
 def erased(store: Store, **options: Any) -> Certificate:
-    progress = options.pop("progress", lambda _text: None)
-    return erase(EraseOptions(store=store.name, **options), clock=SystemClock(), progress=progress)
+    return erase(EraseOptions(store=store.name, **options), clock=SystemClock())
 
 
 def files_with(folder: Path, word: str) -> list[str]:
@@ -164,37 +159,6 @@ def test_a_timeout_that_has_ended_is_found_by_its_snapshot(
 
     assert certificate.timeouts == 2
     assert {one["state"] for one in read(store, "keys")} == {"erased", "pending"}
-
-
-def test_a_run_that_dies_at_any_step_is_run_again_to_the_same_end(
-    store_of: Callable[[str], Store], tmp_path: Path
-) -> None:
-    died = 0
-    for step in range(20):
-        store, left = store_of("sqlite"), [step]
-        fill(store)
-        place = str(tmp_path / f"lake{step}" / "history")
-        archived(store, place)
-
-        def stop(_text: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise Stopped
-
-        selection = {"lake": place, "saga_ids": (OF_PERSON["saga_id"],)}
-        try:
-            erased(store, progress=stop, **selection)
-        except Stopped:
-            died += 1
-            erased(store, **selection)
-        assert files_with(tmp_path, CANARY) == [], f"died at step {step}"
-        assert sorted(one["state"] for one in read(store, "keys")) == [
-            *("erased", "erased", "pending", "pending")
-        ]
-        if left[0] >= 0:
-            break
-
-    assert died >= 3
 
 
 def test_a_dry_run_counts_and_changes_nothing(store_of: Callable[[str], Store]) -> None:

@@ -37,10 +37,6 @@ LABELLED = {"headers": '{"TimeoutManager.Labels":"[\\"tenant=acme\\"]"}'}
 Facts = dict[str, list[dict[str, Any]]]
 
 
-class Stopped(Exception):
-    """Stands for the death of the process between two steps."""
-
-
 def archived(store: Store, place: str) -> int | None:
     options = ArchiveOptions(
         store=store.name, to=place, older_than=timedelta(days=30), with_pending=True
@@ -49,9 +45,8 @@ def archived(store: Store, place: str) -> int | None:
 
 
 def restored(store: Store, place: str, **options: Any) -> RestoreCounts:
-    progress = options.pop("progress", lambda _text: None)
     made = RestoreOptions(store=store.name, lake=place, **({"batch": 3} | options))
-    return restore(made, clock=SystemClock(), progress=progress)
+    return restore(made, clock=SystemClock())
 
 
 def end(store: Store, number: int, event: str) -> None:
@@ -187,37 +182,6 @@ def test_a_store_on_a_server_comes_back(
 
     events = [one for one in facts(target)["history"] if one["id"] != "id99"]
     assert {**facts(target), "history": events} == facts(source)
-
-
-def test_a_run_that_dies_at_any_step_is_run_again_to_the_same_end(
-    empty: Path, tmp_path: Path
-) -> None:
-    source, _ = store_in(tmp_path, "source", empty)
-    filled(source, {1, 2, 3, 4}, {number: "dispatched" for number in range(10, 15)})
-    place = str(tmp_path / "history")
-    archived(source, place)
-
-    died = 0
-    for step in range(100):
-        target, _ = store_in(tmp_path, f"target{step}", empty)
-        left = [step]
-
-        def stop(_text: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise Stopped
-
-        try:
-            restored(target, place, progress=stop)
-        except Stopped:
-            died += 1
-            restored(target, place)
-        assert facts(target) == facts(source), f"died at step {step}"
-        target.persistence.close()
-        if left[0] >= 0:
-            break
-
-    assert died >= 5
 
 
 def test_what_was_sent_after_the_snapshot_is_not_stored_again(empty: Path, tmp_path: Path) -> None:

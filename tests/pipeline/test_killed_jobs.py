@@ -1,0 +1,95 @@
+"""``restore`` and ``erase`` are killed before each commit and each change of a file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.forkserver_client import ForkServer, Streams
+from tests.pipeline.killed_jobs import ENTRY, MODULES
+from tests.pipeline.rows import read, row
+from tests.pipeline.test_erase import CANARY, OF_PERSON, erased, files_with, fill
+from tests.pipeline.test_restore import archived, end, facts, filled, restored, store_in
+
+
+@pytest.fixture(scope="module")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which jobs are forked."""
+    with closing(ForkServer(tmp_path_factory.mktemp("forkserver") / "log", MODULES)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installed file, to be copied."""
+    return store_in(tmp_path_factory.mktemp("empty"), "empty", None)[1]
+
+
+def was_killed(fork_server: ForkServer, folder: Path, job: str, step: int, **options: Any) -> bool:
+    """Run *job* in a process that is to die at *step*; return whether it came so far."""
+    output = folder / "output.txt"
+    given = json.dumps({"job": job, "die_at": step, "options": options})
+    code = fork_server.start(ENTRY, [given], Streams(output), {}).wait(60)
+    assert code in (0, -signal.SIGKILL), output.read_text()
+    return code != 0
+
+
+def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
+    fork_server: ForkServer, empty: Path, tmp_path: Path
+) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    filled(source, {1, 2}, {7: "dispatched", 8: "cancelled"})
+    place = str(tmp_path / "history")
+    archived(source, place)
+    expected, deaths = facts(source), 0
+    for step in itertools.count(1):
+        target, _ = store_in(tmp_path, f"target{step}", empty)
+        options = {"store": target.name, "lake": place, "batch": 4}
+        if not was_killed(fork_server, tmp_path, "restore", step, **options):
+            break
+        deaths += 1
+        restored(target, place)
+        assert facts(target) == expected, f"died at step {step}"
+        target.persistence.close()
+
+    assert deaths >= 10
+
+
+def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
+    fork_server: ForkServer, empty: Path, tmp_path: Path
+) -> None:
+    whole, deaths = tmp_path / "whole", 0
+    whole.mkdir()
+    store, _ = store_in(whole, "store", empty)
+    fill(store)
+    archived(store, str(whole / "lake" / "history"))
+    end(store, 1, "dispatched")  # so that the table of pending timeouts alone names its saga
+    store.persistence.close()  # the file is copied, and then written anew
+    for step in itertools.count(1):
+        folder = tmp_path / str(step)
+        shutil.copytree(whole, folder)
+        store, _ = store_in(folder, "store", whole / "store.db")
+        place = str(folder / "lake" / "history")
+        selection = {"saga_ids": [OF_PERSON["saga_id"]], "lake": place}
+        if not was_killed(fork_server, folder, "erase", step, store=store.name, **selection):
+            break
+        deaths += 1
+        left = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],)).left
+        states = {one["id"]: one["state"] for one in read(store, "keys")}
+        store.persistence.close()
+
+        assert files_with(folder, CANARY) == [], f"died at step {step}"
+        assert (left, [states[row(number)["id"]] for number in range(1, 5)]) == (
+            0,
+            ["erased", "erased", "pending", "pending"],
+        ), f"died at step {step}"
+
+    assert deaths >= 15
