@@ -22,7 +22,7 @@ trap 'exit 130' INT TERM
 port() { $python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # The Java and the Python that timeoutmgr itself would take.
-JAVA_HOME=$($python -c 'from timeoutmgr.pipeline.java import find_java; print(find_java().home)')
+JAVA_HOME=$($python -c 'from timeoutmgr.pipeline.spark.java import find_java; print(find_java().home)')
 SPARK_HOME=$($python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
 PYSPARK_PYTHON=$($python -c 'import sys; print(sys.executable)')
 SPARK_LOCAL_IP=127.0.0.1
