@@ -119,8 +119,8 @@ def matrix(
 
     def marked(test: Test) -> Test:
         tried = chosen if os.environ.get("PAIRS") == "all" else usual(chosen, test.__name__)
-        mark = pytest.mark.matrix(needs=frozenset(needs), pairs=tried, installed=installed)
-        result: Test = mark(test)
+        chosen_for = {"needs": frozenset(needs), "pairs": tried, "installed": installed}
+        result: Test = pytest.mark.matrix(**chosen_for)(test)
         return result
 
     return marked
