@@ -241,14 +241,14 @@ def test_a_killed_database_of_queue_and_store_returns_with_all_messages(
         party.start()
     server.start()
     party.start()
-    sent = [party.endpoint.send_local("Ping", n, delay=1 + n / 100) for n in range(50)]
+    sent = [party.endpoint.send_local("Ping", n, delay=8 + n / 100) for n in range(50)]
     party.wait_until_stored(*(each.id for each in sent))
 
     server.kill()
     party.telemetry.wait_for("polls_failed", 1, timeout=30)
     server.start()
 
-    arrived = party.inbox.wait_for(50, timeout=30)
+    arrived = party.inbox.wait_for(50, timeout=60)
     assert {a.id for a in arrived} == {s.message_id for s in sent}
     assert alarm.raised == []
 

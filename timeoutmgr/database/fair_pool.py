@@ -50,6 +50,9 @@ class FairPool(QueuePool):
     comes first as a rule: with 13 busy threads at 12 connections a thread waited for over 10 s.
     """
 
+    # SQLAlchemy names a logger by the class; its pools are silent unless ``echo_pool`` is set.
+    _sqla_logger_namespace = "sqlalchemy.pool.impl.QueuePool"
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._semaphore = FairSemaphore(self.size() + self._max_overflow)

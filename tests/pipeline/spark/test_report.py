@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,16 +28,20 @@ from timeoutmgr.pipeline.writers.loader import Loader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOON: Final = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+
+def noon(ago: int) -> datetime:
+    """Return noon so many days before today: asked for by each test, not when it is collected."""
+    today = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+    return today - timedelta(days=ago)
 
 
 def day(ago: int) -> str:
-    return str((NOON - timedelta(days=ago)).date())
+    return str(noon(ago).date())
 
 
 def sent(store: Store, ago: int, lates: list[float]) -> None:
     """Write the dispatch of messages that were due at noon, *ago* days before today."""
-    due = NOON - timedelta(days=ago)
+    due = noon(ago)
     rows: list[dict[str, Any]] = [
         {
             **{"id": f"{ago} {number}", "event": "dispatched", "node": "n"},
