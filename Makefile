@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: dist changelog docs versions mutants drill help demo demo-pipeline test crash chaos celery-chaos cluster check lint types cover bench bench-peers approve clean
+.PHONY: dist changelog docs versions mutants drill long help demo demo-pipeline test crash chaos celery-chaos cluster check lint types cover bench bench-peers approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -107,6 +107,9 @@ approve: .venv/installed-test ## accept public names, commands and the page of b
 
 drill: .venv/installed-test ## incidents before a real Prometheus: does each alert fire, and end with its cause?
 	$(PYTEST) -n 0 -q -m drill tests/deploy $(TEST_ARGS)
+
+long: .venv/installed-test ## what `make test` tries in one place, in more places: chaos, pools of workers
+	$(PYTEST) -m long $(TEST_ARGS)
 
 mutants: .venv/installed-test ## what is made wrong on purpose, in models and in the source, is noticed
 	$(PYTEST) -q -m mutants tests/model tests/simulator tests/persistence/stateful

@@ -53,6 +53,7 @@ def test_chaos_on_one_file_repeats_nothing(chaos: Chaos) -> None:
     assert verdict["handled"]["awaited"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.behaviour(94)
@@ -85,6 +86,7 @@ def test_killed_workers_lose_nothing_on_rabbitmq_and_postgresql(
     assert verdict["handled"]["at_once"] > 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_database_and_broker_may_be_killed_meanwhile(
@@ -118,6 +120,7 @@ def test_database_and_broker_may_be_killed_meanwhile(
     assert verdict.restarts >= 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.behaviour(119, 132)

@@ -46,7 +46,7 @@ class Ledger:
         self.rounds[-1].send()
         self.read_until(lambda: worker.ended, what)
 
-    def read_until(self, holds: Callable[[], bool], what: str, patience: float = 25) -> None:
+    def read_until(self, holds: Callable[[], bool], what: str, patience: float = 60) -> None:
         """Read until *holds*; otherwise AssertionError with the missing messages."""
         deadline = time.monotonic() + patience
         while not holds():

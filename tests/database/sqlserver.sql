@@ -692,7 +692,7 @@ WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
 SELECT TOP (%(param_1)s) timeoutmgr_timeouts.endpoint, timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, timeoutmgr_timeouts.destination, timeoutmgr_timeouts.saga_id, timeoutmgr_timeouts.message_id, timeoutmgr_timeouts.headers, timeoutmgr_timeouts.body, timeoutmgr_timeouts.content_type, timeoutmgr_timeouts.content_encoding, timeoutmgr_timeouts.created, timeoutmgr_timeouts.version, timeoutmgr_timeouts.attempts, timeoutmgr_timeouts.next_try, timeoutmgr_timeouts.original_due, timeoutmgr_timeouts.maybe_sent, timeoutmgr_timeouts.run_id, timeoutmgr_timeouts.hidden_by, timeoutmgr_timeouts.place 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.saga_id = CAST(%(saga_id_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.saga_id = CAST(%(saga_id_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due + 0, timeoutmgr_timeouts.id
 
 SELECT timeoutmgr_timeouts.due, timeoutmgr_timeouts.id 
 FROM timeoutmgr_timeouts 
@@ -729,9 +729,9 @@ FROM timeoutmgr_timeouts
 WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due < %(due_1)s) AS anon_1
 
 SELECT count(*) AS count_1 
-FROM (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due AS due, timeoutmgr_timeouts.id AS id 
+FROM (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due + 0 AS anon_2, timeoutmgr_timeouts.id AS id 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.original_due IS NOT NULL AND timeoutmgr_timeouts.original_due < %(original_due_1)s AND timeoutmgr_timeouts.due >= %(due_1)s) AS anon_1
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.original_due IS NOT NULL AND timeoutmgr_timeouts.original_due < %(original_due_1)s AND timeoutmgr_timeouts.due + 0 >= %(param_2)s) AS anon_1
 
 SELECT anon_1.event, count(*) AS count_1 
 FROM (SELECT TOP (%(param_1)s) timeoutmgr_timeout_history.event AS event 
@@ -756,7 +756,7 @@ WHERE (anon_1.due NOT IN (NULL) OR (1 = 1))
 
 SELECT coalesce(sum(timeoutmgr_claims.size), %(coalesce_2)s) AS coalesce_1 
 FROM timeoutmgr_claims 
-WHERE timeoutmgr_claims.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_claims.claimed_until > %(claimed_until_1)s
+WHERE timeoutmgr_claims.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_claims.claimed_until > DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME())
 
 SELECT timeoutmgr_timeout_keys.state, timeoutmgr_timeouts.endpoint, timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, timeoutmgr_timeouts.destination, timeoutmgr_timeouts.saga_id, timeoutmgr_timeouts.message_id, timeoutmgr_timeouts.headers, timeoutmgr_timeouts.body, timeoutmgr_timeouts.content_type, timeoutmgr_timeouts.content_encoding, timeoutmgr_timeouts.created, timeoutmgr_timeouts.version, timeoutmgr_timeouts.attempts, timeoutmgr_timeouts.next_try, timeoutmgr_timeouts.original_due, timeoutmgr_timeouts.maybe_sent, timeoutmgr_timeouts.run_id, timeoutmgr_timeouts.hidden_by, timeoutmgr_timeouts.place 
 FROM timeoutmgr_timeout_keys LEFT OUTER JOIN timeoutmgr_timeouts ON timeoutmgr_timeouts.endpoint = timeoutmgr_timeout_keys.endpoint AND timeoutmgr_timeouts.due = timeoutmgr_timeout_keys.due AND timeoutmgr_timeouts.id = timeoutmgr_timeout_keys.id 

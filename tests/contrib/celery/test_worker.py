@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,15 @@ def celery(tmp_path: Path, postgres_url: str, unique: str, log: Path) -> Iterato
 APP = ("-m", "celery", "-A", "tests.contrib.celery.proj")
 
 
-POOLS = ["prefork", "threads", "solo", "prefork --max-tasks-per-child=1", "prefork --autoscale=3,1"]
+def pools(*usual: str, rare: Sequence[str]) -> list[Any]:
+    """Return the pools of workers to try, of which the *rare* have `make long` to themselves."""
+    return [*usual, *(pytest.param(pool, marks=pytest.mark.long) for pool in rare)]
+
+
+POOLS = pools(
+    *("prefork", "solo"),
+    rare=("threads", "prefork --max-tasks-per-child=1", "prefork --autoscale=3,1"),
+)
 
 
 def worker(pool: str) -> list[str]:
@@ -141,7 +150,7 @@ def test_a_worker_executes_stored_tasks_once_and_ends_at_a_term(
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", pools("prefork", rare=("threads", "solo")))
 def test_a_term_lets_the_running_task_end_and_leaves_the_others_stored(
     celery: Celery, log: Path, pool: str
 ) -> None:
@@ -170,7 +179,7 @@ def test_stored_tasks_survive_a_killed_worker(celery: Celery, log: Path) -> None
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("pool", ["solo", "prefork"])
+@pytest.mark.parametrize("pool", pools("solo", rare=("prefork",)))
 def test_a_worker_stores_delayed_tasks_of_a_program_without_the_delays(
     celery: Celery, log: Path, pool: str
 ) -> None:
