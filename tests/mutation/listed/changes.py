@@ -127,8 +127,8 @@ MUTANTS = (
         name="a count beside many retries reads all of them",
         promise="An answer reads a bounded number of rows.",
         file=f"{_SQL}/insight.py",
-        before="            waiting_apart=which.due_before is None\n",
-        after="            waiting_apart=which.due_before is not None\n",
+        before="            waiting_apart=waiting <= LOOKED_AT,\n",
+        after="            waiting_apart=True,\n",
         tests=(f"{_INSIGHT}::test_a_filter_that_matches_nothing_reads_few_rows[9]",),
     ),
     Mutant(
