@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from tests.services.private import PrivateServer
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
@@ -35,9 +36,11 @@ _SAMPLES: Final = 10
 
 
 def test_fifty_workers_of_four_processes_have_at_most_sixty_connections(
-    postgres_url: str, prefix: str, unique: str
+    private_server: Callable[[str], PrivateServer], prefix: str, unique: str
 ) -> None:
-    url = make_url(postgres_url).update_query_dict({"application_name": unique})
+    # Beside other tests so many connections could be too many for a shared server.
+    server = private_server("postgres")
+    url = make_url(server.url).update_query_dict({"application_name": unique})
     given = f"timeoutmgr+{url.render_as_string(hide_password=False)}"
     with subprocess.Popen(
         [sys.executable, "-m", "tests.transport.sql.workers", given, prefix, *_WORKERS],
@@ -50,7 +53,7 @@ def test_fifty_workers_of_four_processes_have_at_most_sixty_connections(
         for _process in _WORKERS:
             assert parent.stdout.readline() == "all received\n"
 
-        with Database(postgres_url).apart.connect() as connection:
+        with Database(server.url).apart.connect() as connection:
             samples = [connection.execute(_COUNTS, {"name": unique}).one() for _ in range(_SAMPLES)]
 
         assert parent.stdin is not None
