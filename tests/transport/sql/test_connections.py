@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.engine import make_url
 
 from tests.services.private import PrivateServer
@@ -35,6 +35,18 @@ _COUNTS: Final = text(
 _SAMPLES: Final = 10
 
 
+def _sampled(parent: subprocess.Popen[str], url: str, name: str) -> list[Row[Any]]:
+    """Return numbers of connections while all consumers of *parent* work; then end them."""
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    for _process in _WORKERS:
+        assert parent.stdout.readline() == "all received\n"
+    with Database(url).apart.connect() as connection:
+        samples = [connection.execute(_COUNTS, {"name": name}).one() for _ in range(_SAMPLES)]
+    parent.stdin.close()
+    return samples
+
+
 def test_fifty_workers_of_four_processes_have_at_most_sixty_connections(
     private_server: Callable[[str], PrivateServer], prefix: str, unique: str
 ) -> None:
@@ -49,15 +61,11 @@ def test_fifty_workers_of_four_processes_have_at_most_sixty_connections(
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:
-        assert parent.stdout is not None
-        for _process in _WORKERS:
-            assert parent.stdout.readline() == "all received\n"
-
-        with Database(server.url).apart.connect() as connection:
-            samples = [connection.execute(_COUNTS, {"name": unique}).one() for _ in range(_SAMPLES)]
-
-        assert parent.stdin is not None
-        parent.stdin.close()
+        try:
+            samples = _sampled(parent, server.url, unique)
+        except BaseException:
+            parent.kill()  # to wait for the end of workers that failed would take for ever
+            raise
 
     assert parent.returncode == 0
     assert max(sample.connections for sample in samples) <= 60
