@@ -77,3 +77,26 @@ def test_a_connection_that_cannot_be_made_is_not_counted_as_lent(tmp_path: Path)
     with engine.connect():
         pass
     engine.dispose()
+
+
+def test_a_race_for_the_last_connection_costs_the_pool_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path / 'x.db'}",
+        poolclass=FairPool,
+        pool_size=1,
+        max_overflow=1,
+        pool_timeout=0,
+    )
+    count, answers = FairPool._inc_overflow, [False]  # False: another thread was faster
+    monkeypatch.setattr(
+        FairPool, "_inc_overflow", lambda pool: answers.pop() if answers else count(pool)
+    )
+
+    engine.connect().close()
+
+    assert answers == []
+    with engine.connect(), engine.connect():
+        pass
+    engine.dispose()

@@ -56,19 +56,27 @@ class FairPool(QueuePool):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._semaphore = FairSemaphore(self.size() + self._max_overflow)
+        self._admitted = threading.local()
 
     def _do_get(self) -> Any:
+        if getattr(self._admitted, "thread", False):
+            # SQLAlchemy's method calls itself again when another thread was faster. To be admitted
+            # a second time would cost the pool a place for good.
+            return super()._do_get()
         if not self._semaphore.acquire(self._timeout):
             most = self.size() + self._max_overflow
             raise exc.TimeoutError(
                 f"all {most} connections of the pool were lent for {self._timeout:g} s; let it "
                 "grow (pool_size), or hold transactions for a shorter time"
             )
+        self._admitted.thread = True
         try:
             return super()._do_get()
         except BaseException:
             self._semaphore.release()
             raise
+        finally:
+            self._admitted.thread = False
 
     def _do_return_conn(self, record: Any) -> None:
         try:
