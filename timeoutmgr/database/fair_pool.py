@@ -43,6 +43,12 @@ class FairSemaphore:
                 self._free += 1
 
 
+class _Admitted(threading.local):
+    """Does this thread hold a place of the pool while it looks for a connection?"""
+
+    here: bool = False
+
+
 class FairPool(QueuePool):
     """A pool whose waiting threads get the next connections.
 
@@ -56,10 +62,10 @@ class FairPool(QueuePool):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._semaphore = FairSemaphore(self.size() + self._max_overflow)
-        self._admitted = threading.local()
+        self._admitted = _Admitted()
 
     def _do_get(self) -> Any:
-        if getattr(self._admitted, "thread", False):
+        if self._admitted.here:
             # SQLAlchemy's method calls itself again when another thread was faster. To be admitted
             # a second time would cost the pool a place for good.
             return super()._do_get()
@@ -69,14 +75,14 @@ class FairPool(QueuePool):
                 f"all {most} connections of the pool were lent for {self._timeout:g} s; let it "
                 "grow (pool_size), or hold transactions for a shorter time"
             )
-        self._admitted.thread = True
+        self._admitted.here = True
         try:
             return super()._do_get()
         except BaseException:
             self._semaphore.release()
             raise
         finally:
-            self._admitted.thread = False
+            self._admitted.here = False
 
     def _do_return_conn(self, record: Any) -> None:
         try:
