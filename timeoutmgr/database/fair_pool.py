@@ -44,7 +44,7 @@ class FairSemaphore:
 
 
 class _Admitted(threading.local):
-    """Does this thread hold a place of the pool while it looks for a connection?"""
+    """Whether this thread has a place of the pool while it looks for a connection."""
 
     here: bool = False
 
