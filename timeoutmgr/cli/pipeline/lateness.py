@@ -51,7 +51,7 @@ def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **optio
     from timeoutmgr.pipeline.jobs.lateness import lateness_page
 
     given = job_options(LatenessOptions, options, stores=store_names(shared, store))
-    with spark(shared, options, given.stores) as session:
+    with spark(shared, options, given.stores, [given.archive]) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     if html is not None:
         write_page(html, lateness_page(report))

@@ -56,7 +56,7 @@ def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     if options["accepted"] is not None and options["endpoint"] is None:
         more["accepted_for"] = shared.configuration().name
     given = job_options(ReconcileOptions, options, **more)
-    with spark(shared, options, given.stores) as session:
+    with spark(shared, options, given.stores, [given.archive, given.accepted]) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     shared.show(report.document(), lambda: _print(report, has_list=given.accepted is not None))
     if report.is_broken:

@@ -51,7 +51,7 @@ def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options
     if html is not None:
         require_charts()
     given = job_options(ReportOptions, options, stores=store_names(shared, store))
-    with spark(shared, options, given.stores) as session:
+    with spark(shared, options, given.stores, [given.archive]) as session:
         found = run(session, given, clock=SystemClock(), progress=progress(shared))
     if html is not None:
         write_page(html, report_page(found))

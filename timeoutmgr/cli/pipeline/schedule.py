@@ -60,7 +60,7 @@ def schedule(shared: Shared, /, paths: Sequence[str], store: str | None, **optio
     )
     if given.endpoint != settings.name:
         require_known(given.store, given.endpoint, settings.clock)
-    with spark(shared, options, [given.store]) as session:
+    with spark(shared, options, [given.store], given.paths) as session:
         report = run(
             session,
             given,

@@ -4,8 +4,8 @@ import csv
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING, Field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import MISSING, Field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType, NoneType
@@ -175,30 +175,37 @@ def store_name(shared: Shared, given: str | None) -> str:
 
 @contextmanager
 def spark(
-    shared: Shared, options: dict[str, Any], stores: Sequence[str] = ()
+    shared: Shared,
+    options: dict[str, Any],
+    stores: Sequence[str] = (),
+    inputs: Sequence[str | None] = (),
 ) -> Iterator["SparkSession"]:
     """Lend the session that *options* of :func:`on_spark` describe, for a job on *stores*.
+
+    The job reads *inputs* too: files, folders or history tables; None is no input.
 
     Raises the problems of a store before Spark is started, which takes some seconds.
     """
     from timeoutmgr.pipeline.registration import spark_session
 
     chosen = session_options(shared, options)
-    for name in stores:
-        _require_tables(name)
+    is_short = bool(stores) and _is_short(stores, [one for one in inputs if one is not None])
     progress(shared)("starting Spark")
-    with _ended_by_signal(), spark_session(chosen) as session:
+    with _ended_by_signal(), spark_session(replace(chosen, is_short=is_short)) as session:
         yield session
 
 
-def _require_tables(name: str) -> None:
+def _is_short(stores: Sequence[str], inputs: Sequence[str]) -> bool:
     from timeoutmgr.pipeline.stores import open_store
+    from timeoutmgr.pipeline.volume import is_little
 
-    store = open_store(name)
-    try:
-        store.require_tables()
-    finally:
-        store.persistence.close()
+    with ExitStack() as stack:
+        opened = []
+        for name in stores:
+            opened.append(store := open_store(name))
+            stack.enter_context(closing(store.persistence))
+            store.require_tables()
+        return is_little(opened, inputs)
 
 
 @contextmanager

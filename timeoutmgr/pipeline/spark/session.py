@@ -56,6 +56,8 @@ class SessionOptions:
     otherwise ``local[*,3]``: this machine, where a task that fails is tried three times
     (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
     server instead. *local_dir* is where shuffles are written: a folder with room for the data.
+    *is_short* has a Java of this machine compile quickly, and not well: a job on few rows then
+    takes 0.6 of the work, a job on millions more of it.
     *partitions* is how many parts a shuffle has. *verbose* shows Spark's own log.
     """
 
@@ -84,6 +86,7 @@ class SessionOptions:
     )
     partitions: int | None = field(default=None, metadata=option("", "", positive))
     verbose: bool = False
+    is_short: bool = False
     configuration: Mapping[str, str] = field(
         default_factory=dict,
         metadata=option("--conf", "A setting of Spark; many times.", metavar="NAME=VALUE"),
@@ -196,6 +199,7 @@ def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings |= _SHUFFLES
+        settings |= _QUICK if options.is_short else {}
         settings |= _class_path(home)
         settings |= _socket_files(scratch)
     if options.partitions is not None:
@@ -234,6 +238,12 @@ _SHUFFLES: Final = {
     # Spark puts small parts together up to this: a table of ids that outgrows the caches as well
     # is searched slowly.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+}
+
+_QUICK: Final = {
+    # The first compiler alone, and the collector that starts no threads. Before the options of
+    # ``--conf spark.driver.extraJavaOptions``, which may say otherwise.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 _SETTINGS: Final = {
