@@ -23,12 +23,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from chaos.forkserver_client import Child, ForkServer, Streams
+from tests.docs import forked
 from timeoutmgr.testing.signals import eventually
 
 ROOT: Final = Path(__file__).parents[2]
@@ -51,7 +54,10 @@ LOOKS: Final = re.compile(
 )
 """Commands that change nothing: a reader repeats them until the worker has come so far."""
 PATIENCE: Final = 60.0
+_LONGEST: Final = 300.0
 _SEPARATOR: Final = "=== the page shows the output until here ===\n"
+_CRASH: Final = "Traceback (most recent call last)"
+"""The first line of a program that an exception has ended at once."""
 _LIKE: Final = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -79,14 +85,22 @@ def is_like(expected: str, got: str) -> bool:
     return doctest.OutputChecker().check_output(f"{expected.strip()}\n", f"{got.strip()}\n", _LIKE)
 
 
+Running = subprocess.Popen[bytes] | Child
+
+
 @dataclass
 class Reader:
-    """A reader who types what a page shows, in a folder of the reader's own."""
+    """A reader who types what a page shows, in a folder of the reader's own.
+
+    With a *fork_server* programs in Python need no interpreter of their own, which would import the
+    package each time.
+    """
 
     folder: Path
+    fork_server: ForkServer | None = None
     program: list[str] = field(default_factory=list)
     outputs: list[Block] = field(default_factory=list)
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    running: list[Running] = field(default_factory=list)
 
     def follow(self, block: Block) -> None:
         """Do what *block* shows; raise AssertionError if the outcome is not the page's."""
@@ -116,10 +130,9 @@ class Reader:
             return
         program, self.program = "\n".join(self.program), []
         expected, self.outputs = self.outputs, []
-        words = [sys.executable, "-W", "error::RuntimeWarning", "-c", program]
         log = self.folder / "log"
-        with log.open("w") as errors:
-            got, code = self._ended(words, errors)
+        log.write_text("")
+        got, code = self._run(program, log)
         assert code == 0, f"{got}\n{log.read_text()}"
         for block, part in zip(expected, got.split(_SEPARATOR), strict=False):
             assert is_like(block.text, part), f"line {block.line}: got\n{part}"
@@ -152,7 +165,9 @@ class Reader:
     def _compare(self, command: str, expected: str, place: str) -> None:
         until = time.monotonic() + (PATIENCE if LOOKS.match(command) else 0)
         while True:
-            got, _code = self._ended(["bash", "-c", command], subprocess.STDOUT)
+            got = self._printed(command)
+            # A page that leaves its output out (`...`) is like any text.
+            assert not got.startswith(_CRASH), f"{place}: {command} printed\n{got}"
             if is_like(expected, got):
                 return
             assert time.monotonic() < until, f"{place}: {command} printed\n{got}"
@@ -171,7 +186,38 @@ class Reader:
         process.wait(PATIENCE)
         assert seen, f"{place}: {command} printed\n{shown.read_text()}"
 
-    def _started(self, command: str, output: Path) -> subprocess.Popen[bytes]:
+    def _run(self, program: str, errors: Path) -> tuple[str, int]:
+        """Run the text *program*; return what it printed, and its exit code."""
+        if self.fork_server is not None:
+            return self._forked(forked.TEXT, [program], errors)
+        with errors.open("w") as file:
+            return self._ended([sys.executable, "-W", "error::RuntimeWarning", "-c", program], file)
+
+    def _printed(self, command: str) -> str:
+        """Run *command* of a shell; return what it printed as output and errors."""
+        if self.fork_server is not None and (found := forked.entry_of(command)) is not None:
+            return self._forked(*found, None)[0]
+        return self._ended(["bash", "-c", command], subprocess.STDOUT)[0]
+
+    def _forked(self, entry: str, arguments: list[str], errors: Path | None) -> tuple[str, int]:
+        assert self.fork_server is not None
+        with tempfile.TemporaryDirectory() as aside:
+            output = Path(aside, "output")
+            child = self.fork_server.start(
+                entry, arguments, Streams(output, errors), environment(), self.folder
+            )
+            try:
+                code = child.wait(_LONGEST)
+            finally:
+                child.kill()  # no signal for a child that has ended
+            return output.read_text(), code
+
+    def _started(self, command: str, output: Path) -> Running:
+        if self.fork_server is not None and (found := forked.entry_of(command)) is not None:
+            entry, arguments = found
+            return self.fork_server.start(
+                entry, arguments, Streams(output), environment(), self.folder
+            )
         with output.open("ab") as file:
             return subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],

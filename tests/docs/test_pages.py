@@ -6,12 +6,16 @@ import ast
 import importlib
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 
 import click
 import pytest
 
+from chaos.forkserver_client import ForkServer
+from tests.cli.programs import MODULES
 from tests.docs.pages import DOCS, FENCED, ROOT, Reader, blocks, commands, is_like
 from timeoutmgr.cli.main import cli
 from timeoutmgr.settings.file import configuration_from
@@ -42,6 +46,14 @@ SERVERS = {
 """URLs of pages, and the fixtures of the servers that take their place."""
 
 
+@pytest.fixture(scope="module")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which a reader's programs are forked."""
+    log = tmp_path_factory.mktemp("forkserver") / "log"
+    with closing(ForkServer(log, MODULES)) as made:
+        yield made
+
+
 def shown(page: Path) -> str:
     """Return the path of *page*, for the name of a test."""
     return str(page.relative_to(ROOT))
@@ -50,7 +62,11 @@ def shown(page: Path) -> str:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", FOLLOWED, ids=shown)
 def test_a_reader_who_follows_the_page_sees_what_it_shows(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest, unique: str
+    page: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    unique: str,
+    fork_server: ForkServer,
 ) -> None:
     text, name = page.read_text(), "sales"
     for url, fixture in SERVERS.items():
@@ -58,7 +74,7 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
             text = text.replace(url, request.getfixturevalue(fixture))
             name = unique
     text = text.replace("sales", name)
-    reader = Reader(tmp_path)
+    reader = Reader(tmp_path, fork_server)
     try:
         for block in blocks(text):
             reader.follow(block)
