@@ -131,6 +131,25 @@ def test_each_message_is_observed_with_its_own_lateness() -> None:
     assert cells[19] == 3_001_000
 
 
+def test_a_batch_is_observed_as_each_of_its_messages_alone() -> None:
+    together, alone = made(), made()
+    lateness = (5, 1_000, 1_001, 0, -1, 3, 3, 9_000_000_000, 9_000_000_001, 2, -7, -7, 4)
+    sent = [
+        (destination, 10_000_000_000 - late)
+        for order in ("aaaaaaaaaaaaa", "ababbabaaabbb")
+        for destination, late in zip(order, lateness, strict=True)
+    ]
+
+    together[0].late(10_000_000_000, sent)
+    for each in sent:
+        alone[0].late(10_000_000_000, [each])
+
+    ours, theirs = (counts.sections[0].counts[LATENESS_CELLS:] for _, counts in (together, alone))
+    assert ours.tolist() == theirs.tolist()
+    assert sum(ours[BUCKETS::LATENESS_EACH][:2]) == 2 * sum(each for each in lateness if each > 0)
+    assert sum(ours[BUCKETS + 1 :: LATENESS_EACH][:2]) == 6
+
+
 def test_destinations_beyond_the_table_are_observed_together() -> None:
     recorder, counts = made()
 

@@ -7,6 +7,7 @@ has no instruction at which the interpreter changes to another thread, or runs a
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from math import isnan, nan
 from time import perf_counter_ns
 from typing import Final
@@ -23,7 +24,6 @@ from timeoutmgr.metrics.memory import (
     LATENESS_EACH,
     VALUE_CELLS,
     CountMemory,
-    Names,
     Section,
 )
 from timeoutmgr.telemetry import (
@@ -36,6 +36,8 @@ from timeoutmgr.telemetry import (
 )
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
+_EDGES: Final = list(pairwise((-1, *_BOUNDS, 1 << 63)))
+"""What each bucket of lateness begins above, and its bound; nothing early is between both."""
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
 # Plain dictionaries: a read-only view costs a second look-up on each call.
 _EVENTS: Final = dict(EVENT_CELLS)
@@ -49,7 +51,8 @@ class Recorder:
     """
 
     def __init__(self, memory: CountMemory, section: Section, behind: Telemetry) -> None:
-        self._lateness_cells = _LatenessCells(memory.destinations)
+        self._names = memory.destinations
+        self._lateness_cells: dict[str, int] = {}
         self._counts = section.counts
         self._numbers = section.numbers
         # The plain counters of a configuration would count the same once more.
@@ -83,14 +86,43 @@ class Recorder:
     def late(self, at: Micros, sent: Iterable[Sent]) -> None:
         """Observe the lateness of each message of *sent*."""
         counts, cells = self._counts, self._lateness_cells
+        last = None
+        first = cell = number = total = above = bound = 0
         for destination, due in sent:
-            first = cells[destination]
             lateness = at - due
-            counts[first + bisect_left(_BOUNDS, lateness)] += 1
+            # Neighbours mostly share destination and bucket: all of them cost two writes.
+            if destination == last and above < lateness <= bound:
+                number += 1
+                total += lateness
+                continue
+            if number:
+                counts[cell] += number
+                counts[first + BUCKETS] += total
+            try:
+                first = cells[destination]
+            except KeyError:
+                first = self._cells_of(destination)
+            last = destination
+            bucket = bisect_left(_BOUNDS, lateness)
+            cell = first + bucket
+            above, bound = _EDGES[bucket]
+            number = 1
             if lateness >= 0:
-                counts[first + BUCKETS] += lateness
+                total = lateness
             else:
+                total = 0
                 counts[first + BUCKETS + 1] += 1
+        if number:
+            counts[cell] += number
+            counts[first + BUCKETS] += total
+
+    def _cells_of(self, destination: str) -> int:
+        """Return the first cell of *destination*, which is kept if it has cells of its own."""
+        number = self._names.number(destination)
+        first = LATENESS_CELLS + number * LATENESS_EACH
+        if number < DESTINATIONS:  # the names of all others are without bound
+            self._lateness_cells[destination] = first
+        return first
 
     def during(
         self, operation: Operation, messages: Iterable[Addressed]
@@ -117,21 +149,6 @@ class Recorder:
         values[LATENESS.name] = self._lateness
         kept = {name: value for name, value in values.items() if not isnan(value)}
         return {**found, **kept, **self._others.snapshot()}
-
-
-class _LatenessCells(dict[str, int]):
-    """The first cell of each destination that has cells of its own."""
-
-    def __init__(self, names: Names) -> None:
-        super().__init__()
-        self._names = names
-
-    def __missing__(self, destination: str) -> int:
-        number = self._names.number(destination)
-        first = LATENESS_CELLS + number * LATENESS_EACH
-        if number < DESTINATIONS:  # the names of all others are without bound
-            self[destination] = first
-        return first
 
 
 class _Observed:
