@@ -38,6 +38,7 @@ def calls() -> Mapping[str, Callable[[], object]]:
     memory = CountMemory.create(1)
     recorder = Recorder(memory, memory.sections[0], Counters())
     dues = [10_000_000 - number * 1_000 for number in range(100)]
+    queues = ["billing", "shipping"] * 50
     batch = [("billing", due) for due in dues]
     mixed = [(("billing", "shipping")[number % 2], due) for number, due in enumerate(dues)]
     on, off = recorder.during, during_of(Counters())
@@ -53,6 +54,7 @@ def calls() -> Mapping[str, Callable[[], object]]:
 
     return {
         "count": lambda: recorder.count("handled"),
+        "count by label, each of 100": lambda: recorder.count_each("timeouts_stored", queues),
         "value": lambda: recorder.value("clock_offset_seconds", 0.1),
         "duration": lambda: recorder.took(handler, 1_200),
         "lateness, each of 100": lambda: recorder.late(10_000_000, batch),

@@ -5,7 +5,7 @@ Many threads call a telemetry on hot paths: its methods must be quick and must n
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias, runtime_checkable
@@ -37,6 +37,27 @@ class ObservesLateness(Protocol):
     def late(self, at: Micros, sent: Iterable[Sent]) -> None:
         """Observe *sent*, which were dispatched at the instant *at*."""
         ...
+
+
+@runtime_checkable
+class CountsByLabel(Protocol):
+    """A telemetry that counts events by the values of a label; no telemetry needs to."""
+
+    def count_each(self, event: str, values: Collection[str]) -> None:
+        """Add 1 to the count of *event* for each of *values*."""
+        ...
+
+
+CountEach: TypeAlias = Callable[[str, Collection[str]], None]
+
+
+def count_each_of(telemetry: Telemetry) -> CountEach:
+    """Return what counts by a label: nothing, unless *telemetry* does. To be asked once."""
+    return telemetry.count_each if isinstance(telemetry, CountsByLabel) else _count_no_label
+
+
+def _count_no_label(_event: str, _values: Collection[str]) -> None:
+    """Count nothing: the plain count of the event is all that the telemetry keeps."""
 
 
 class Operation(StrEnum):

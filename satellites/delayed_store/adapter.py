@@ -352,7 +352,7 @@ class DispatchDue:
         except Exception as failure:
             self._recovery_failed(timeout, failure)
             return False
-        self._meter.add("failed", len(moved))
+        self._meter.failed(moved)
         return bool(moved)
 
     def _defer(self, timeout: Timeout, error: Exception) -> bool:

@@ -13,11 +13,13 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import (
     Addressed,
+    CountEach,
     During,
     ObservesLateness,
     Operation,
     Sent,
     Telemetry,
+    count_each_of,
     during_of,
 )
 from timeoutmgr.transport.delivery_policy import Undeliverable
@@ -282,15 +284,25 @@ class DispatchMeter:
     """The telemetry, if it observes each message: asked once, not for each batch."""
     during: During = field(init=False)
     """What surrounds each operation."""
+    count_each: CountEach = field(init=False)
+    """What counts by a label."""
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
         object.__setattr__(self, "during", during_of(self.telemetry))
+        object.__setattr__(self, "count_each", count_each_of(self.telemetry))
 
     def count(self, result: BatchResult) -> None:
         """Count the messages of *result* that are no longer stored."""
         self.add("dispatched", len(result.dispatched))
-        self.add("failed", len(result.failed))
+        self.failed(result.failed)
+
+    def failed(self, failed: Sequence[Undeliverable]) -> None:
+        """Count messages that were given up, also by destination and by reason."""
+        if failed:
+            self.add("failed", len(failed))
+            self.count_each("closed_failed", [one.timeout.destination for one in failed])
+            self.count_each("error_queue_messages", [type(one.error).__name__ for one in failed])
 
     def add(self, outcome: str, amount: int) -> None:
         """Count *amount* messages with one *outcome*."""

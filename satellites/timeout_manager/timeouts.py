@@ -43,7 +43,14 @@ from timeoutmgr.message.validation import (
 )
 from timeoutmgr.resilience.channel_log import ChannelLog
 from timeoutmgr.satellites.delivery.dispatch import addressed
-from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
+from timeoutmgr.telemetry import (
+    CountEach,
+    During,
+    Operation,
+    Telemetry,
+    count_each_of,
+    during_of,
+)
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 
@@ -106,10 +113,12 @@ class StoreTimeouts:
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
     _during: During = field(init=False)
+    _count_each: CountEach = field(init=False)
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
         object.__setattr__(self, "_during", during_of(self.telemetry))
+        object.__setattr__(self, "_count_each", count_each_of(self.telemetry))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raise MessageRejected for a message that is not a timeout."""
@@ -161,7 +170,7 @@ class StoreTimeouts:
         timeouts = [self._timeout_of(message) for message in messages]
         repeats = self.store.store_many(timeouts, transaction=transaction)
         if transaction is None:  # a caller may still roll back
-            self._count_stored(len(timeouts), repeats)
+            self._count_stored(timeouts, repeats)
             self._report(repeats)
         kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
         return [kinds.get(id(timeout)) for timeout in timeouts]
@@ -196,7 +205,7 @@ class StoreTimeouts:
         with self._during(Operation.STORE, addressed(timeouts)):
             repeats = self.store.store_many(timeouts, transaction=work.scope)
         reach("timeouts.stored")
-        self._count_stored(len(stored), repeats)
+        self._count_stored(timeouts, repeats)
         if repeats:
             self._settle(stored, repeats, work)
 
@@ -229,10 +238,12 @@ class StoreTimeouts:
             order.saga_id, sent_until=order.sent, keeping=order.kept, transaction=work.scope
         )
 
-    def _count_stored(self, number: int, repeats: Sequence[Repeat]) -> None:
-        unstored = sum(repeat.kind is not RepeatKind.REPLACED for repeat in repeats)
-        if number > unstored:
-            self.telemetry.count("timeouts_stored", number - unstored)
+    def _count_stored(self, timeouts: Sequence[Timeout], repeats: Sequence[Repeat]) -> None:
+        unstored = {id(one.timeout) for one in repeats if one.kind is not RepeatKind.REPLACED}
+        stored = [one.destination for one in timeouts if id(one) not in unstored]
+        if stored:
+            self.telemetry.count("timeouts_stored", len(stored))
+            self._count_each("timeouts_stored", stored)
 
     def _settle(self, stored: Sequence[Stored], repeats: Sequence[Repeat], work: Work) -> None:
         """Reject conflicts to the error queue, and report every repeat after the commit."""

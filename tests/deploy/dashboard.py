@@ -33,11 +33,11 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, dict[str, str]], ...]], ...]]
                 },
             ),
             (
-                "Dispatched, by destination",
+                "Closed, by destination and outcome",
                 "ops",
                 {
-                    "{{destination}}": "sum by (destination) "
-                    f"(rate(timeoutmgr_lateness_seconds_count{_OF}[$__rate_interval]))"
+                    "{{destination}} {{outcome}}": "sum by (destination, outcome) "
+                    f"(rate(timeoutmgr_timeouts_closed_total{_OF}[$__rate_interval]))"
                 },
             ),
         ),
@@ -63,6 +63,16 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, dict[str, str]], ...]], ...]]
                         *("immediate_retries", "delayed_retries", "timeouts_retry"),
                         *("storage_failures", "transport_failures", "polls_failed"),
                     )
+                },
+            ),
+            (
+                "Given up: errors by reason, dead letters by class",
+                "ops",
+                {
+                    "{{reason}}": "sum by (reason) "
+                    f"(rate(timeoutmgr_error_queue_messages_total{_OF}[$__rate_interval]))",
+                    "{{class}}": "sum by (class) "
+                    f"(rate(timeoutmgr_dead_letters_total{_OF}[$__rate_interval]))",
                 },
             ),
             (

@@ -220,6 +220,17 @@ def counted() -> dict[str, str]:
     return found
 
 
+def counted_by_label() -> set[str]:
+    """Return each name that the source counts by a label."""
+    return {
+        name
+        for path in house.sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and "count_each" in ast.unparse(node.func) and node.args
+        for name in _texts(node.args[0])
+    }
+
+
 def _counts(called: ast.expr) -> bool:
     is_event = isinstance(called, ast.Attribute) and called.attr in ("count", "value")
     return is_event and "telemetry" in ast.unparse(called)

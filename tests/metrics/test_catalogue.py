@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from tests.docs.generated import counted
-from timeoutmgr.metrics.catalogue import CATALOGUE, EVENTS, LATENESS, VALUES, Kind, Metric
+from tests.docs.generated import counted, counted_by_label
+from timeoutmgr.metrics.catalogue import BY_LABEL, CATALOGUE, EVENTS, LATENESS, VALUES, Kind, Metric
 from timeoutmgr.metrics.exposition import Exposition
 from timeoutmgr.metrics.memory import BREAKER_CELLS, PAUSE_CELLS, QUEUE_CELLS, CountMemory, State
 from timeoutmgr.metrics.recorder import Recorder
@@ -25,6 +25,8 @@ def full_page(accept: str = "") -> str:
     recorder = Recorder(counts, section, Counters())
     for name in VALUES:
         recorder.value(name, 1.0)
+    for event in BY_LABEL:
+        recorder.count_each(event, ["a value"])
     recorder.late(2, [("billing", 1)])
     for state in State:
         section.set_state(state, 1.0)
@@ -40,6 +42,7 @@ def test_each_event_and_value_of_the_source_is_in_the_catalogue_and_no_other() -
 
     assert set(found) - values == set(EVENTS)
     assert values == {*VALUES, LATENESS.name}
+    assert counted_by_label() == set(BY_LABEL)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ Uses the API alone; the program brings the SDK. Needs the extra:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -40,6 +40,7 @@ from timeoutmgr.telemetry import (
     Operation,
     Sent,
     Telemetry,
+    count_each_of,
     during_of,
 )
 
@@ -148,12 +149,17 @@ class _Satellites:
     def __init__(self, behind: Telemetry, tracer: Tracer, endpoint: str) -> None:
         self._behind = behind
         self._during_behind = during_of(behind)
+        self._count_each_behind = count_each_of(behind)
         self._tracer = tracer
         self._endpoint = endpoint
 
     def count(self, event: str, amount: int = 1) -> None:
         """Pass it on."""
         self._behind.count(event, amount)
+
+    def count_each(self, event: str, values: Collection[str]) -> None:
+        """Pass it on if it is counted."""
+        self._count_each_behind(event, values)
 
     def value(self, name: str, value: float) -> None:
         """Pass it on."""

@@ -46,7 +46,7 @@ from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, final_destination
 from timeoutmgr.message.validation import Limits, check_destination
-from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.telemetry import Telemetry, count_each_of
 
 logger = logging.getLogger(__name__)
 
@@ -382,6 +382,7 @@ class DeadLetterService:
             )
             return None
         self.telemetry.count("dead_letters_placed")
+        count_each_of(self.telemetry)("dead_letters", [copy.class_name])
         report = (
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"

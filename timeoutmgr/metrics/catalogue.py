@@ -14,6 +14,9 @@ from timeoutmgr.telemetry import Operation
 PREFIX: Final = "timeoutmgr_"
 ENDPOINT: Final = "endpoint"
 """The label of every metric."""
+DESTINATION: Final = "destination"
+REASON: Final = "reason"
+CLASS: Final = "class"
 LATENESS_BOUNDS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
@@ -127,8 +130,22 @@ _EVENTS: Final = {
     "watchdog_failures": "failures of the watchdog",
 }
 
+BY_LABEL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "delayed_stored": DESTINATION,
+        "timeouts_stored": DESTINATION,
+        "closed_failed": DESTINATION,
+        "error_queue_messages": REASON,
+        "dead_letters": CLASS,
+    }
+)
+"""The label of each event that a telemetry counts by the values of a label."""
+
 EVENTS: Final[Mapping[str, Metric]] = MappingProxyType(
-    {name: Metric(name, Kind.COUNTER, text) for name, text in _EVENTS.items()}
+    {
+        name: Metric(name, Kind.COUNTER, text, labels=(BY_LABEL[name],) if name in BY_LABEL else ())
+        for name, text in _EVENTS.items()
+    }
 )
 """A counter for each event that a telemetry counts, under its name."""
 
@@ -170,13 +187,47 @@ LATENESS: Final = Metric(
     Kind.HISTOGRAM,
     "dispatch minus due time, an observation for each message",
     "seconds",
-    ("destination",),
+    (DESTINATION,),
 )
 EARLY: Final = Metric(
     "timeouts_early",
     Kind.COUNTER,
     "messages that were dispatched before they were due",
-    labels=("destination",),
+    labels=(DESTINATION,),
+)
+
+CLOSED: Final = Metric(
+    "timeouts_closed",
+    Kind.COUNTER,
+    "timeouts that left the store, by outcome: dispatched, failed",
+    labels=(DESTINATION, "outcome"),
+)
+ATTEMPTS: Final = Metric(
+    "handler_attempts",
+    Kind.COUNTER,
+    "attempts at received messages, by result: ok, retried, error_queue, dead_letter",
+    labels=("result",),
+)
+RESULTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "ok": ("handled",),
+        "retried": ("immediate_retries", "delayed_retries"),
+        "error_queue": ("moved_to_error",),
+        "dead_letter": ("moved_to_dead_letters",),
+    }
+)
+"""The events that are the attempts of each result."""
+ERROR_QUEUE_MESSAGES: Final = Metric(
+    "error_queue_messages",
+    Kind.COUNTER,
+    "messages that were given up, received or due, by the class of their error",
+    labels=(REASON,),
+)
+UNDELIVERABLE: Final = Metric(
+    "dead_letters",
+    Kind.COUNTER,
+    "dead letters that were placed, by their class",
+    labels=(CLASS,),
 )
 
 _DURATIONS: Final = {
@@ -237,7 +288,7 @@ PAUSED: Final = Metric(
     "paused",
     Kind.GAUGE,
     "whether a pause of the destination is in force: 1, or 0 after it; * is a pause of all",
-    labels=("destination",),
+    labels=(DESTINATION,),
 )
 POOL_CONNECTIONS: Final = Metric(
     "pool_connections",
@@ -255,7 +306,12 @@ BREAKER_STATE: Final = Metric(
     labels=("breaker",),
 )
 PROCESSES: Final = Metric("processes", Kind.GAUGE, "processes of the endpoint that run here")
-BUILD: Final = Metric("build", Kind.INFO, "version of the product", labels=("version", "python"))
+BUILD: Final = Metric(
+    "build",
+    Kind.INFO,
+    "version of the product, and the revision of its tables of timeouts",
+    labels=("version", "revision", "python"),
+)
 
 SAMPLED: Final = (
     *(OLDEST_DUE_AGE, NEXT_DUE, STORE_ANSWERED, BROKER_ANSWERED),
@@ -266,7 +322,10 @@ SAMPLED: Final = (
 
 CATALOGUE: Final = tuple(
     sorted(
-        (*EVENTS.values(), *VALUES.values(), LATENESS, EARLY, *DURATIONS.values(), *SAMPLED),
+        (
+            *(*EVENTS.values(), *VALUES.values(), *DURATIONS.values(), *SAMPLED),
+            *(LATENESS, EARLY, CLOSED, ATTEMPTS, ERROR_QUEUE_MESSAGES, UNDELIVERABLE),
+        ),
         key=lambda metric: metric.name,
     )
 )

@@ -24,13 +24,16 @@ from prometheus_client.registry import Collector
 
 from timeoutmgr._version import __version__
 from timeoutmgr.clock import Clock, SystemClock
+from timeoutmgr.database.upgrade import head
 from timeoutmgr.metrics import catalogue
 from timeoutmgr.metrics.catalogue import (
+    BY_LABEL,
     DURATION_BOUNDS,
     DURATIONS,
     ENDPOINT,
     EVENTS,
     LATENESS_BOUNDS,
+    RESULTS,
     VALUES,
     Merge,
     Metric,
@@ -38,6 +41,7 @@ from timeoutmgr.metrics.catalogue import (
 from timeoutmgr.metrics.memory import (
     BREAKER_CELLS,
     BUCKETS,
+    BY_LABEL_CELLS,
     DESTINATIONS,
     DURATION_BUCKETS,
     DURATION_CELLS,
@@ -54,6 +58,8 @@ from timeoutmgr.metrics.memory import (
     State,
 )
 
+MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
+"""Where the newest revision of the tables of timeouts is."""
 FRESH: Final = 15.0
 """Seconds for which the last sample of the store is good: three intervals of the sampler."""
 _MERGED: Final[Mapping[Merge, Callable[[Sequence[float]], float]]] = {
@@ -82,10 +88,15 @@ class _Collector(Collector):
         self._memory = memory
         self._endpoint = endpoint
         self._clock = clock
+        self._revision = head(MIGRATIONS)
 
     def collect(self) -> Iterator[Family]:
         yield from self._events()
         yield from self._lateness()
+        yield self._closed()
+        yield self._attempts()
+        yield self._by_label(catalogue.ERROR_QUEUE_MESSAGES)
+        yield self._by_label(catalogue.UNDELIVERABLE)
         yield from self._durations()
         live = [section for section in self._memory.sections if section.has(State.TICK)]
         yield from self._values(live)
@@ -99,11 +110,42 @@ class _Collector(Collector):
 
     def _events(self) -> Iterator[Family]:
         for name, metric in EVENTS.items():
-            at = EVENT_CELLS[name]
-            family = CounterMetricFamily(metric.family, metric.help, labels=[ENDPOINT])
-            total = sum(section.counts[at] for section in self._memory.sections)
-            family.add_metric([self._endpoint], total)
-            yield family
+            if metric.labels:
+                yield self._by_label(metric)
+            else:
+                yield self._counter(metric, {(): self._cells(EVENT_CELLS[name], 1)[0]})
+
+    def _by_label(self, metric: Metric) -> Family:
+        return self._counter(metric, self._values_of(metric.name))
+
+    def _values_of(self, event: str) -> dict[tuple[str, ...], int]:
+        """Return the count of *event* for each value of its label that it was counted for."""
+        values = self._memory.values[BY_LABEL[event]].all()
+        cells = self._cells(BY_LABEL_CELLS[event], len(values))
+        return {(value,): count for value, count in zip(values, cells, strict=True) if count}
+
+    def _closed(self) -> Family:
+        """Each dispatched timeout was observed once for its lateness."""
+        counts: dict[tuple[str, ...], int] = {}
+        for number, name in enumerate(self._memory.destinations.all()):
+            if sent := sum(self._cells(LATENESS_CELLS + number * LATENESS_EACH, BUCKETS)):
+                counts[name, "dispatched"] = sent
+        for (name,), failed in self._values_of("closed_failed").items():
+            counts[name, "failed"] = failed
+        return self._counter(catalogue.CLOSED, counts)
+
+    def _attempts(self) -> Family:
+        counts: dict[tuple[str, ...], int] = {
+            (result,): sum(self._cells(EVENT_CELLS[event], 1)[0] for event in events)
+            for result, events in RESULTS.items()
+        }
+        return self._counter(catalogue.ATTEMPTS, counts)
+
+    def _counter(self, metric: Metric, counts: Mapping[tuple[str, ...], int]) -> Family:
+        family = CounterMetricFamily(metric.family, metric.help, labels=[ENDPOINT, *metric.labels])
+        for labels, count in counts.items():
+            family.add_metric([self._endpoint, *labels], count)
+        return family
 
     def _lateness(self) -> Iterator[Family]:
         metric = catalogue.LATENESS
@@ -111,17 +153,15 @@ class _Collector(Collector):
         lateness = HistogramMetricFamily(
             metric.family, metric.help, labels=labels, unit=metric.unit
         )
-        early = CounterMetricFamily(
-            catalogue.EARLY.family, catalogue.EARLY.help, labels=[ENDPOINT, "destination"]
-        )
+        early: dict[tuple[str, ...], int] = {}
         for number, name in enumerate(self._memory.destinations.all()):
             cells = self._cells(LATENESS_CELLS + number * LATENESS_EACH, LATENESS_EACH)
             if any(cells):
                 buckets = _buckets(LATENESS_BOUNDS, cells[:BUCKETS])
                 lateness.add_metric([self._endpoint, name], buckets, cells[BUCKETS] / 1_000_000)
-                early.add_metric([self._endpoint, name], cells[BUCKETS + 1])
+                early[name,] = cells[BUCKETS + 1]
         yield lateness
-        yield early
+        yield self._counter(catalogue.EARLY, early)
 
     def _durations(self) -> Iterator[Family]:
         for operation, metric in DURATIONS.items():
@@ -185,7 +225,11 @@ class _Collector(Collector):
 
     def _build(self) -> Family:
         family = InfoMetricFamily(catalogue.BUILD.family, catalogue.BUILD.help, labels=[ENDPOINT])
-        build = {"version": __version__, "python": platform.python_version()}
+        build = {
+            "version": __version__,
+            "revision": self._revision,
+            "python": platform.python_version(),
+        }
         family.add_metric([self._endpoint], build)
         return family
 

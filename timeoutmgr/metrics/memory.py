@@ -14,10 +14,20 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, Self
 
-from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, EVENTS, LATENESS_BOUNDS, VALUES
+from timeoutmgr.metrics.catalogue import (
+    BY_LABEL,
+    CLASS,
+    DESTINATION,
+    DURATION_BOUNDS,
+    EVENTS,
+    LATENESS_BOUNDS,
+    REASON,
+    VALUES,
+)
 from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
@@ -26,6 +36,12 @@ OTHER: Final = "other"
 DESTINATIONS: Final = 50
 QUEUES: Final = 15
 BREAKERS: Final = 23
+REASONS: Final = 31
+CLASSES: Final = 31
+CAPACITIES: Final[Mapping[str, int]] = MappingProxyType(
+    {DESTINATION: DESTINATIONS, REASON: REASONS, CLASS: CLASSES}
+)
+"""How many values of a label have a number of their own."""
 BUCKETS: Final = len(LATENESS_BOUNDS) + 1
 DURATION_BUCKETS: Final = len(DURATION_BOUNDS) + 1
 
@@ -77,8 +93,16 @@ DURATION_CELLS: Final[Mapping[Operation, int]] = MappingProxyType(
         for number, operation in enumerate(Operation)
     }
 )
-SECTION_CELLS: Final = _DURATION_CELLS + len(Operation) * DURATION_EACH
+_LABEL_CELLS: Final = _DURATION_CELLS + len(Operation) * DURATION_EACH
+*_starts, SECTION_CELLS = accumulate(
+    (CAPACITIES[label] + 1 for label in BY_LABEL.values()), initial=_LABEL_CELLS
+)
+BY_LABEL_CELLS: Final[Mapping[str, int]] = MappingProxyType(
+    dict(zip(BY_LABEL, _starts, strict=True))
+)
+"""The first cell of an event that is counted by a label: a cell for each value, by its number."""
 
+_TABLES: Final = (DESTINATIONS, QUEUES, BREAKERS, REASONS, CLASSES)
 _NAME: Final = 256
 """Bytes of a name, and of its length before it."""
 _LONGEST: Final = _NAME - 2
@@ -192,10 +216,16 @@ class CountMemory:
         view = memoryview(self._map)
         at = 0
         tables = []
-        for capacity in (DESTINATIONS, QUEUES, BREAKERS):
+        for capacity in _TABLES:
             tables.append(Names(view[at : at + _bytes_of(capacity)], descriptor, capacity))
             at += _bytes_of(capacity)
-        self.destinations, self.queues, self.breakers = tables
+        self.destinations, self.queues, self.breakers, reasons, classes = tables
+        self.values: Mapping[str, Names] = {
+            DESTINATION: self.destinations,
+            REASON: reasons,
+            CLASS: classes,
+        }
+        """The table of the values of each label that events are counted by."""
         self.sections = [
             Section(view[start : start + SECTION_CELLS * CELL])
             for start in range(at, at + processes * SECTION_CELLS * CELL, SECTION_CELLS * CELL)
@@ -219,7 +249,7 @@ class CountMemory:
 
 
 def _size(processes: int) -> int:
-    tables = sum(_bytes_of(capacity) for capacity in (DESTINATIONS, QUEUES, BREAKERS))
+    tables = sum(map(_bytes_of, _TABLES))
     return tables + processes * SECTION_CELLS * CELL
 
 

@@ -5,7 +5,8 @@ has no instruction at which the interpreter changes to another thread, or runs a
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from math import isnan, nan
@@ -13,9 +14,10 @@ from time import perf_counter_ns
 from typing import Final
 
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.metrics.catalogue import DURATION_BOUNDS, LATENESS, LATENESS_BOUNDS
+from timeoutmgr.metrics.catalogue import BY_LABEL, DURATION_BOUNDS, LATENESS, LATENESS_BOUNDS
 from timeoutmgr.metrics.memory import (
     BUCKETS,
+    BY_LABEL_CELLS,
     DESTINATIONS,
     DURATION_BUCKETS,
     DURATION_CELLS,
@@ -33,6 +35,7 @@ from timeoutmgr.telemetry import (
     Operation,
     Sent,
     Telemetry,
+    count_each_of,
 )
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
@@ -58,6 +61,11 @@ class Recorder:
         # The plain counters of a configuration would count the same once more.
         self._behind = None if type(behind) is Counters else behind
         self._during_behind = behind.during if isinstance(behind, ObservesOperations) else None
+        self._each_behind = count_each_of(behind)
+        self._by_label = {
+            event: (first, memory.values[BY_LABEL[event]])
+            for event, first in BY_LABEL_CELLS.items()
+        }
         self._others = Counters()
         self._lateness = nan
         self._before = list(section.counts[: len(EVENT_CELLS)])
@@ -70,6 +78,15 @@ class Recorder:
             self._others.count(event, amount)
         if self._behind is not None:
             self._behind.count(event, amount)
+
+    def count_each(self, event: str, values: Collection[str]) -> None:
+        """Add 1 to the count of *event* for each of *values* of its label."""
+        if event in self._by_label:
+            first, names = self._by_label[event]
+            for value, number in Counter(values).items():
+                at = first + names.number(value)
+                self._counts[at] += number
+        self._each_behind(event, values)
 
     def value(self, name: str, value: float) -> None:
         """Set the last value of *name*."""

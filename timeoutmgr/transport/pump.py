@@ -51,7 +51,7 @@ from timeoutmgr.resilience.recovery import (
     Recovery,
     decide,
 )
-from timeoutmgr.telemetry import Operation, Telemetry, during_of
+from timeoutmgr.telemetry import Operation, Telemetry, count_each_of, during_of
 from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_return
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
@@ -130,6 +130,7 @@ class Pump:
         self._around = surroundings
         self._broker = consumption.broker or surroundings.broker
         self._during = during_of(surroundings.telemetry)
+        self._count_each = count_each_of(surroundings.telemetry)
         self._receiver: Receiver | None = None
         self._pace = BatchPace(consumption.batch)
         number = surroundings.number
@@ -497,6 +498,7 @@ class Pump:
         if answer is SendResult.REFUSED:
             raise Refused(f"the broker refused {received.message.id!r:.80}")
         self._around.telemetry.count("moved_to_error")
+        self._count_each("error_queue_messages", [type(error).__name__])
         # Logged last: a line that takes long, or fails, must not bring the message back.
         self._log_end(received, error, "the error queue")
 
