@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.programs import PATIENCE, Folder, Program, wait_until
+from timeoutmgr.testing.faultproxy import FaultProxy
 
 ANY_PORT = "127.0.0.1:0"
 SLOW = """
@@ -29,6 +30,28 @@ def slow(message, context):
     while not Path("go").exists():
         threading.Event().wait(0.01)
     print("slow ends", flush=True)
+"""
+
+
+KILLS_A_PUMP = """
+import ctypes
+import threading
+
+config.critical_error_action = "log"
+
+@config.handler("Kill")
+def kill(message, context):
+    [pump] = [one for one in threading.enumerate() if one.name.endswith(".TimeoutsDispatcher-0")]
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(pump.ident), ctypes.py_object(SystemExit)
+    )
+"""
+STORED_APART = """
+from timeoutmgr.metrics import probes, samples
+
+samples.EVERY, probes.ANSWER = 0.2, 1.0
+config.critical_error_action = "log"
+config.use_persistence("{url}")
 """
 
 
@@ -157,6 +180,41 @@ def test_a_stopped_child_hangs_and_the_probe_names_it(folder: Folder) -> None:
     assert said.startswith("process 2: its watchdog last ran ")
     wait_until(lambda: probe(f"{url}/livez")[0] == 200, "the process goes on")
     assert program.stop() == 0
+
+
+def test_a_pump_that_ends_is_not_alive_although_the_watchdog_runs(folder: Folder) -> None:
+    with (folder.path / "app.py").open("a") as app:
+        app.write(KILLS_A_PUMP)
+    program = folder.start("run", "--app", "app:config", "--metrics-address", ANY_PORT)
+    url = address(program)
+    wait_until(lambda: probe(f"{url}/readyz")[0] == 200, "the endpoint is ready")
+
+    folder.run("send", folder.endpoint, "Kill", "1")
+    wait_until(lambda: probe(f"{url}/livez")[0] == 503, "the probe hears of the pump")
+
+    assert probe(f"{url}/livez")[1] == "process 1: 1 of its pumps ended, and none starts again\n"
+    assert program.stop() == 0
+
+
+def test_a_store_that_is_away_is_named_by_the_probe_and_restarts_nothing(
+    folder: Folder, postgres_url: str
+) -> None:
+    with FaultProxy.before(postgres_url) as database:
+        with (folder.path / "app.py").open("a") as app:
+            app.write(STORED_APART.format(url=database.url(postgres_url)))
+        folder.run("install", "--app", "app:config")
+        program = folder.start("run", "--app", "app:config", "--metrics-address", ANY_PORT)
+        url = address(program)
+        wait_until(lambda: probe(f"{url}/readyz")[0] == 200, "the endpoint is ready")
+
+        database.refuse()
+        database.reset()
+        wait_until(lambda: probe(f"{url}/readyz")[0] == 503, "the store is missed")
+        assert "the store has not answered for 1 s" in probe(f"{url}/readyz")[1]
+        assert probe(f"{url}/livez")[0] == 200
+        database.heal()
+        wait_until(lambda: probe(f"{url}/readyz")[0] == 200, "the store answers again")
+        assert program.stop() == 0
 
 
 def test_an_address_that_is_in_use_ends_the_run_with_the_remedy(folder: Folder) -> None:

@@ -85,6 +85,7 @@ def test_a_pump_that_ends_before_it_is_stopped_is_a_critical_error_once(stage: S
         errors.error == "The pump of 'sales.Leaving' ended by itself, endpoint will be terminated."
     )
     assert isinstance(errors.exception, SystemExit)
+    assert stage.endpoint.ended_pumps == ("sales.Leaving",)
 
 
 def test_a_pump_that_runs_or_was_stopped_is_no_error(stage: Stage) -> None:

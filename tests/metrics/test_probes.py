@@ -41,6 +41,15 @@ def test_a_process_that_hangs_is_neither_alive_nor_ready() -> None:
     assert not_ready(found, NOW) == not_alive(found, NOW)
 
 
+def test_a_process_whose_pump_has_ended_is_neither_alive_nor_ready() -> None:
+    found = sections()
+    found[0].set_state(State.PUMPS_ENDED, 0)
+    found[1].set_state(State.PUMPS_ENDED, 2)
+
+    assert not_alive(found, NOW) == ["process 2: 2 of its pumps ended, and none starts again"]
+    assert not_ready(found, NOW) == not_alive(found, NOW)
+
+
 def test_a_process_that_drains_is_alive_and_not_ready() -> None:
     found = sections(1)
     found[0].set_state(State.TICK, NOW - 60)

@@ -455,6 +455,12 @@ class Endpoint:
         """Call *action* about every second while the endpoint runs."""
         self._on_watch.append(action)
 
+    @property
+    def ended_pumps(self) -> tuple[str, ...]:
+        """The queues of pumps that ended by themselves, while a critical error ends nothing."""
+        runner = self._runner
+        return () if runner is None else runner.ended_pumps
+
     def snapshot(self) -> dict[str, float | str]:
         """Return the counters of this process and the state of its breakers."""
         telemetry = self._parts.settings.telemetry

@@ -28,6 +28,8 @@ class Runner:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._pumps: list[_PumpThread] = []
+        self.ended_pumps: tuple[str, ...] = ()
+        """The queues of pumps that ended by themselves; none of them starts again."""
 
     def start(self) -> None:
         """Start the tasks, then the pumps: a poller first finds overdue timeouts."""
@@ -137,6 +139,7 @@ class Runner:
         if not ended or self._stop.is_set():
             return
         self._pumps = [thread for thread in self._pumps if thread not in ended]
+        self.ended_pumps += tuple(thread.queue for thread in ended)
         for thread in ended:
             self._parts.critical.raise_error(
                 f"The pump of {thread.queue!r} ended by itself, endpoint will be terminated.",

@@ -66,6 +66,8 @@ class State(IntEnum):
     IN_FLIGHT = 8
     CONNECTIONS_USED = 9
     CONNECTIONS_IDLE = 10
+    PUMPS_ENDED = 11
+    """How many pumps ended by themselves."""
 
 
 # --- layout: cells of a section, and the tables of names before all sections -------------------

@@ -67,9 +67,11 @@ class Observer:
     def tick(self, endpoint: "Endpoint") -> None:
         """Note that the watchdog of *endpoint* runs."""
         self._section.set_state(State.TICK, time.monotonic())
+        self._section.set_state(State.PUMPS_ENDED, len(endpoint.ended_pumps))
         note_breakers(endpoint.parts, self._memory, self._section)
         note_connections(endpoint.parts, self._section)
-        self._notify(WATCHDOG)
+        if not endpoint.ended_pumps:
+            self._notify(WATCHDOG)
 
     def _notify(self, state: str) -> None:
         if self._manager is not None:

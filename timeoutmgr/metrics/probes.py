@@ -16,14 +16,18 @@ Probe: TypeAlias = Callable[[Sequence[Section], float], list[str]]
 
 
 def not_alive(sections: Sequence[Section], now: float) -> list[str]:
-    """Return which processes hang; a process that starts, stops or has ended does not."""
-    return [
-        f"process {number}: its watchdog last ran {now - section.state(State.TICK):.0f} s ago"
-        for number, section in enumerate(sections, 1)
-        if section.has(State.TICK)
-        and not section.has(State.DRAINING)
-        and now - section.state(State.TICK) > TICK
-    ]
+    """Return which processes hang or lack a pump, unless they start, stop or have ended."""
+    found = []
+    for number, section in enumerate(sections, 1):
+        if not section.has(State.TICK) or section.has(State.DRAINING):
+            continue
+        since = now - section.state(State.TICK)
+        if since > TICK:
+            found.append(f"process {number}: its watchdog last ran {since:.0f} s ago")
+        ended = section.state(State.PUMPS_ENDED)
+        if ended > 0:  # not if it is not a number: the watchdog has not run yet
+            found.append(f"process {number}: {ended:.0f} of its pumps ended, and none starts again")
+    return found
 
 
 def not_started(sections: Sequence[Section], _now: float) -> list[str]:
