@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from kubernetes_validate import ValidationError, latest_version, validate
 
 from tests import house
 from timeoutmgr.cli.exits import Exit
@@ -30,6 +31,10 @@ OBJECTS: dict[str, dict[str, Any]] = {
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
 CONTAINERFILE = (DEPLOY / "container" / "Containerfile").read_text()
 UNIT = DEPLOY / "systemd" / "timeoutmgr@.service"
+
+
+OF_OTHERS: tuple[str, ...] = ("PodMonitor",)
+"""Kinds of Prometheus' operator, whose schemas Kubernetes does not have."""
 
 
 def pods() -> list[dict[str, Any]]:
@@ -57,6 +62,15 @@ def test_the_command_line_of_each_file_is_accepted(given: list[str], tmp_path: P
     assert said.exit_code == 0, said.output
     refused = CliRunner().invoke(cli, [*given, "--no-such-option"])
     assert refused.exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize("version", ["1.27", latest_version()])
+@pytest.mark.parametrize("kind", sorted(OBJECTS.keys() - set(OF_OTHERS)))
+def test_kubernetes_own_schema_accepts_each_object(kind: str, version: str) -> None:
+    validate(OBJECTS[kind], version, strict=True)
+
+    with pytest.raises(ValidationError):
+        validate({**OBJECTS[kind], "specs": {}}, version, strict=True)
 
 
 @pytest.mark.parametrize("service", ["install", "worker"])
