@@ -3,8 +3,9 @@
 A part keeps its hand-written revisions in a folder of its own package, with an ``env.py`` that
 calls :func:`run_environment`, and has its own version table, so that queues and stores can share a
 database and be upgraded apart. The revisions are one line, and each file's name begins with its
-revision: ``0001_queues.py``. Schema and prefix reach a revision through
-``config.attributes``. Nothing here touches the host's logging.
+revision: ``0001_queues.py``. A revision on whose tables older programs work too names the oldest of
+them, by their newest revision: ``0014since0013_gadgets.py`` (ADR 41). Schema and prefix reach a
+revision through ``config.attributes``. Nothing here touches the host's logging.
 
 Alembic is imported where it works and not above: it would take 10 MiB of every process for what
 hardly any start has to do.
@@ -70,6 +71,7 @@ _LOCK_WAITS: Final = {
     "mssql": "SET LOCK_TIMEOUT 500",
 }
 """How long a change of tables waits for its locks, while other statements wait behind it."""
+_SINCE: Final = "since"
 _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades; below the read timeouts of the drivers."""
 
@@ -94,7 +96,7 @@ def upgrade(
     the code or fails the proof.
     """
     prove_server(database)
-    if current(database, version_table, schema) != head(script_location):
+    if not _serves(current(database, version_table, schema), script_location):
         _until_others_let_go(
             database,
             lambda: _run_revisions(database, script_location, version_table, schema, attributes),
@@ -181,16 +183,32 @@ def head(script_location: str | Path) -> str:
     return newest
 
 
+def _serves(found: str | None, script_location: str | Path) -> bool:
+    """Return whether this program works on tables at the revision *found*.
+
+    A newer revision, of a later program, says so in its name.
+    """
+    ours = head(script_location)
+    if found is None or found == ours or found in _revisions(script_location):
+        return found == ours
+    _, _, oldest = found.partition(_SINCE)
+    return bool(oldest) and oldest <= _number(ours) < _number(found)
+
+
+def _number(revision: str) -> str:
+    return revision.partition(_SINCE)[0]
+
+
 def check(
     database: Database, script_location: str | Path, version_table: str, schema: str | None
 ) -> None:
-    """Raise SchemaMissing where *database* is not at the newest revision.
+    """Raise SchemaMissing where *database* is neither at the newest revision nor lets us work.
 
     Raises CombinationRefused if it fails the proof.
     """
     prove_server(database)
     found, needed = current(database, version_table, schema), head(script_location)
-    if found == needed:
+    if _serves(found, script_location):
         prove_rows(database, _version(version_table, schema))
         return
     place = f"{schema}.{version_table}" if schema else version_table
