@@ -209,8 +209,9 @@ def test_a_store_that_is_away_is_named_by_the_probe_and_restarts_nothing(
 
         database.refuse()
         database.reset()
-        wait_until(lambda: probe(f"{url}/readyz")[0] == 503, "the store is missed")
-        assert "the store has not answered for 1 s" in probe(f"{url}/readyz")[1]
+        missed = "process 1: the store has not answered for 1 s"
+        wait_until(lambda: missed in probe(f"{url}/readyz")[1], "the store is missed")
+        assert probe(f"{url}/readyz")[0] == 503
         assert probe(f"{url}/livez")[0] == 200
         database.heal()
         wait_until(lambda: probe(f"{url}/readyz")[0] == 200, "the store answers again")
