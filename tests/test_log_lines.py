@@ -28,13 +28,28 @@ def log_calls() -> list[tuple[str, str, list[str]]]:
             continue  # neither reads from a queue
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
-                    args=[ast.Constant(value=str(text)), *given],
-                ) if level in LEVELS:
-                    arguments = [ast.unparse(each) for each in given]
+                case (
+                    ast.Call(
+                        func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
+                        args=[ast.Constant(value=str(text)), *given],
+                    )
+                    | ast.Call(
+                        func=ast.Attribute(value=ast.Name(id="logger"), attr="log" as level),
+                        args=[_, ast.Constant(value=str(text)), *given],
+                    )
+                ) if level in {*LEVELS, "log"}:
+                    arguments = [ast.unparse(each) for each in _flat(given)]
                     found.append((f"{where}:{node.lineno}", text, arguments))
     return found
+
+
+def _flat(given: list[ast.expr]) -> Iterator[ast.expr]:
+    for each in given:
+        match each:
+            case ast.Starred(value=ast.Tuple(elts=elements)):
+                yield from elements
+            case _:
+                yield each
 
 
 FIELDS = {"event", "endpoint", "message_id", "timeout_id", "destination", "attempt"}

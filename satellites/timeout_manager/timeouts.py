@@ -264,7 +264,7 @@ class StoreTimeouts:
             timeout = repeat.timeout
             logger.log(
                 level,
-                "timeout manager of %s %s: message %.80r, timeout %s",
+                "timeout manager of %s %s: message %.80r, timeout %.80r",
                 *(self.store.endpoint, did, timeout.message.id, timeout.id),
                 extra={
                     "event": event,

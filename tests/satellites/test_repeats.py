@@ -56,7 +56,7 @@ def test_a_duplicate_is_counted_and_logged(
     assert logged.levelno == logging.INFO
     assert logged.getMessage() == (
         "timeout manager of sales drops a duplicate: message 'm1', timeout "
-        + timeout_id("sales", "m1")
+        f"{timeout_id('sales', 'm1')!r}"
     )
 
 

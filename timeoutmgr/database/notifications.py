@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import text
 
 from timeoutmgr.database.engine import Database
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class _Listening:
                     level,
                     "listener receives no NOTIFY from %s and polls instead: %s",
                     where,
-                    error,
+                    on_one_line(error),
                     extra={"event": "listener_failed"},
                 )
                 self._is_failing = True

@@ -20,6 +20,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import FrontStatements, LeaseStatements, read_by_index
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
@@ -386,7 +387,7 @@ class LeaseRenewer:
                     level,
                     "owner %s could not renew its leases: %s",
                     self._leases.owner,
-                    error,
+                    on_one_line(error),
                     extra=_NOT_RENEWED,
                 )
                 failing = True
