@@ -20,7 +20,7 @@ from harness.servers import connect, servers
 from harness.workers import Spec, Worker, installed
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.contracts import GroupBy, LoadWindow, TimeoutFilter
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange, BulkRun
 from timeoutmgr.endpoint.timeouts import Timeouts
@@ -140,6 +140,13 @@ def answers(spec: Spec, given: argparse.Namespace, report: Report) -> None:
             "count of nothing": lambda: store.count_in_bounds(nothing),
             "page of nothing": lambda: store.list_in_bounds(nothing),
             "page of all": lambda: store.list_in_bounds(TimeoutFilter()),
+            **{
+                f"groups by {by}": lambda by=by: store.groups(TimeoutFilter(), by, limit=10_000)
+                for by in GroupBy
+            },
+            "load of a year": lambda: store.load(LoadWindow(micros(), 3 * DAY, 122)),
+            "overdue": lambda: store.overdue(micros()),
+            "in flight": store.in_flight,
             "pauses": store.pauses,
         }
         for name, ask in asked.items():

@@ -89,10 +89,14 @@ class SqlSettings:
 
 
 class _OpenRead(threading.local):
-    """The connection of the read that this thread shares, and when it was opened."""
+    """The connection of the read that this thread shares, and when it was opened.
+
+    *searched_since* is when its first search began, on the monotonic clock of the searches.
+    """
 
     connection: Connection | None = None
     now: Micros = 0
+    searched_since: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,15 @@ class StoreContext:
             try:
                 yield
             finally:
-                self._open.connection = None
+                self._open.connection = self._open.searched_since = None
+
+    def searched_since(self, now: float) -> float:
+        """Return when the searches of the read began: inside ``one_read`` they share the time."""
+        if self._open.connection is None:
+            return now
+        if self._open.searched_since is None:
+            self._open.searched_since = now
+        return self._open.searched_since
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -3,11 +3,11 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, literal, select
 
 from timeoutmgr.contracts import (
     ClaimReport,
@@ -127,7 +127,8 @@ class StoreInsight(TimeoutQueries):
         return found, None
 
     def _search(self, connection: Connection) -> Search:
-        return Search(connection, LOOKED_AT, self._monotonic)
+        since = self._context.searched_since(self._monotonic())
+        return Search(connection, LOOKED_AT, self._monotonic, since)
 
     def _index_choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
         """Return how to walk to *which*: by an index, unless it finds more than can be read."""
@@ -172,28 +173,63 @@ class StoreInsight(TimeoutQueries):
     ) -> Groups:
         """Return the numbers of the earliest *limit* matches behind *after*."""
         by_type = by is GroupBy.TYPE
-        value = self._types() if by_type else self._context.tables.timeouts.c.destination
         with self._context.reading() as connection:
-            rows, end = self._rows(connection, [value], which, limit, after)
-        texts: Iterable[str] = (text for (text,) in rows)
-        if by_type and not self._cuts_types:
-            texts = map(_cut, texts)
+            texts, end = self._texts(connection, which, limit, after, by_type=by_type)
         return Groups(_by_type(texts) if by_type else Counter(texts), searched_to=end)
+
+    def _texts(
+        self,
+        connection: Connection,
+        which: TimeoutFilter,
+        limit: int,
+        after: Key | None,
+        *,
+        by_type: bool,
+    ) -> tuple[Counter[str], Key | None]:
+        """Return the numbers of the earliest *limit* matches by text, and where the search ended.
+
+        Each row may lie alone on a page of a disk: matches without tests end by the time, too.
+        """
+        found = Counter[str]()
+        search = self._search(connection)
+        for walk in self._walks.of(which, self._index_choice(connection, which), after):
+            most = None if walk.tests else limit - found.total()
+            for part in search.parts(walk, most):
+                some = select(*self._values(by_type)).where(*part.matching).order_by(*part.order)
+                earliest = some.limit(limit - found.total()).subquery()
+                found.update(self._numbers_of(connection, earliest, by_type=by_type))
+                if found.total() >= limit:
+                    return found, None
+            if search.end is not None:
+                return found, search.end
+        return found, None
+
+    def _values(self, by_type: bool) -> list[ColumnElement[str]]:
+        """Return the columns from which a group takes its text."""
+        timeouts = self._context.tables.timeouts.c
+        if not by_type:
+            return [timeouts.destination]
+        if not self._cuts_types:
+            return [timeouts.headers]
+        cut = func.split_part(func.split_part(timeouts.headers, _TYPES, 2), '"', 1)
+        return [timeouts.headers, cut.label("cut")]
+
+    def _numbers_of(
+        self, connection: Connection, some: Subquery, *, by_type: bool
+    ) -> Mapping[str, int]:
+        """Return the numbers of *some* by destination, or by what ``_cut`` returns.
+
+        PostgreSQL cuts it out: to send all headers of a row takes longer than to read the row.
+        """
+        if by_type and not self._cuts_types:
+            return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
+        text = (_cut_or_all(some) if by_type else some.c.destination).label("value")
+        numbers = select(text, func.count()).group_by(text)
+        return {value: number for value, number in connection.execute(numbers)}
 
     @property
     def _cuts_types(self) -> bool:
         return self._context.database.dialect.name == "postgresql"
-
-    def _types(self) -> ColumnElement[str]:
-        """Return what ``_cut`` returns, or all headers.
-
-        PostgreSQL cuts it out: to send all headers of a row takes longer than to read the row.
-        """
-        stored: ColumnElement[str] = self._context.tables.timeouts.c.headers
-        if not self._cuts_types:
-            return stored
-        cut = func.split_part(func.split_part(stored, _TYPES, 2), '"', 1)
-        return case((func.right(cut, 1) == "\\", stored), else_=cut)
 
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
         """Return how many timeouts are tried in each bucket of *window*."""
@@ -226,7 +262,8 @@ class StoreInsight(TimeoutQueries):
         self, connection: Connection, window: LoadWindow, destination: str | None
     ) -> list[Count]:
         """Count each bucket by itself, up to its share of LOOKED_AT, while there is time."""
-        share, search = max(1, LOOKED_AT // window.buckets), self._search(connection)
+        share = max(1, LOOKED_AT // window.buckets)
+        search = Search(connection, LOOKED_AT, self._monotonic)
         counts: list[Count] = []
         for at in range(window.start, window.end, window.width):
             if counts and search.is_over:
@@ -481,12 +518,16 @@ def _event(row: Any) -> HistoryEntry:
 _TYPES: Final = f'"{headers.ENCLOSED_MESSAGE_TYPES}":"'
 
 
-def _by_type(texts: Iterable[str]) -> Counter[str | None]:
+def _by_type(texts: Mapping[str, int]) -> Counter[str | None]:
     """Return numbers by the first type: few of many headers differ there, and each is parsed."""
     found = Counter[str | None]()
-    for text, count in Counter(texts).items():
+    for text, count in texts.items():
         found[_type_in(text)] += count
     return found
+
+
+def _cut_or_all(some: Subquery) -> ColumnElement[str]:
+    return case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
 
 
 def _cut(stored: str) -> str:

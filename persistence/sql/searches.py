@@ -21,30 +21,38 @@ _FEWEST: Final = 250
 
 @dataclass(slots=True)
 class Search:
-    """The bounds of one answer: at most *rows* of each walk, in about TIME.
+    """The bounds of one answer: at most *rows* of each walk, in about TIME from *since* on.
 
     A row takes a hundred times longer if it lies alone on a page of a disk than if it lies in
     memory beside the row before it. So the parts so far say how many rows the next part may have.
-    *end* is the last key of the part that was yielded last, if rows are behind it.
+    *end* is the last key of the part that was yielded last, if rows are behind it. Without *since*
+    the time is the search's own.
     """
 
     connection: Connection
     rows: int
     monotonic: Callable[[], float]
+    since: float | None = None
     end: Key | None = None
     _began: float = field(init=False)
+    _ends: float = field(init=False)
     _read: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Begin the time."""
         self._began = self.monotonic()
+        self._ends = TIME + (self._began if self.since is None else self.since)
 
-    def parts(self, walk: Walk) -> Iterator[Walk]:
+    def parts(self, walk: Walk, most: int | None = None) -> Iterator[Walk]:
         """Yield the parts of *walk* in order; the caller reads a part before it asks for the next.
 
-        If an *end* is left behind the last part, the search ended there.
+        Of the walk its first *most* rows are enough. If an *end* is left behind the last part, the
+        search ended there.
         """
-        left, rest = self.rows, walk
+        if most is not None and most <= FIRST:
+            yield walk
+            return
+        left, rest = self.rows if most is None else min(self.rows, most), walk
         size = min(FIRST, left)
         while size:
             # Before the rows: rows that are dispatched meanwhile must not move the end on.
@@ -60,13 +68,13 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether the time is up."""
-        return self.monotonic() - self._began >= TIME
+        return self.monotonic() >= self._ends
 
     def _next_size(self, size: int) -> int:
         """Return how many rows the rest of the time allows, behind a part of *size*; 0: too few."""
         self._read += size
-        took = max(self.monotonic() - self._began, 1e-6)
-        allowed = int(self._read * (TIME - took) / took)
+        now = self.monotonic()
+        allowed = int(self._read * (self._ends - now) / max(now - self._began, 1e-6))
         return min(allowed, _GROWTH * size) if allowed >= _FEWEST else 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
-from timeoutmgr.contracts import CancelResult
+from timeoutmgr.contracts import CancelResult, GroupBy, Groups, Key, TimeoutFilter
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
@@ -43,6 +43,29 @@ def test_the_window_is_what_was_due_since_the_restore_and_what_may_have_been_lat
     assert (report.window.number, report.before.number) == (2, 1)
     assert (report.start, report.end) == (START - LATE, START + HOUR)
     assert report.by_destination == {"billing": 2}
+
+
+def test_the_destinations_are_counted_on_behind_the_end_of_a_search() -> None:
+    clock = FakeClock(START)
+    store = HastyStore(clock)
+    store.store_many([a_timeout(f"{n}", START + SECOND + n) for n in range(3)])
+    store.store_many([a_timeout("mail", START + 2 * SECOND, destination="mail")])
+    clock.advance(3_600)
+
+    report = report_of(store)
+
+    assert report.by_destination == {"billing": 3, "mail": 1}
+
+
+class HastyStore(ScriptedStore):
+    """A store whose searches for groups end behind two timeouts."""
+
+    def groups(
+        self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
+    ) -> Groups:
+        page = self.list(which, limit=min(2, limit), after=after)
+        found = super().groups(which, by, limit=len(page), after=after)
+        return Groups(found.counts, page[-1].key if len(page) == 2 else None)
 
 
 def test_a_claim_from_before_is_released_and_its_timeouts_may_have_been_sent() -> None:

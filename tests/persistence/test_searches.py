@@ -8,7 +8,7 @@ import pytest
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, timeout
-from timeoutmgr.contracts import Count, LoadWindow, TimeoutFilter
+from timeoutmgr.contracts import Count, GroupBy, Groups, LoadWindow, TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql import searches
 from timeoutmgr.persistence.sql.insight import StoreInsight
@@ -27,6 +27,10 @@ class Stopwatch:
     def __call__(self) -> float:
         self._seconds += self._step
         return self._seconds
+
+    def go_on(self, seconds: float) -> None:
+        """Let *seconds* pass."""
+        self._seconds += seconds
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +99,47 @@ def test_buckets_behind_the_end_of_the_time_are_lower_bounds(
     counts = late.load(LoadWindow(NOW, 10, 3)).counts
 
     assert counts == [Count(10), Count(0, exact=False), Count(0, exact=False)]
+
+
+@pytest.mark.parametrize("by", GroupBy)
+def test_groups_of_slow_rows_end_when_the_time_is_up(
+    insight: Callable[[Stopwatch], StoreInsight], by: GroupBy
+) -> None:
+    late = insight(Stopwatch(searches.TIME * 2))
+    parts, after = list[int](), None
+
+    while True:
+        groups = late.groups(TimeoutFilter(), by, limit=ROWS, after=after)
+        parts.append(groups.counted)
+        if (after := groups.searched_to) is None:
+            break
+
+    assert parts == [searches.FIRST] * (ROWS // searches.FIRST)
+
+
+def test_groups_of_fast_rows_have_as_many_as_are_asked_for(
+    insight: Callable[[Stopwatch], StoreInsight],
+) -> None:
+    fast = insight(Stopwatch(0.0))
+
+    groups = fast.groups(TimeoutFilter(), GroupBy.DESTINATION, limit=ROWS - 1)
+
+    assert groups == Groups({"billing": ROWS - 1})
+
+
+def test_searches_of_one_read_share_the_time(
+    sql_of: Callable[[str], SqlPersistence], unique: str
+) -> None:
+    store = Stores(sql_of("sqlite"), unique)()
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(ROWS)])
+    assert isinstance(store, SqlTimeoutStore)
+    passing = Stopwatch(0.0)
+    answers = StoreInsight(store.context, passing)
+
+    with store.one_read():
+        first = answers.count_in_bounds(NOBODY)
+        passing.go_on(searches.TIME)
+        second = answers.count_in_bounds(NOBODY)
+    alone = answers.count_in_bounds(NOBODY)
+
+    assert (first, second, alone) == (Count(0), Count(0, exact=False), Count(0))

@@ -18,6 +18,7 @@ from timeoutmgr.contracts.audit import AuditRecord
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.web import source
 
 SCRIPT = "<script>document.title = 'run'</script>"
 PAGES = (
@@ -77,6 +78,23 @@ def test_the_pages_show_what_the_store_holds(
     assert "<strong>4</strong> timeouts from" in load
     assert "KeyError" in errors
     assert "<strong>2</strong> messages" in errors
+
+
+def test_the_overview_says_that_it_groups_the_earliest_timeouts(
+    endpoint_of: Callable[[str], Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_GROUPED", 2)
+    endpoint = endpoint_of("sqlite")
+    due = now_of(endpoint) + HOUR
+    with Site(endpoint) as site:
+        fill(endpoint, [pending(f"t{n}", due) for n in range(2)])
+        whole = site.get("/")
+    with Site(endpoint) as site:
+        fill(endpoint, [pending("t2", due)])
+        cut = site.get("/")
+
+    assert "<h2>Pending by destination</h2>" in whole
+    assert "<h2>The earliest 2 by destination</h2>" in cut
 
 
 def test_a_selection_of_the_histogram_is_a_filter_of_the_list(

@@ -240,8 +240,9 @@ def _show_counts(
             return
         if rows:
             output.print_table([count_by, "count"], rows)
-        cut = "" if total == Count(counted) else f", the earliest {counted} counted (--limit)"
-        click.echo(f"{total} pending{cut}")
+        cut = "" if total == Count(counted) else f", the earliest {counted} counted"
+        by_limit = " (--limit)" if cut and groups.searched_to is None else ""
+        click.echo(f"{total} pending{cut}{by_limit}")
         _say_how_to_go_on(groups.searched_to)
 
     shared.show(document, for_people)

@@ -206,7 +206,10 @@ class Insight(Protocol):
     def groups(
         self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
     ) -> Groups:
-        """Return the numbers of the earliest *limit* matches behind the key *after*, by *by*."""
+        """Return the numbers of the earliest *limit* matches behind the key *after*, by *by*.
+
+        A search that takes long ends before.
+        """
         ...
 
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:

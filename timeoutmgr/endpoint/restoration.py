@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -109,8 +110,14 @@ class Restoration:
     def _destinations(self, which: TimeoutFilter) -> Mapping[str, int]:
         if not isinstance(self._store, Insight):
             return {}
-        found = self._store.groups(which, GroupBy.DESTINATION, limit=_GROUPED)
-        return {name or "": number for name, number in found.counts.items()}
+        found, behind = Counter[str](), None
+        while (left := _GROUPED - found.total()) > 0:
+            some = self._store.groups(which, GroupBy.DESTINATION, limit=left, after=behind)
+            found.update({name or "": number for name, number in some.counts.items()})
+            behind = some.searched_to
+            if behind is None:
+                break
+        return found
 
 
 def _entry(report: RestoreReport, by: ChangedBy) -> AuditEntry:
