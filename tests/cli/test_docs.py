@@ -41,7 +41,7 @@ ROW = re.compile(
 
 
 PAGES = {
-    "cli-endpoint.md": ("Commands of an endpoint", "run install uninstall status doctor web"),
+    "cli-endpoint.md": ("Commands of an endpoint", "run install uninstall status doctor web top"),
     "cli-timeouts.md": (
         "Commands for timeouts",
         "send list show cancel cancel-saga reschedule reroute send-now retry",

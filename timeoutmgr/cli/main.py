@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "status": "status:status",
     "doctor": "doctor.command:doctor",
     "web": "web:web",
+    "top": "top:top",
 }
 """Every command and its place, in the order of the help."""
 

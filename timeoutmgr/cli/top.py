@@ -1,0 +1,54 @@
+"""``timeoutmgr top``: the dashboard's numbers in a terminal."""
+
+import logging
+import sys
+from datetime import timedelta
+
+import click
+
+from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.errors import ConfigurationError
+
+
+@click.command(cls=Command)
+@option(
+    "--every",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    help="Interval at which the screen asks for newer numbers: 500ms, 2, 1m.",
+)
+@common(environment=False)
+@click.pass_obj
+def top(shared: Shared, every: timedelta) -> None:
+    """Show the dashboard's numbers on a screen of the terminal until q.
+
+    The screen reads as the dashboard does: at most one statement a second, and of many timeouts a
+    lower bound or an estimate. It changes nothing. If the store or the broker is away, it shows
+    the last numbers and their age.
+
+    Examples:
+      timeoutmgr top
+      timeoutmgr --config sales.toml top --every 10s
+    """
+    if shared.json:
+        raise click.UsageError("top draws a screen; timeoutmgr --json status prints the numbers")
+    if not sys.stdout.isatty():
+        raise click.UsageError("top needs a terminal; timeoutmgr status prints the numbers")
+    try:
+        from timeoutmgr.cli.screen import Screen
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"top needs the package {error.name}; install timeoutmgr[top]"
+        ) from error
+    from timeoutmgr.endpoint.endpoint import Endpoint
+
+    endpoint = Endpoint(shared.configuration())
+    # A log line would be written over the screen, which says itself what is away.
+    logging.disable()
+    try:
+        Screen(endpoint, every.total_seconds()).run()
+    finally:
+        logging.disable(logging.NOTSET)
+        endpoint.close()
