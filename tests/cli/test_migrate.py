@@ -46,6 +46,12 @@ class Filled:
         """Run a command in this process."""
         return CliRunner().invoke(cli, ["--json", *arguments])
 
+    def audit(self, name: str) -> list[tuple[str, str, int | None]]:
+        """Return the rows of the audit in a store: the action, how it ended, and its number."""
+        with closing(SqlPersistence(f"sqlite:///{self.path / name}")) as persistence:
+            rows = persistence.timeouts(self.endpoint, SystemClock()).audit()
+        return [(row.action, row.outcome, row.changed) for row in rows]
+
     def _installed(self, name: str) -> SqlPersistence:
         persistence = SqlPersistence(f"sqlite:///{self.path / name}")
         persistence.install()
@@ -89,6 +95,13 @@ def test_a_store_is_previewed_moved_and_shown(filled: Filled) -> None:
     assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 0
     back = filled.run("migrate", "preview", "--from", NEW)
     assert read(back)["endpoints"][0]["count"] == 3
+    rows = [
+        ("migrate", "started", None),
+        ("migrate", "done", 3),
+        ("migrate-abort", "started", None),
+        ("migrate-abort", "done", 0),
+    ]
+    assert filled.audit("timeoutmgr.db") == filled.audit("new.db") == rows
 
 
 @pytest.mark.behaviour(133)
@@ -107,6 +120,13 @@ def test_an_interrupted_run_goes_on_with_the_same_command_or_is_aborted(filled: 
     assert aborted.exit_code == 0, aborted.output
     [run] = read(aborted)["runs"]
     assert (run["state"], run["new"], run["returned"], run["verified"]) == ("aborted", 2, 0, True)
+    assert filled.audit("timeoutmgr.db") == [
+        ("migrate", "started", None),
+        ("migrate", "started", None),
+        ("migrate", "failed", 0),
+        ("migrate-abort", "started", None),
+        ("migrate-abort", "done", 0),
+    ]
     assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 1
 
 

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class QueueWork:
-    """A change of messages in queues; *changed* is the number of messages that it has changed."""
+class AuditedWork:
+    """A change of many messages or timeouts; *changed* is the number that it has changed."""
 
     changed: int = 0
 
@@ -28,17 +28,27 @@ class QueueWork:
 @contextmanager
 def audited(
     parts: AssembledEndpoint, action: str, by: ChangedBy, selection: Mapping[str, Any]
-) -> Iterator[QueueWork]:
-    """Have the audit keep that a change of queues begins, and how it ends.
+) -> Iterator[AuditedWork]:
+    """Have the audit of the endpoint keep a change of queues, as ``audited_in`` does."""
+    store = _store_of(parts)
+    if store is None:
+        yield AuditedWork()
+        return
+    with audited_in(store, action, by, selection) as work:
+        yield work
 
-    Each row is a transaction of its own: the change is one of many messages, and in no database if
-    a broker has the queues. After a crash the first row stays alone. A store that does not answer
+
+@contextmanager
+def audited_in(
+    store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
+) -> Iterator[AuditedWork]:
+    """Have the audit of *store* keep that a change begins, and how it ends.
+
+    Each row is a transaction of its own: the change is many transactions, and in no database if a
+    broker has the queues. After a crash the first row stays alone. A store that does not answer
     does not stop the change.
     """
-    work, store = QueueWork(), _store_of(parts)
-    if store is None:
-        yield work
-        return
+    work = AuditedWork()
     begun = AuditEntry(
         action=action,
         by=by,

@@ -17,6 +17,7 @@ from timeoutmgr.errors import ConfigurationError, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import TIMEOUTS, wake_manager
+from timeoutmgr.migration.audit import MigrationAudit
 from timeoutmgr.migration.clocks import OriginClock
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.spool import ExportFile
@@ -98,6 +99,7 @@ class MigrationContext:
         self._asked = asked
         self._endpoint = endpoint
         self._closing: list[Callable[[], None]] = []
+        self._stores: dict[LocationSpec, MigrationPlaces] = {}
         self._runner = uuid.uuid4().hex
         if asked.batch < 1:
             raise ConfigurationError(f"batch must be positive, got {asked.batch}")
@@ -156,6 +158,14 @@ class MigrationContext:
             window=asked.window,
             batch=asked.batch,
             others={"rename": " ".join(renames)} if renames else {},
+        )
+
+    @property
+    def audit(self) -> MigrationAudit:
+        """The audits of the stores that were opened for the ends and the ledger."""
+        clock = self._settings.clock
+        return MigrationAudit(
+            [each.timeouts(self._endpoint, clock) for each in self._stores.values()]
         )
 
     def close(self) -> None:
@@ -271,6 +281,12 @@ class MigrationContext:
         return transport
 
     def _store(self, place: LocationSpec) -> MigrationPlaces:
+        """Return the store at *place*, opened once for the ends and the ledger."""
+        if place not in self._stores:
+            self._stores[place] = self._opened(place)
+        return self._stores[place]
+
+    def _opened(self, place: LocationSpec) -> MigrationPlaces:
         own = self._settings.persistence
         persistence: Persistence
         if place.url is None:

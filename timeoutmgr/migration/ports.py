@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from timeoutmgr.contracts import Clock, Transaction
+from timeoutmgr.contracts import Clock, Persistence, Transaction
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration.runs import (
     Batch,
@@ -274,7 +274,7 @@ class StepInputs(PlanInputs, Protocol):
 
 
 @runtime_checkable
-class MigrationPlaces(Protocol):
+class MigrationPlaces(Persistence, Protocol):
     """A persistence that timeouts can be moved out of and into, and that keeps a ledger."""
 
     def migration_source(self, endpoint: str, clock: Clock) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,14 @@ def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
     from timeoutmgr.migration.run import move_all, refuse_any_problem
 
     made = []
-    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+    with sites(shared, asked_for(given), given["endpoints"]) as opened, ExitStack() as stack:
+        works = [stack.enter_context(one.audit.kept("migrate", one.terms)) for one in opened]
         refuse_any_problem([(one.parts, one.terms) for one in opened])
-        for one in opened:
+        for one, work in zip(opened, works, strict=True):
             with on_the_way(shared, one) as on_batch:
-                made.append(move_all(one.parts, one.terms, on_batch).document())
+                done = move_all(one.parts, one.terms, on_batch)
+            work.changed = done.new
+            made.append(done.document())
     if report is not None:
         report.write_text(json.dumps({"runs": made}, indent=2) + "\n")
     shared.show({"runs": made}, lambda: print_reports(made))
@@ -117,7 +121,9 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
     made = []
     with sites(shared, asked_for(given), given["endpoints"]) as opened:
         for one in opened:
-            report = give_up(one.parts, one.terms.others)
+            with one.audit.kept("migrate-abort", one.terms) as work:
+                report = give_up(one.parts, one.terms.others)
+                work.changed = 0 if report is None else report.returned
             made += [] if report is None else [report.document()]
     shared.show({"runs": made}, lambda: print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND

@@ -21,6 +21,7 @@ from timeoutmgr.message.redaction import redact
 
 if TYPE_CHECKING:
     from timeoutmgr.migration import Batch, MigrationLedger, Preview, Terms, Window
+    from timeoutmgr.migration.audit import MigrationAudit
     from timeoutmgr.migration.places import MigrationContext, MigrationRequest
     from timeoutmgr.migration.run import AnyParticipants
 
@@ -116,6 +117,7 @@ class OpenMigration:
 
     parts: AnyParticipants
     terms: Terms
+    audit: MigrationAudit
 
 
 def refuse_passwords(context: click.Context) -> None:
@@ -189,7 +191,7 @@ def sites(
         try:
             for site in made:
                 parts = site.parts()
-                opened.append(OpenMigration(parts, site.terms(parts)))
+                opened.append(OpenMigration(parts, site.terms(parts), site.audit))
             yield opened
         finally:
             for one in opened:

@@ -103,7 +103,11 @@ def _abort(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
     from timeoutmgr.pipeline.jobs.migrate import opened
 
     with opened(ends, endpoints) as found:
-        reports = [give_up(one.parts) for one in found]
+        reports = []
+        for one in found:
+            with one.audit.kept("migrate-abort", one.terms) as work:
+                reports.append(given_up := give_up(one.parts))
+                work.changed = 0 if given_up is None else given_up.returned
     made = [report.document() for report in reports if report is not None]
     shared.show({"runs": made}, lambda: print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND

@@ -32,6 +32,7 @@ from timeoutmgr.migration import (
     Window,
     begin,
 )
+from timeoutmgr.migration.audit import MigrationAudit
 from timeoutmgr.migration.batch_step import claim_next_batch, move
 from timeoutmgr.migration.places import NATIVE, LocationSpec, MigrationContext, MigrationRequest
 from timeoutmgr.migration.run import refuse_any_problem, report
@@ -79,6 +80,7 @@ class TaskMigration:
 
     parts: Participants
     terms: Terms
+    audit: MigrationAudit
 
 
 @contextmanager
@@ -106,7 +108,7 @@ def opened(
             parts = site.parts()
             assert isinstance(parts, Participants), "what drains levels was refused"
             stack.callback(parts.close)
-            found.append(TaskMigration(parts, site.terms(parts)))
+            found.append(TaskMigration(parts, site.terms(parts), site.audit))
         yield found
 
 
@@ -223,10 +225,14 @@ def migrate(
     Can be interrupted anywhere, and called again on the same terms. Raises MigrationRefused for
     any problem of any endpoint before anything is moved, and the error that ended a task.
     """
-    with opened(options.ends, options.endpoints) as found:
+    with opened(options.ends, options.endpoints) as found, ExitStack() as stack:
+        works = [stack.enter_context(one.audit.kept("migrate", one.terms)) for one in found]
         progress("looking for problems")
         refuse_any_problem([(one.parts, one.terms) for one in found])
-        return tuple(_migrate(spark, options, one, progress) for one in found)
+        reports = tuple(_migrate(spark, options, one, progress) for one in found)
+        for work, done in zip(works, reports, strict=True):
+            work.changed = done.new
+        return reports
 
 
 def _migrate(
