@@ -28,7 +28,7 @@ from timeoutmgr.message.instants import Micros
 from .commands import free_rows
 from .context import StoreContext, lock_endpoint
 from .labels import LabelRows, headers_of_labelled
-from .rows import due_of, entry, record
+from .rows import due_of, entry, is_wanted, record
 
 Free: TypeAlias = Mapping[Key, tuple[Row[Any], bool]]
 """Locked rows by their keys, each with the answer whether it may have been sent."""
@@ -81,12 +81,14 @@ class RowChanges:
             .with_for_update(skip_locked=True, of=timeouts)
         )
         asked = func.unnest(ids).table_valued("id", name="asked").render_derived()
-        self._keys = (
+        locked = (
             select(keys.c.id)
             .where(keys.c.endpoint == context.endpoint, keys.c.id == asked.c.id)
             .order_by(keys.c.id)
             .with_for_update(of=keys)
         )
+        # The locks are wanted, not the ids: a thousand of them would travel for nothing.
+        self._keys = select(func.count()).select_from(locked.subquery())
         self._move, self._move_key = self._moves()
         self._close_key, self._remove, self._reroute = self._ends()
 
@@ -98,7 +100,7 @@ class RowChanges:
         if self._is_postgresql:
             connection.exec_driver_sql(_BY_PRIMARY_KEY)
             ids, dues = [key.id for key in ordered], [key.due for key in ordered]
-            connection.execute(self._keys, {"ids": ids}).all()
+            connection.execute(self._keys, {"ids": ids}).scalar_one()
             rows = list(connection.execute(self._rows, {"ids": ids, "dues": dues}))
         else:
             # SQLite has one writer, and MySQL and SQL Server lock a row before its key.
@@ -173,6 +175,8 @@ class RowChanges:
         dues: Mapping[Key, Micros] | None = None,
     ) -> None:
         """Write the history of a change; *dues* has new due times, *destination* is a new one."""
+        if not is_wanted(self._context, event):
+            return
         at = self._context.now(connection)
         entries = [
             entry(
