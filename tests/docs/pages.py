@@ -46,6 +46,7 @@ NOT_RUN: Final = (
     *("pip install ", "createdb ", "make ", "python benchmarks/"),
     "rabbitmqctl set_policy ",  # tests/native has the broker and its policies
     "timeoutmgr pipeline reconcile --store /shared/",  # `make cluster` has the cluster
+    "timeoutmgr top ",  # tests/cli/test_top.py has the terminal
 )
 """Lines of `sh` blocks."""
 LOOKS: Final = re.compile(
