@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import sys
 from typing import Any
 
 from sqlalchemy import text
 
 from timeoutmgr import AsyncHandlerContext, Endpoint, EndpointConfiguration
-from timeoutmgr.crashpoints import arm
 
 
-class AnnouncedEndpoint(Endpoint):
-    """An endpoint that prints a line once it runs and ends in order at SIGTERM."""
-
-    def start(self) -> None:
-        super().start()
-        print("started", flush=True)
-
-
-def main(given: dict[str, Any]) -> None:
+def main(given: dict[str, Any]) -> int:
     """Run until SIGTERM, or death."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
     config = EndpointConfiguration(given["name"])
     config.error_queue = f"{given['name']}.error"
     config.use_transport(given["transport"])
@@ -38,10 +30,5 @@ def main(given: dict[str, Any]) -> None:
         await asyncio.sleep(0.002)
         context.send(given["target"], "Done", body)
 
-    if given["point"] is not None:
-        arm(given["point"])
-    AnnouncedEndpoint(config).run()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    Endpoint(config).run()
+    return 0

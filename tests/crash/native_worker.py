@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import sys
 from contextlib import closing
 from typing import Any
 
-from chaos.crash_command import arm_from_environment
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.endpoint.installation import uninstall_timeout_manager
 from timeoutmgr.native import NativeDelayedDelivery
@@ -41,8 +40,9 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
     return config
 
 
-def main(given: dict[str, Any]) -> None:
+def main(given: dict[str, Any]) -> int:
     """Carry out *given*."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
     stem = given["stem"]
     if given["act"] == "install":
         with closing(KombuTransport(given["url"])) as transport:
@@ -56,8 +56,4 @@ def main(given: dict[str, Any]) -> None:
         uninstall_timeout_manager(configuration(given).settings())
     else:
         Endpoint(configuration(given)).run()
-
-
-if __name__ == "__main__":
-    arm_from_environment()
-    main(json.loads(sys.argv[1]))
+    return 0

@@ -7,9 +7,6 @@ elsewhere at most as many messages are as ran at once, each under the same id.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,12 +16,14 @@ from typing import Final
 import pytest
 from sqlalchemy import create_engine, text
 
+from chaos.forkserver_client import ForkServer
+from tests.crash.cases import Crash
+from tests.crash.site import Worker
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
 from timeoutmgr.contracts import Transport
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.testing.signals import eventually
 
-ROOT: Final = Path(__file__).parents[2]
 COUNT: Final = 60
 CONCURRENCY: Final = 10
 POINTS: Final = (
@@ -36,8 +35,11 @@ POINTS: Final = (
 class Scene:
     """Queues with messages to handle, and a table that notes them where the mode has it."""
 
-    def __init__(self, url: str, mode: str, name: str) -> None:
+    def __init__(
+        self, url: str, mode: str, name: str, folder: Path, fork_server: ForkServer
+    ) -> None:
         self.url, self.name, self.target = url, name, f"{name}-target"
+        self._folder, self._fork_server, self._workers = folder, fork_server, 0
         self.mode = mode
         self.ledger = f"{name}_ledger" if mode == "transaction_scope" else None
         config = EndpointConfiguration(name)
@@ -59,26 +61,18 @@ class Scene:
     def transport(self) -> Transport:
         return transport_from_url(self.url)
 
-    def worker(self, point: str | None) -> subprocess.Popen[str]:
+    def worker(self, crash: Crash | None) -> Worker:
+        self._workers += 1
         given = {
+            "worker": "tests.crash.coroutine_worker",
             "name": self.name,
             "transport": self.url,
             "mode": self.mode,
             "ledger": self.ledger,
             "target": self.target,
             "concurrency": CONCURRENCY,
-            "point": point,
         }
-        return subprocess.Popen(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("coroutine_worker.py")),
-                json.dumps(given),
-            ],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        return Worker(self._fork_server, given, self._folder / f"worker-{self._workers}", crash)
 
     def waiting(self, queue: str) -> int:
         with closing(self.transport()) as transport, closing(transport.session()) as session:
@@ -87,13 +81,14 @@ class Scene:
     def finish(self) -> None:
         """Run workers until one has left no message behind."""
         while True:
-            with self.worker(None) as other:
-                # Before this line SIGTERM kills the process, and its exit code says nothing.
-                assert other.stdout is not None
-                assert other.stdout.readline() == "started\n"
+            other = self.worker(None)
+            try:
+                # Before it runs SIGTERM would kill the process, and its exit code say nothing.
+                other.wait_until_it_runs()
                 eventually(lambda: self.waiting(self.target) >= COUNT, "most are handled", 60)
-                other.terminate()
-                assert other.wait(60) == 0
+                assert other.terminate() == 0, other.said
+            finally:
+                other.kill()
             if not self.waiting(self.name):
                 return
 
@@ -146,9 +141,12 @@ class Scene:
     ],
     ids="+".join,
 )
-def scene(request: pytest.FixtureRequest, unique: str) -> Iterator[Scene]:
+def scene(
+    request: pytest.FixtureRequest, unique: str, tmp_path: Path, fork_server: ForkServer
+) -> Iterator[Scene]:
     server, mode = request.param
-    scene = Scene(request.getfixturevalue(f"{server}_url"), mode, unique)
+    url = request.getfixturevalue(f"{server}_url")
+    scene = Scene(url, mode, unique, tmp_path, fork_server)
     yield scene
     scene.remove()
 
@@ -165,8 +163,12 @@ def test_each_point_of_a_handler(scene: Scene, point: str) -> None:
 
 
 def _kill_and_continue(scene: Scene, point: str) -> None:
-    with scene.worker(f"{point}:2") as doomed:
-        assert doomed.wait(60) == -9, "it died at its crash point"
+    doomed = scene.worker(Crash(point, 2))
+    try:
+        doomed.wait_until_it_ends()
+    finally:
+        doomed.kill()
+    assert doomed.was_killed, doomed.said
     scene.finish()
 
     done = scene.done()

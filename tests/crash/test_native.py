@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,9 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from chaos.crash_command import VARIABLE
-from tests.crash.cases import NATIVE
+from chaos.forkserver_client import ForkServer
+from tests.crash.cases import NATIVE, Crash
 from tests.crash.native_worker import configuration, own_names
+from tests.crash.site import Worker
 from tests.support.makers import a_message
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
@@ -32,9 +28,6 @@ from timeoutmgr.native.names import OURS, UNROUTABLE, to_levels
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
-
-WORKER: Final = Path(__file__).with_name("native_worker.py")
-ROOT: Final = Path(__file__).parents[2]
 
 INSTALLING: Final = (
     "topology.exchange_declared:7",
@@ -55,7 +48,10 @@ REMOVING: Final = (
 class Site:
     """A broker, and names that no other test uses on it."""
 
-    def __init__(self, url: str, stem: str, stack: ExitStack) -> None:
+    def __init__(
+        self, url: str, stem: str, folder: Path, fork_server: ForkServer, stack: ExitStack
+    ) -> None:
+        self._folder, self._fork_server = folder, fork_server
         self.url: Final = url
         self.stem: Final = stem
         self.stack: Final = stack
@@ -72,19 +68,22 @@ class Site:
         return made
 
     def kill(self, point: str, **given: Any) -> None:
-        """Start a process with *given*, and check that it dies at *point*."""
-        options = json.dumps({"url": self.url, "stem": self.stem, **given})
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: point}
-        ended = subprocess.run(
-            [sys.executable, str(WORKER), options],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert f"dies at crash point {point}" in ended.stderr
+        """Start a process with *given*; check that it dies at *point*, ``name`` or ``name:n``."""
+        name, _, nth = point.partition(":")
+        options = {
+            "worker": "tests.crash.native_worker",
+            "url": self.url,
+            "stem": self.stem,
+            **given,
+        }
+        crash = Crash(name, int(nth or 1))
+        worker = Worker(self._fork_server, options, self._folder / f"{self.stem}-{crash}", crash)
+        try:
+            worker.wait_until_it_ends()
+        finally:
+            worker.kill()
+        assert worker.was_killed, worker.said
+        assert f"dies at crash point {point}" in worker.said
 
     def ids(self, queue: str, expected: int) -> set[str]:
         """Return the ids in *queue*, and leave the messages there; wait for *expected* of them."""
@@ -97,9 +96,9 @@ class Site:
 
 
 @pytest.fixture
-def site(rabbitmq_url: str, unique: str) -> Iterator[Site]:
+def site(rabbitmq_url: str, unique: str, tmp_path: Path, fork_server: ForkServer) -> Iterator[Site]:
     with ExitStack() as stack:
-        yield Site(rabbitmq_url, unique, stack)
+        yield Site(rabbitmq_url, unique, tmp_path, fork_server, stack)
 
 
 def test_every_point_of_native_delivery_is_here() -> None:
