@@ -12,8 +12,8 @@ MOST_FILES_ENTERED = 70
 MOST_FUNCTIONS_ENTERED = 445
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 4
-MOST_LINES = 91_900
-MOST_FILES = 546
+MOST_LINES = 93_600
+MOST_FILES = 553
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60
