@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.crash_command import VARIABLE
-from chaos.forkserver_client import ForkServer, Streams
+from chaos.forkserver_client import Child, ForkServer, Streams
 from chaos.processes import clean_variables
+from tests.support.forked_programs import COMMAND
 from timeoutmgr.cli.main import COMMANDS
 
 PATIENCE = 40.0
@@ -53,13 +54,13 @@ class Ended(subprocess.CompletedProcess[str]):
 class Program:
     """A program that runs; a thread collects its output."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Child, out: Any, err: Any) -> None:
         self.process = process
         self._lines: dict[str, list[str]] = {"out": [], "err": []}
         self._came = threading.Condition()
         self._threads = [
             threading.Thread(target=self._read, args=(name, stream), daemon=True)
-            for name, stream in (("out", process.stdout), ("err", process.stderr))
+            for name, stream in (("out", out), ("err", err))
         ]
         for thread in self._threads:
             thread.start()
@@ -114,6 +115,7 @@ class Folder:
         self._fork_server = fork_server
         self.variables: dict[str, str] = {}
         self._started: list[Program] = []
+        self._programs = 0
 
     def write(self, name: str, text: str) -> Path:
         path = self.path / name
@@ -137,16 +139,14 @@ class Folder:
 
     def start(self, *arguments: str) -> Program:
         """Start a program as a user does; it runs until it is stopped, or the test ends."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "timeoutmgr", *arguments],
-            cwd=self.path,
-            env=environment(**self.variables, PYTHONUNBUFFERED="1"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        self._programs += 1
+        output, errors = (self.path / f".{name}-{self._programs}" for name in ("out", "err"))
+        os.mkfifo(output)
+        os.mkfifo(errors)
+        process = self._fork_server.start(
+            COMMAND, arguments, Streams(output, errors), self.variables, self.path
         )
-        program = Program(process)
+        program = Program(process, output.open(), errors.open())
         self._started.append(program)
         return program
 

@@ -236,10 +236,10 @@ def test_an_address_without_host_or_port_is_refused(folder: Folder, text: str) -
 
 
 def test_an_address_without_the_extra_names_the_remedy(folder: Folder) -> None:
-    folder.write("sitecustomize.py", "import sys\nsys.modules['prometheus_client'] = None\n")
-    folder.variables["PYTHONPATH"] = str(folder.path)
+    without = "import sys\nsys.modules['prometheus_client'] = None\nfrom app import config\n"
+    folder.write("without.py", without)
 
-    program = folder.start("run", "--metrics-address", ANY_PORT)
+    program = folder.start("--app", "without:config", "run", "--metrics-address", ANY_PORT)
 
     assert program.wait() == 4
     assert "pip install 'timeoutmgr[metrics]'" in program.err[-1] + program.err[-2]

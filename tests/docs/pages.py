@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from chaos.forkserver_client import Child, ForkServer, Streams
-from tests.docs import forked
+from tests.support import forked_programs as forked
 from timeoutmgr.testing.signals import eventually
 
 ROOT: Final = Path(__file__).parents[2]

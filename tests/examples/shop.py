@@ -43,17 +43,16 @@ class Shop:
 
     def start(self, *arguments: str) -> Program:
         """Start a program of the project."""
-        program = Program(
-            subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=self._folder,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self._folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        program = Program(process, process.stdout, process.stderr)
         self._started.append(program)
         return program
 

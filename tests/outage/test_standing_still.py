@@ -62,7 +62,7 @@ def start(server: PrivateServer, tmp_path: Path) -> Iterator[Callable[..., Progr
             stderr=subprocess.PIPE,
             text=True,
         )
-        started.append(Program(process))
+        started.append(Program(process, process.stdout, process.stderr))
         return started[-1]
 
     yield run

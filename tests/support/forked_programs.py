@@ -1,4 +1,4 @@
-"""Entries of programs that a reader of a page starts; the fork server has imported the package."""
+"""Entries of programs that a fork server starts, with the package imported already."""
 
 from __future__ import annotations
 
