@@ -15,10 +15,10 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    exc,
     text,
 )
 
+from timeoutmgr.database.round_trips import as_sqlalchemys
 from timeoutmgr.database.texts import KeyText
 
 # --- how much one statement may carry to MySQL: ``max_allowed_packet`` ------------------------
@@ -138,15 +138,7 @@ def _copying(connection: Connection, statement: str) -> Iterator[Any]:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
             yield copy
     except psycopg.Error as error:
-        driver_error: Any = error
-        is_lost = connection.dialect.is_disconnect(driver_error, driver, None)
-        if is_lost:
+        raised = as_sqlalchemys(error, connection.dialect, driver, statement)
+        if raised.connection_invalidated:
             connection.invalidate(error)
-        raise exc.DBAPIError.instance(
-            statement,
-            None,
-            error,
-            psycopg.Error,
-            hide_parameters=True,
-            connection_invalidated=is_lost,
-        ) from error
+        raise raised from error

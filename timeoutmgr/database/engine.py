@@ -6,9 +6,10 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from weakref import WeakSet
@@ -32,6 +33,13 @@ from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.database.places import make_private, refuse_network_file_system
+from timeoutmgr.database.round_trips import (
+    DriverStatement,
+    PipelinedTransaction,
+    can_pipeline,
+    execute_alone,
+    pipelined,
+)
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -210,14 +218,39 @@ class Database:
         StorageConflict at once while SQLite has another writer, who may wait for this very thread.
         """
         wait = self.settings.write_wait if patient else 0.0
+
+        def attempt() -> Result:
+            with (
+                self._exclusive_write(wait),
+                self._writer() as connection,
+                self._begun(connection, wait),
+            ):
+                return work(connection)
+
+        return self._tried(attempt, patient)
+
+    @cached_property
+    def can_pipeline(self) -> bool:
+        """Whether ``run_pipelined`` and ``run_alone`` are for this database."""
+        return can_pipeline(self.engine)
+
+    def run_pipelined(self, work: Callable[[PipelinedTransaction], Result]) -> Result:
+        """Run *work* as ``run`` does, in as few round trips as its reads allow."""
+
+        def attempt() -> Result:
+            with pipelined(self.engine) as transaction:
+                return work(transaction)
+
+        return self._tried(attempt)
+
+    def run_alone(self, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
+        """Execute *statement* as ``run`` does, as a transaction of its own; return its rows."""
+        return self._tried(lambda: execute_alone(self.engine, statement, given))
+
+    def _tried(self, attempt_once: Callable[[], Result], patient: bool = True) -> Result:
         for attempt in range(1, _CONFLICT_TRIES + 1):
             try:
-                with (
-                    self._exclusive_write(wait),
-                    self._writer() as connection,
-                    self._begun(connection, wait),
-                ):
-                    return work(connection)
+                return attempt_once()
             except exc.SQLAlchemyError as error:
                 failure = classify(error)
                 if failure is Failure.STATEMENT:

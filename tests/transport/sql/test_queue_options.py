@@ -83,6 +83,13 @@ def rows(connection: Any) -> dict[str, int]:
         }
 
 
+def end_of_use(connection: Any) -> int:
+    """Return when the queue of *connection* would be deleted."""
+    sql = connection.transport.sql
+    with sql.database.read() as own:
+        return int(own.execute(select(sql.tables.queues.c.expires_at)).scalar_one())
+
+
 def test_higher_priorities_arrive_first_and_equal_priorities_in_order(connection: Any) -> None:
     queue = declare(connection, max_priority=5)
     for body, priority in (("a0", 0), ("b3", 3), ("c9", 9), ("d3", 3), ("e5", 5), ("f0", None)):
@@ -174,16 +181,49 @@ def test_an_unused_queue_expires_and_a_consumed_queue_does_not(
         consumed = declare(connection, "consumed", expires=10, durable=True)
         consumer = connection.Consumer([consumed], callbacks=[lambda *_: None])
         consumer.consume()
-        clock.time += 10_000_000
+        clock.time += 11_000_000
         other.transport.sql.owned_queues.sweep()
         assert other.transport.sql.queues.missing(["unused", "consumed"]) == ["unused"]
 
         consumer.cancel()
         other.transport.sql.owned_queues.sweep()
         assert other.transport.sql.queues.missing(["consumed"]) == []
-        clock.time += 10_000_000
+        clock.time += 11_000_000
         other.transport.sql.owned_queues.sweep()
         assert other.transport.sql.queues.missing(["consumed"]) == ["consumed"]
+
+
+def test_a_declaration_writes_no_more_while_the_queue_has_its_time_left(
+    sqlite_url: str, prefix: str
+) -> None:
+    clock = MovedClock()
+    with connect(sqlite_url, prefix) as connection:
+        owned = connection.transport.sql.owned_queues
+        owned._clock = clock
+        declare(connection, expires=100, durable=False)
+        written = end_of_use(connection)
+        clock.time += 9_000_000
+        declare(connection, expires=100, durable=False)
+        assert end_of_use(connection) == written >= clock.time + 100_000_000
+
+        clock.time += 2_000_000
+        declare(connection, expires=100, durable=False)
+
+        assert end_of_use(connection) > written
+        owned.leave_all()
+        assert owned.standing("q") is None
+        declare(connection, expires=100, durable=False)
+        assert rows(connection)["owners"] == 1
+
+
+def test_a_declaration_makes_us_an_owner_of_an_existing_queue(url: str, prefix: str) -> None:
+    with connect(url, prefix) as one, connect(url, prefix) as two:
+        declare(one, auto_delete=True)
+        publish(one, "hello")
+
+        assert declare(two, auto_delete=True).queue_declare().message_count == 1
+
+        assert rows(one)["owners"] == 2
 
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer(url: str, prefix: str) -> None:

@@ -10,6 +10,7 @@ from queue import Empty
 from typing import Any, Final, NamedTuple
 
 from amqp.exceptions import NotFound, PreconditionFailed, ResourceLocked
+from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base as kombu_base
 from kombu.transport import virtual as kombu_virtual
 from kombu.utils import json as kombu_json
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 json: Any = kombu_json  # has no annotations
 
 _OF_THE_DELIVERY: Final = frozenset({"delivery_tag", "body_encoding"})
+_TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
 _MILLISECOND: Final = 1000
 
@@ -219,18 +221,26 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         queues: SqlQueues = self.connection.sql.queues
         return queues
 
-    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare the queue; return its name and the number of its messages."""
+        if passive or not queue:
+            return super().queue_declare(queue, passive, **kwargs)
+        return queue_declare_ok_t(queue, self._new_queue(queue, **kwargs), 0)
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> int:
         options = declared_options(
             kwargs.get("arguments"),
             auto_delete=kwargs.get("auto_delete", False),
             exclusive=kwargs.get("exclusive", False),
             durable=kwargs.get("durable", True),
         )
-        if not self._has_queue(queue):
-            with self._as_transport():
-                self._queues.create([checked_queue_name(queue)], options=options)
-        if options.has_owners:
+        with self._as_transport():
+            standing = self.connection.sql.owned_queues.standing(checked_queue_name(queue))
+            if standing is None:
+                self._queues.create([queue], options=options)
+        if options.has_owners and (standing is None or not standing.meets(options)):
             self._own(queue, options)
+        return 0 if standing is None else standing.messages
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         """Return *arguments* with kombu's own options, by RabbitMQ's names."""
@@ -354,7 +364,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         now = self.connection.sql.clock.now()
         rows = [from_kombu(queue, message, body, now) for queue in queues]
         with self._as_transport():
-            return self._queues.put(rows, None)
+            transient = properties.get("delivery_mode") == _TRANSIENT
+            return self._queues.put(rows, None, transient=transient)
 
     # --- receiving
 
@@ -400,33 +411,35 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message, or None."""
-        rows = self._receiver(queue).receive_rows(1, 0)
+        rows = self._receiver(queue).receive_rows(1, 0, for_good=no_ack)
         if (options := self._options[queue]).expires is not None:
             self._own(queue, options)
         if not rows:
             return None
-        message = self.Message(self._deliver(queue, rows[0], no_ack), channel=self)
-        if not no_ack:
-            self.qos.append(message, message.delivery_tag)
+        if no_ack:
+            return self.Message(to_kombu(queue, rows[0]), channel=self)
+        message = self.Message(self._deliver(queue, rows[0]), channel=self)
+        self.qos.append(message, message.delivery_tag)
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        if queue in self._without_ack:
+            # One by one: what is taken ahead could not be given back.
+            for row in self._receiver(queue).poll_rows(1, for_good=True):
+                return to_kombu(queue, row)
+            raise Empty
         ahead = self._leased.setdefault(queue, deque())
         if not ahead:
             ahead.extend(self._receiver(queue).poll_rows(self._room()))
         if not ahead:
             raise Empty
-        return self._deliver(queue, ahead.popleft(), queue in self._without_ack)
+        return self._deliver(queue, ahead.popleft())
 
-    def _deliver(self, queue: str, row: LeasedRow, no_ack: bool) -> dict[str, Any]:
-        receiver, tag = self._receiver(queue), _tag(row)
+    def _deliver(self, queue: str, row: LeasedRow) -> dict[str, Any]:
         payload = to_kombu(queue, row)
-        if no_ack:
-            receiver.ack_tags([tag])
-        else:
-            self.connection.deliveries[payload["properties"]["delivery_tag"]] = LeasedMessage(
-                receiver, tag
-            )
+        self.connection.deliveries[payload["properties"]["delivery_tag"]] = LeasedMessage(
+            self._receiver(queue), _tag(row)
+        )
         return payload
 
     def _receiver(self, queue: str) -> SqlReceiver:
@@ -453,7 +466,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         if delivery is None:
             return
         try:
-            delivery.receiver.ack_tags([delivery.tag])
+            delivery.receiver.ack_tags([delivery.tag], lazily=True)
         except LeaseLost as error:
             # As on a broker that redelivered meanwhile; a consumer of kombu knows no such error.
             logger.warning(

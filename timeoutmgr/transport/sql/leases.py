@@ -33,7 +33,6 @@ LARGEST_LEASE: Final = 500
 """Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
 
 
-_ANY_SIZE: Final = 2**31 - 1
 _SLICE: Final = 2 * 1024 * 1024
 """Bytes of a large body that PostgreSQL sends at a time. It sends them as hexadecimal text, and the
 driver holds the text, its own buffer of up to twice that, and the bytes: 112 MiB for 16 MiB."""
@@ -44,6 +43,8 @@ class Leases:
 
     *channel* is where PostgreSQL's listeners hear of messages that were given back.
     """
+
+    _any_size: Final = 2**31 - 1
 
     def __init__(
         self,
@@ -100,17 +101,13 @@ class Leases:
             self.keep_session_lock()
         where = {"queue": queue, **self.now()}
         statements = front or self._statements
-        if self._database.is_sqlite:
-            # A read blocks no other process; the write lock is the whole database's.
-            with self._database.read() as connection:
-                if connection.execute(statements.probe, where).first() is None:
-                    return []
-
+        if self._database.is_sqlite and not self._is_free(where, statements):
+            return []
         most = min(limit, LARGEST_LEASE)
         # So many of the largest that are read at once are no more than there is room for.
         if room is not None:
             room = min(room, BATCH_BYTES)
-        inline = _ANY_SIZE if room is None else min(room // most, _SLICE)
+        inline = self._any_size if room is None else min(room // most, _SLICE)
 
         def lease(connection: Connection) -> list[LeasedRow]:
             read_by_index(connection)
@@ -133,6 +130,37 @@ class Leases:
             return rows
 
         return self._database.run(lease)
+
+    def remove_rows(
+        self, queue: str, limit: int, front: FrontStatements | None = None
+    ) -> tuple[list[LeasedRow], bool]:
+        """Remove up to *limit* rows of *queue* for good, in their order.
+
+        Return the rows, and whether there may be more. The commit does not wait for the server's
+        disk, as that of an ``ack`` *lazily* does not.
+        """
+        where = {"queue": queue, **self.now()}
+        statements = front or self._statements
+        if self._database.is_sqlite and not self._is_free(where, statements):
+            return [], False
+        bounds = {"limit": min(limit, LARGEST_LEASE), "inline": self._any_size}
+
+        def remove(connection: Connection) -> tuple[list[LeasedRow], bool]:
+            read_by_index(connection, commit_lazily=True)
+            found = connection.execute(statements.free_rows, {**where, **bounds}).all()
+            if not found:
+                return [], False
+            sequences = [row.sequence for row in found]
+            connection.execute(self._statements.remove, {"sequences": sequences})
+            rows = [LeasedRow._make(row) for row in found]
+            return rows, connection.execute(statements.probe, where).first() is not None
+
+        return self._database.run(remove)
+
+    def _is_free(self, where: dict[str, Any], statements: FrontStatements) -> bool:
+        # A read blocks no other process; SQLite's write lock is the whole database's.
+        with self._database.read() as connection:
+            return connection.execute(statements.probe, where).first() is not None
 
     def _with_bodies(self, rows: Sequence[Row[Any]], connection: Connection) -> list[LeasedRow]:
         large = [row for row in rows if row.body is None]
@@ -181,21 +209,23 @@ class Leases:
             self._database.run(extend)
             reach("leases.renewed")
 
-    def ack(self, tags: Collection[LeaseTag], connection: Connection | None) -> None:
+    def ack(
+        self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
+    ) -> None:
         """Delete the rows of *tags*; raise LeaseLost if a lease is not ours any more.
 
-        Without a *connection* our remaining leases are settled all the same.
+        Without a *connection* our remaining leases are settled all the same. *lazily* is for
+        consumers that count on an acknowledgement no more than on a broker's, which no broker
+        answers: its commit does not wait for the server's disk, so that after a crash of the server
+        the messages of the last moments may come again.
         """
 
         def settle(connection: Connection) -> int:
-            return self._on_each(self._statements.ack, tags, connection)
+            return self._on_each(self._statements.ack, tags, connection, lazily)
 
         settled = self._database.run(settle) if connection is None else settle(connection)
         if settled < len(tags):
-            raise LeaseLost(
-                f"{len(tags) - settled} of {len(tags)} messages were not acknowledged: their "
-                "lease ended, and another consumer has them by now"
-            )
+            raise lost_leases(len(tags) - settled, len(tags))
 
     def leased(self, tags: Collection[LeaseTag]) -> set[LeaseTag]:
         """Return the *tags* that are leases of ours now."""
@@ -249,20 +279,40 @@ class Leases:
         reach("leases.gone_freed")
         return True
 
-    def _on_each(self, statement: Any, tags: Collection[LeaseTag], connection: Connection) -> int:
+    def _on_each(
+        self,
+        statement: Any,
+        tags: Collection[LeaseTag],
+        connection: Connection,
+        lazily: bool = False,
+    ) -> int:
         """Run *statement* on *tags*, grouped by delivery count; return rows met."""
-        by_delivery: dict[int, list[int]] = {}
-        for sequence, delivery in tags:
-            by_delivery.setdefault(delivery, []).append(sequence)
         met = 0
         # In a caller's transaction too: a message is settled after the caller's own statements.
-        read_by_index(connection)
-        for delivery, sequences in by_delivery.items():
-            for part in _parts(sorted(sequences)):
-                where = {"sequences": part, "me": self.owner, "delivery": delivery}
-                met += connection.execute(statement, where).rowcount
-                reach("leases.settled")
+        read_by_index(connection, commit_lazily=lazily)
+        for delivery, sequences in by_delivery(tags):
+            where = {"sequences": sequences, "me": self.owner, "delivery": delivery}
+            met += connection.execute(statement, where).rowcount
+            reach("leases.settled")
         return met
+
+
+def by_delivery(tags: Collection[LeaseTag]) -> Iterator[tuple[int, list[int]]]:
+    """Yield delivery counts of *tags*, each with sequences that one statement takes."""
+    grouped: dict[int, list[int]] = {}
+    for sequence, delivery in tags:
+        grouped.setdefault(delivery, []).append(sequence)
+    for delivery, sequences in grouped.items():
+        for part in _parts(sorted(sequences)):
+            yield delivery, part
+
+
+def lost_leases(lost: int, count: int) -> LeaseLost:
+    """Return the error that *lost* of *count* leases were not there to be settled."""
+    return LeaseLost(
+        f"{lost} of {count} messages were not acknowledged: their "
+        "lease ended, and another consumer has them by now"
+    )
 
 
 def _fitting(rows: Sequence[Row[Any]], room: int | None) -> Sequence[Row[Any]]:

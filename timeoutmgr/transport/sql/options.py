@@ -108,6 +108,11 @@ def asks(row: Mapping[str, Any]) -> bool:
     return "ttl" in row
 
 
+def ends(row: Mapping[str, Any], options: QueueOptions) -> bool:
+    """Return whether *row* has an end in its queue, for which ``shaped`` needs the time."""
+    return row.get("ttl") is not None or options.message_ttl is not None
+
+
 def shaped(row: dict[str, Any], options: QueueOptions, now: Micros | None) -> dict[str, Any]:
     """Return *row*, which asks for a ``priority`` and a ``ttl``, as its queue keeps it.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     bindparam,
     delete,
     exists,
     insert,
+    literal_column,
     select,
     update,
 )
@@ -19,14 +22,36 @@ from sqlalchemy import (
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
+from timeoutmgr.database.round_trips import DriverStatement
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.options import QueueOptions, options_of
-from timeoutmgr.transport.sql.statements import insert_missing
+from timeoutmgr.transport.sql.statements import QueueStatements, insert_missing
 from timeoutmgr.transport.sql.tables import QueueTables
 
 _BATCH: Final = 200
 _SWEEP_EVERY: Final = 10.0
 """Seconds between two sweeps of a process; each is three reads if nothing has to go."""
+
+
+_LONGEST_SLACK: Final = 60_000_000
+"""A declaration puts off the end of its queue by more than was asked for: a tenth, a minute at
+most. Until that is used up a next declaration need not write; clients of Celery declare the queue
+of their replies for each task."""
+
+
+class Standing(NamedTuple):
+    """The messages of a queue, the time that it has left, and whether we are an owner of it."""
+
+    messages: int
+    left: Micros | None
+    is_mine: bool | int
+
+    def meets(self, options: QueueOptions) -> bool:
+        """Return whether one more declaration with *options* would change nothing."""
+        if options.is_temporary and not self.is_mine:
+            return False
+        return options.expires is None or (self.left or 0) >= options.expires
 
 
 class OwnershipStatements:
@@ -37,6 +62,15 @@ class OwnershipStatements:
         named = queues.c.name == bindparam("queue")
         # --- a declaration, a use: queue, until; owner, consuming
         self.use: Final = update(queues).where(named).values(expires_at=bindparam("until"))
+        has_clock = database.dialect.now is not None
+        now: ColumnElement[int] = (
+            literal_column(str(database.dialect.now)) if has_clock else bindparam("now")
+        )
+        is_mine = exists().where(
+            owners.c.queue == bindparam("queue"), owners.c.owner == bindparam("me")
+        )
+        count = QueueStatements(tables, database.dialect).count_unexpired.scalar_subquery()
+        self.standing: Final = select(count, queues.c.expires_at - now, is_mine).where(named)
         self.lock: Final = select(queues.c.options).where(named).with_for_update()
         self.of_queue: Final = select(owners.c.owner, owners.c.consuming).where(
             owners.c.queue == bindparam("queue")
@@ -102,6 +136,22 @@ class OwnedQueues:
         self._statements: Final = OwnershipStatements(tables, database)
         self._owns = False
         self._next_sweep = 0.0
+
+    def standing(self, queue: str) -> Standing | None:
+        """Return the standing of *queue* and of us in it; None if there is no such queue."""
+        where: dict[str, Any] = {"queue": queue, "me": self._leases.owner}
+        if self._database.can_pipeline:
+            rows = self._database.run_alone(self._standing_alone, where)
+        else:
+            if self._database.dialect.now is None:
+                where["now"] = self._clock.now()
+            with self._database.read() as connection:
+                rows = connection.execute(self._statements.standing, where).all()
+        return Standing(*rows[0]) if rows else None
+
+    @cached_property
+    def _standing_alone(self) -> DriverStatement:
+        return DriverStatement(self._statements.standing, self._database.engine)
 
     def declare(self, queue: str, options: QueueOptions, *, consuming: bool = False) -> str | None:
         """Make us an owner of *queue*, and put off its end.
@@ -241,7 +291,7 @@ class OwnedQueues:
 
     def _put_off(self, queue: str, options: QueueOptions, connection: Connection) -> None:
         if options.expires is not None:
-            until = self._now(connection) + options.expires
+            until = self._now(connection) + options.expires + _slack(options.expires)
             connection.execute(self._statements.use, {"queue": queue, "until": until})
 
     def _delete(self, queue: str, connection: Connection) -> None:
@@ -252,6 +302,10 @@ class OwnedQueues:
     def _now(self, connection: Connection) -> int:
         has_clock = self._database.dialect.now is not None
         return self._database.now_in(connection) if has_clock else self._clock.now()
+
+
+def _slack(expires: Micros) -> Micros:
+    return min(expires // 10, _LONGEST_SLACK)
 
 
 def _parts(names: list[str]) -> Iterator[list[str]]:

@@ -30,6 +30,7 @@ from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows, in_statements, misfit
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
@@ -40,10 +41,10 @@ from timeoutmgr.message.headers import (
     ROUTE,
 )
 from timeoutmgr.transport.sql.limits import LimitedQueues
-from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, options_of, shaped
-from timeoutmgr.transport.sql.statements import QueueStatements
+from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, ends, options_of, shaped
+from timeoutmgr.transport.sql.statements import QueueStatements, commit_lazily
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
-from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
+from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify, payload_of
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
@@ -86,6 +87,8 @@ class SqlQueues:
         self._copies = can_copy(database.engine)
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, QueueOptions]] = {}
+        self._is_quick = channel is not None and database.can_pipeline
+        self._alone: dict[tuple[bool, tuple[str, ...]], DriverStatement] = {}
 
     def create(
         self,
@@ -157,12 +160,20 @@ class SqlQueues:
             lambda connection: connection.execute(self._statements.purge, where).rowcount
         )
 
-    def put(self, rows: Sequence[dict[str, Any]], connection: Connection | None) -> set[str]:
+    def put(
+        self,
+        rows: Sequence[dict[str, Any]],
+        connection: Connection | None,
+        *,
+        transient: bool = False,
+    ) -> set[str]:
         """Insert the *rows* whose queue exists; return the queues that do.
 
         In the transaction of *connection*, or in its own transaction. Receivers are woken after the
         commit. A queue that is full is left out, unless it drops its oldest messages. Raises
         InvalidMessage, with nothing inserted, for a message that the database cannot hold.
+        *transient* messages may be lost in a crash of PostgreSQL itself: a commit of their own does
+        not wait for its disk.
         """
         if not rows:
             return set()
@@ -172,8 +183,10 @@ class SqlQueues:
             own.execute(self._statements.send, [shaped({**rows[0], **_SOUND}, PLAIN, None)])
 
         with refusals(self._database, connection, insert_sound_row, _refused):
-            if connection is None:
-                there = self._database.run(lambda own: self._insert(rows, names, own))
+            if self._is_quick and connection is None and self._put_alone(rows, transient):
+                there = names
+            elif connection is None:
+                there = self._database.run(lambda own: self._insert(rows, names, own, transient))
             else:
                 there = self._insert(rows, names, connection)
         if connection is None:
@@ -182,6 +195,25 @@ class SqlQueues:
         else:
             after_commit(connection, _notifier(self._wakeups, there))
         return there
+
+    def _put_alone(self, rows: Sequence[dict[str, Any]], transient: bool) -> bool:
+        """Insert and announce a single row in one round trip, if nothing else is to be asked."""
+        [row, *others] = rows
+        if others:
+            return False
+        options = self._known_of({row["queue"]}).get(row["queue"])
+        if options is None or options.max_length is not None or ends(row, options):
+            return False
+        if options != PLAIN or asks(row):
+            row = shaped(row, options, None)
+        form = (transient, tuple(row))
+        statement = self._alone.get(form)
+        if statement is None:
+            made = self._statements.send_and_notify(list(row), lazily=transient)
+            statement = self._alone[form] = DriverStatement(made, self._database.engine)
+        payload = payload_of([row["queue"]])
+        self._database.run_alone(statement, {**row, "channel": self._channel, "payload": payload})
+        return True
 
     def announce(self, queues: set[str], connection: Connection) -> None:
         """Wake the receivers of *queues*, into which rows were put, when *connection* commits."""
@@ -226,8 +258,14 @@ class SqlQueues:
             work(connection)
 
     def _insert(
-        self, rows: Sequence[dict[str, Any]], names: set[str], connection: Connection
+        self,
+        rows: Sequence[dict[str, Any]],
+        names: set[str],
+        connection: Connection,
+        transient: bool = False,
     ) -> set[str]:
+        if transient:
+            commit_lazily(connection)
         known = self._known_of(names)
         if known.keys() != names:
             found = self._existing(names - known.keys(), connection)
@@ -238,7 +276,8 @@ class SqlQueues:
         there = known.keys() - limited.full(rows)
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
         if any(options != PLAIN for options in known.values()) or any(map(asks, routable)):
-            now = self._time(connection)
+            needs_time = any(ends(row, known[row["queue"]]) for row in routable)
+            now = self._time(connection) if needs_time else None
             routable = [shaped(row, known[row["queue"]], now) for row in routable]
         if routable:
             if self._copies and len(routable) > FEW:

@@ -69,8 +69,10 @@ class SqlReceiver:
         """Return up to *limit* messages; wait at most *wait* seconds for the first."""
         return [from_row(self.queue, row) for row in self.receive_rows(limit, wait)]
 
-    def receive_rows(self, limit: int, wait: float) -> Sequence[LeasedRow]:
-        """Receive rows with kombu's properties."""
+    def receive_rows(
+        self, limit: int, wait: float, *, for_good: bool = False
+    ) -> Sequence[LeasedRow]:
+        """Receive rows with kombu's properties; *for_good* settles them at once."""
         # A thread's wait is real, independent of an injected clock.
         until = time.monotonic() + wait
         if self._room() <= 0:
@@ -78,7 +80,7 @@ class SqlReceiver:
             self._interrupted.wait(wait)
             self._interrupted.clear()
             return []
-        rows = [] if self._is_known_empty() else self._lease(limit)
+        rows = [] if self._is_known_empty() else self._lease(limit, for_good)
         while not rows:
             if self._interrupted.is_set():
                 self._interrupted.clear()
@@ -87,26 +89,32 @@ class SqlReceiver:
                 break
             self._watch.rest(until)
             if self._may_have_messages():
-                rows = self._lease(limit)
+                rows = self._lease(limit, for_good)
         return rows
 
-    def poll_rows(self, limit: int) -> Sequence[LeasedRow]:
-        """Return rows without waiting, and without a look while nothing can have come."""
-        return self._lease(limit) if self._may_have_messages() else []
+    def poll_rows(self, limit: int, *, for_good: bool = False) -> Sequence[LeasedRow]:
+        """Receive rows without waiting, and without a look while nothing can have come."""
+        return self._lease(limit, for_good) if self._may_have_messages() else []
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
         """Settle messages for good; in *transaction*, with its commit."""
         connection = None if transaction is None else as_connection(transaction)
         self.ack_tags(_tags(received), connection)
 
-    def ack_tags(self, tags: list[LeaseTag], transaction: Connection | None = None) -> None:
-        """Settle messages by tags, as ``ack`` does."""
+    def ack_tags(
+        self,
+        tags: list[LeaseTag],
+        transaction: Connection | None = None,
+        *,
+        lazily: bool = False,
+    ) -> None:
+        """Settle messages by tags, as ``ack`` does; *lazily* as ``Leases.ack`` says."""
         if not tags:
             return
         with as_transport(self._database):
             if transaction is None:
                 try:
-                    self._leases.ack(tags, None)
+                    self._leases.ack(tags, None, lazily=lazily)
                 except LeaseLost:
                     self._forget(tags)
                     raise
@@ -179,7 +187,7 @@ class SqlReceiver:
         with self._lock:
             return [*self._held, *self._pending]
 
-    def _lease(self, limit: int) -> Sequence[LeasedRow]:
+    def _lease(self, limit: int, for_good: bool = False) -> Sequence[LeasedRow]:
         limit = min(limit, self._room())
         if limit <= 0:
             return []
@@ -192,10 +200,16 @@ class SqlReceiver:
                 # Before the query, so that returned messages keep their place in the order.
                 left = self._leases.free_dead_owners(self.queue, self._front)
                 self._next_owner_check = time.monotonic() + self._owner_check
-            rows = self._lease_rows(limit) if left else []
+            rows: Sequence[LeasedRow] = []
+            more = False
+            if left and for_good:
+                rows, more = self._leases.remove_rows(self.queue, limit, self._front)
+            elif left:
+                rows = self._lease_rows(limit)
+                more = len(rows) == limit
         if rows:
             reach("leases.committed")
-            self._watch.found()
+            self._watch.found(is_last=not more)
         else:
             self._watch.found_nothing(left)
         return rows

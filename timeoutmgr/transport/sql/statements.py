@@ -1,6 +1,6 @@
 """Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -50,20 +50,37 @@ def as_transport(database: Database) -> Iterator[None]:
 
 # --- plans -------------------------------------------------------------------------------------
 
-_BY_INDEX: Final = "; ".join(
-    f"SET LOCAL enable_{way} = off" for way in ("seqscan", "bitmapscan", "sort")
-)
+_BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
+_LAZILY: Final = {"synchronous_commit": "off"}
 
 
-def read_by_index(connection: Connection) -> None:
+def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> None:
     """Have PostgreSQL go by an index in each later statement of the transaction.
 
     The driver prepares the statements, and the server keeps a plan of each. A plan of the time at
     which the queue was empty would read all of a long queue, for each batch; and without
     statistics the server would sort a queue for its first hundred messages.
+
+    A transaction that may *commit_lazily* does not wait for the server's disk: if the server itself
+    crashes within the next moments, the transaction may be undone, alone or with later ones.
     """
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(_BY_INDEX)
+        settings = _BY_INDEX | _LAZILY if commit_lazily else _BY_INDEX
+        connection.exec_driver_sql(
+            "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
+        )
+
+
+def commit_lazily(connection: Connection) -> None:
+    """Have the commit not wait for the server's disk, as ``read_by_index`` says."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+
+
+BY_INDEX_AND_LAZILY: Final = select(
+    *(func.set_config(name, value, True) for name, value in (_BY_INDEX | _LAZILY).items())
+)
+"""``read_by_index`` as one statement."""
 
 
 HEAD: Final = 1000
@@ -176,6 +193,17 @@ class QueueStatements:
         )
         self.delete_exchange: Final = delete(tables.bindings).where(of_exchange)
 
+    def send_and_notify(self, columns: Sequence[str], *, lazily: bool) -> Select[Any]:
+        """Return the insert of a row of *columns* with its NOTIFY (channel, payload).
+
+        As a transaction of its own it may commit *lazily*, as ``read_by_index`` says.
+        """
+        row = self.send.values({name: bindparam(name) for name in columns})
+        others = [func.pg_notify(bindparam("channel"), bindparam("payload"))]
+        if lazily:
+            others += [func.set_config(name, value, True) for name, value in _LAZILY.items()]
+        return select(*others).add_cte(row.cte("sent"))
+
 
 class FrontStatements:
     """The statements that read a queue from its front, in the order of its terms.
@@ -275,6 +303,7 @@ class LeaseStatements(FrontStatements):
         # two leases of one owner.
         this_delivery = chosen & mine & (messages.delivery_count == bindparam("delivery"))
         self.ack: Final = _by_key(delete(tables.messages).where(this_delivery), dialect)
+        self.remove: Final = _by_key(delete(tables.messages).where(chosen), dialect)
         self.release: Final = _by_key(
             update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0),
             dialect,

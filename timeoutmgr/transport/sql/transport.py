@@ -17,6 +17,7 @@ from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.sql.expiry import ExpiredMessages
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.owned_queues import OwnedQueues
+from timeoutmgr.transport.sql.pipelined_leases import PipelinedLeases
 from timeoutmgr.transport.sql.queues import PostgreSQLMessageRows, SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
@@ -88,7 +89,7 @@ class SqlTransport:
         self.queues: Final = SqlQueues(
             self._database, statements, self.wakeups, self.clock, notify_channel
         )
-        self._leases = Leases(
+        self._leases = (PipelinedLeases if self._database.can_pipeline else Leases)(
             self._database,
             self.lease_statements,
             self.owner,

@@ -112,10 +112,13 @@ _ALL: Final = "*"
 
 def notify(connection: Connection, channel: str, queues: Sequence[str]) -> None:
     """Tell listeners of *queues* when the transaction of *connection* commits; one NOTIFY."""
+    connection.execute(NOTIFY, {"channel": channel, "payload": payload_of(queues)})
+
+
+def payload_of(queues: Sequence[str]) -> str:
+    """Return the payload of a NOTIFY for listeners of *queues*."""
     payload = json.dumps(sorted(queues))
-    if len(payload) > _LONGEST_PAYLOAD:
-        payload = _ALL
-    connection.execute(NOTIFY, {"channel": channel, "payload": payload})
+    return _ALL if len(payload) > _LONGEST_PAYLOAD else payload
 
 
 # --- time of an idle receiver's next query: a wakeup, a change of the file, or the clock ------
@@ -187,10 +190,14 @@ class Watch:
         if self._version is not None:
             self._file = self._version.read()
 
-    def found(self) -> None:
-        """Note that the look found something: more may be there."""
+    def found(self, *, is_last: bool = False) -> None:
+        """Note that the look found something; more may be there unless *is_last*.
+
+        A row that a look passed over, since another transaction had locked it, is announced to
+        nobody if that transaction is undone: the last row is followed by a pause, not by the end.
+        """
         self._pause = self._shortest
-        self._next_query = 0.0
+        self._next_query = time.monotonic() + self._pause if is_last else 0.0
 
     def found_nothing(self, left: bool) -> None:
         """Note an empty look; *left* says that other consumers hold rows."""

@@ -1,0 +1,113 @@
+"""Leases on PostgreSQL in two round trips, and their settlement in one, through psycopg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from sqlalchemy import Connection
+from sqlalchemy.sql.expression import Executable
+
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
+from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases, by_delivery, lost_leases
+from timeoutmgr.transport.sql.statements import BY_INDEX_AND_LAZILY, FrontStatements
+from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
+
+
+class PipelinedLeases(Leases):
+    """The leases of kombu's consumers, which bound no bytes and settle in no transaction.
+
+    They are known by the *front* of their queue. All other leases go the way of the base class.
+
+    No commit here waits for the server's disk. If the server itself crashes, the leases of the last
+    moments may be lost, and their messages are delivered again, which each consumer of kombu
+    expects of a broker that crashed. Nothing is lost or early: a lease changes only who may have
+    the message, and its end. Nothing is settled twice: the row goes once, with the acknowledgement
+    that meets it. A process that is killed takes no commit along.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._compiled: Final[dict[Executable, DriverStatement]] = {}
+
+    def lease_rows(
+        self,
+        queue: str,
+        limit: int,
+        before_commit: Callable[[list[LeaseTag]], None],
+        room: int | None = None,
+        front: FrontStatements | None = None,
+    ) -> list[LeasedRow]:
+        """Lease rows as the base class says."""
+        if front is None or room is not None:
+            return super().lease_rows(queue, limit, before_commit, room, front)
+        if not self._session_locks.is_unbroken(self.owner):
+            self.keep_session_lock()
+
+        def lease(transaction: PipelinedTransaction) -> list[LeasedRow]:
+            rows = self._front_rows(queue, limit, front, transaction)
+            if rows:
+                before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
+                sequences = [row.sequence for row in rows]
+                which = {"sequences": sequences, "me": self.owner, "lease": self._lease}
+                transaction.execute(self._of(self._statements.lease), which)
+                reach("leases.written")
+            return rows
+
+        return self._database.run_pipelined(lease)
+
+    def remove_rows(
+        self, queue: str, limit: int, front: FrontStatements | None = None
+    ) -> tuple[list[LeasedRow], bool]:
+        """Remove rows as the base class says."""
+
+        def remove(transaction: PipelinedTransaction) -> tuple[list[LeasedRow], Any]:
+            rows = self._front_rows(queue, limit, front, transaction)
+            if not rows:
+                return [], None
+            sequences = [row.sequence for row in rows]
+            transaction.execute(self._of(self._statements.remove), {"sequences": sequences})
+            probe = self._of((front or self._statements).probe)
+            return rows, transaction.execute(probe, {"queue": queue})
+
+        rows, others = self._database.run_pipelined(remove)
+        return rows, others is not None and others.rowcount > 0
+
+    def ack(
+        self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
+    ) -> None:
+        """Delete rows as the base class says."""
+        if connection is not None or not lazily:
+            super().ack(tags, connection, lazily=lazily)
+            return
+
+        def settle(transaction: PipelinedTransaction) -> list[Any]:
+            transaction.execute(self._of(BY_INDEX_AND_LAZILY), {})
+            cursors = []
+            for delivery, sequences in by_delivery(tags):
+                which = {"sequences": sequences, "me": self.owner, "delivery": delivery}
+                cursors.append(transaction.execute(self._of(self._statements.ack), which))
+                reach("leases.settled")
+            return cursors
+
+        settled = sum(cursor.rowcount for cursor in self._database.run_pipelined(settle))
+        if settled < len(tags):
+            raise lost_leases(len(tags) - settled, len(tags))
+
+    def _front_rows(
+        self,
+        queue: str,
+        limit: int,
+        front: FrontStatements | None,
+        transaction: PipelinedTransaction,
+    ) -> list[LeasedRow]:
+        transaction.execute(self._of(BY_INDEX_AND_LAZILY), {})
+        which = {"queue": queue, "limit": min(limit, LARGEST_LEASE), "inline": self._any_size}
+        statement = self._of((front or self._statements).free_rows)
+        return [LeasedRow(*row) for row in transaction.execute(statement, which)]
+
+    def _of(self, statement: Executable) -> DriverStatement:
+        if statement not in self._compiled:
+            self._compiled[statement] = DriverStatement(statement, self._database.engine)
+        return self._compiled[statement]
