@@ -29,6 +29,9 @@ def url(request: pytest.FixtureRequest) -> str:
     return found
 
 
+EACH_DATABASE = pytest.mark.parametrize("url", ["sqlite", "postgres", "mysql"], indirect=True)
+
+
 def connect(url: str, prefix: str, **options: Any) -> Any:
     return kombu.Connection(f"timeoutmgr+{url}", transport_options={"prefix": prefix, **options})
 
@@ -90,6 +93,7 @@ def end_of_use(connection: Any) -> int:
         return int(own.execute(select(sql.tables.queues.c.expires_at)).scalar_one())
 
 
+@EACH_DATABASE
 def test_higher_priorities_arrive_first_and_equal_priorities_in_order(connection: Any) -> None:
     queue = declare(connection, max_priority=5)
     for body, priority in (("a0", 0), ("b3", 3), ("c9", 9), ("d3", 3), ("e5", 5), ("f0", None)):
@@ -126,6 +130,7 @@ def test_a_message_whose_time_to_live_is_over_is_never_received(file_connection:
     assert rows(file_connection)["messages"] == 0
 
 
+@EACH_DATABASE
 def test_a_time_to_live_of_zero_is_over_on_the_servers_clock(connection: Any) -> None:
     queue = declare(connection)
     publish(connection, "gone", expiration=0)
@@ -146,6 +151,7 @@ def test_a_full_queue_refuses_a_message_and_keeps_its_messages(connection: Any) 
     assert payloads(queue) == [1, 2]
 
 
+@EACH_DATABASE
 def test_a_full_queue_drops_its_oldest_message_only_if_asked(
     connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +232,7 @@ def test_a_declaration_makes_us_an_owner_of_an_existing_queue(url: str, prefix: 
         assert rows(one)["owners"] == 2
 
 
+@EACH_DATABASE
 def test_an_auto_delete_queue_goes_with_its_last_consumer(url: str, prefix: str) -> None:
     with connect(url, prefix) as one, connect(url, prefix) as two:
         consumers = [
@@ -244,6 +251,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(url: str, prefix: str)
         assert rows(one) == {"queues": 0, "bindings": 0, "messages": 0, "owners": 0}
 
 
+@EACH_DATABASE
 def test_an_exclusive_queue_is_of_one_living_owner(url: str, prefix: str) -> None:
     with connect(url, prefix) as other:
         with connect(url, prefix) as owner:
