@@ -12,6 +12,7 @@ from amqp.exceptions import ChannelError
 from sqlalchemy import func, select
 
 from tests.transport.sql.killing import kill_holding
+from timeoutmgr.cli.doctor.queue_findings import dead_owner_findings
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
@@ -270,6 +271,7 @@ def test_a_killed_process_leaves_its_durable_queue_and_nothing_else(url: str, pr
             connection.Producer().publish("hello", exchange="x", routing_key=name)
         owned = connection.transport.sql.owned_queues
         kill_holding(url, prefix, "temporary", 1, "kombu")
+        assert owned.count_dead() == 0  # the other owner lives
         owned.sweep()
         assert connection.transport.sql.queues.missing(["temporary"]) == []
 
@@ -352,7 +354,10 @@ def test_a_durable_queue_that_expires_outlives_its_dead_consumer(
         publish(connection, "kept")
         kill_holding(sqlite_url, prefix, "q", 1, "kombu")
         assert rows(connection)["owners"] == 1
+        [finding] = dead_owner_findings(connection.transport.sql)
+        assert finding.text.startswith("1 queues")
 
         connection.transport.sql.owned_queues.sweep()
 
+        assert list(dead_owner_findings(connection.transport.sql)) == []
         assert rows(connection) == {"queues": 1, "bindings": 0, "messages": 1, "owners": 0}

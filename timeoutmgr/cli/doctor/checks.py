@@ -12,6 +12,7 @@ from timeoutmgr.cli.doctor.alerts import Thresholds, alerts
 from timeoutmgr.cli.doctor.dead_letter_node import node_findings
 from timeoutmgr.cli.doctor.delay_levels import native_findings
 from timeoutmgr.cli.doctor.queue_findings import (
+    dead_owner_findings,
     foreign_queue_findings,
     no_file,
     ok,
@@ -208,6 +209,7 @@ def _queues(parts: AssembledEndpoint) -> Iterator[Finding]:
     elif without is not None:
         yield ok("exchanges", "each queue has an exchange of its name: the conventional topology")
     yield from own_queue_findings(parts)
+    yield from dead_owner_findings(parts.settings.transport)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,13 @@ from typing import Final
 
 from sqlalchemy import text
 
-from timeoutmgr.contracts import InspectsQueues, QueueReport, SharedDatabase, TransportSession
+from timeoutmgr.contracts import (
+    InspectsQueues,
+    QueueReport,
+    SharedDatabase,
+    Transport,
+    TransportSession,
+)
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
@@ -46,6 +52,21 @@ def server_settings(database: Database) -> Iterator[Finding]:
         yield ok(
             _COMPRESSION,
             "off; with millions pending, lz4 makes what checkpoints add to the log a tenth",
+        )
+
+
+def dead_owner_findings(transport: Transport) -> Iterator[Finding]:
+    """Yield a warning about queues of kombu's whose owners are dead."""
+    from timeoutmgr.transport.sql.transport import SqlTransport
+
+    if not isinstance(transport, SqlTransport):
+        return
+    if count := transport.owned_queues.count_dead():
+        yield Finding(
+            level=Level.WARN,
+            check="dead owners",
+            text=f"{count} queues were left by killed processes of kombu or Celery",
+            remedy="start a worker of the broker: it removes them within 10 s of waiting",
         )
 
 

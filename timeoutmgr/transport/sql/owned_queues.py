@@ -84,6 +84,7 @@ class OwnershipStatements:
 
         # --- a sweep: now; names, queue, owners
         self.owners: Final = select(owners.c.owner).distinct()
+        self.ownerships: Final = select(owners.c.queue, owners.c.owner)
         by_owner = owners.c.owner.in_(bindparam("owners", expanding=True))
         self.queues_of: Final = select(owners.c.queue).where(by_owner).distinct()
         is_consumed = exists().where(owners.c.queue == queues.c.name, owners.c.consuming == 1)
@@ -222,6 +223,14 @@ class OwnedQueues:
             self._database.run(self._end_of_use(queue, now))
         while ended is not None and self._database.run(lambda own: self._discard(now, own)):
             reach("owned_queues.discarded")
+
+    def count_dead(self) -> int:
+        """Return how many queues have owners of whom none lives; the next sweep deals with them."""
+        with self._database.read() as connection:
+            found = connection.execute(self._statements.ownerships).all()
+        dead = self._leases.dead_owners({owner for _, owner in found} - {self._leases.owner})
+        queues = {queue for queue, _ in found}
+        return len(queues - {queue for queue, owner in found if owner not in dead})
 
     def _dead_owners_of(self, queue: str) -> set[str]:
         with self._database.read() as connection:
