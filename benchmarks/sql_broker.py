@@ -1,15 +1,26 @@
-"""Round trip and rate of kombu on the SQL broker on PostgreSQL, beside stock kombu on Redis."""
+"""Round trips and rate of Celery and kombu on the SQL broker on PostgreSQL, beside Redis.
+
+A round trip of Celery's is that of a task: ``echo.delay(n).get()`` with ``rpc://`` results, whose
+queue is the broker's too, and a worker of one solo process. A round trip of kombu's is a request
+and its reply, without what Celery itself takes.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from celery import Celery
 from harness.bare import in_a_process
 from harness.figures import Sample, Watch, apart, interleave, say
 from harness.report import Report, options, parsed
@@ -27,7 +38,9 @@ def main() -> None:
     with servers("postgres", "redis") as running:
         report = Report("The SQL broker under kombu", {"messages": given.count, **running.settings})
         urls = {"Redis": running["redis"], "SQL broker": f"timeoutmgr+{running['postgres']}"}
-        compare_replies(report, urls, given.count, given.rounds)
+        count = max(given.count // 4, 50)
+        compare(report, "task of Celery, p50", task_time, urls, count, given.rounds)
+        compare(report, "request of kombu, p50", reply_time, urls, count, given.rounds)
         samples = interleave(
             {name: partial(in_a_process, drain, url, given.count) for name, url in urls.items()},
             given.rounds,
@@ -40,17 +53,73 @@ def main() -> None:
     report.give(given)
 
 
-def compare_replies(report: Report, urls: dict[str, str], count: int, rounds: int) -> None:
-    """Compare the times from a request to its reply, one at a time."""
-    found: dict[str, list[float]] = {name: [] for name in urls}
+def compare(
+    report: Report,
+    name: str,
+    measure: Callable[[str, int], float],
+    urls: dict[str, str],
+    count: int,
+    rounds: int,
+) -> None:
+    """Compare the medians of *count* round trips, one at a time."""
+    found: dict[str, list[float]] = {broker: [] for broker in urls}
     for number in range(rounds):
-        for name, url in urls.items():
-            found[name].append(in_a_process(reply_time, url, max(count // 4, 50)))
-            say(f"round {number + 1}  {name}: round trip p50 {found[name][-1]:.2f} ms")
+        for broker, url in urls.items():
+            found[broker].append(in_a_process(measure, url, count))
+            say(f"round {number + 1}  {broker}: {name} {found[broker][-1]:.2f} ms")
     redis, sql = found.values()
     ratios = [ours / theirs for ours, theirs in zip(sql, redis, strict=True)]
     beside = f"{median(sql):.2f} and {median(redis):.2f} ms, spread {apart(ratios):.0%}"
-    report.bar("round trip p50 ÷ Redis'", median(ratios), 1.5, at_most=True, beside=beside)
+    report.bar(f"{name} ÷ Redis'", median(ratios), 1.5, at_most=True, beside=beside)
+
+
+def celery_app(url: str, queue: str) -> Any:
+    """Return an app with one task, whose results come back through the broker."""
+    timeoutmgr.transport.sql.register()
+    app: Any = Celery("sql_broker", broker=url, backend="rpc://")
+    app.conf.task_default_queue = queue
+    app.conf.broker_connection_retry_on_startup = True
+    app.task(echo, name="echo")
+    return app
+
+
+def echo(number: int) -> int:
+    return number
+
+
+if "BENCH_QUEUE" in os.environ:  # in the worker
+    app = celery_app(os.environ["BENCH_BROKER"], os.environ["BENCH_QUEUE"])
+
+
+def task_time(url: str, count: int) -> float:
+    """Return the median time from a task's ``delay()`` to its result, in ms."""
+    queue = f"bench.{secrets.token_hex(4)}"
+    here = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "BENCH_BROKER": url,
+        "BENCH_QUEUE": queue,
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)]),
+    }
+    command = [sys.executable, "-m", "celery", "-A", "sql_broker", "worker", "-P", "solo"]
+    worker = subprocess.Popen(
+        [*command, "-l", "ERROR", "--without-gossip", "--without-mingle"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        task = celery_app(url, queue).tasks["echo"]
+        took = [task_once(task, number) for number in range(WARM_UP + count)]
+    finally:
+        worker.terminate()
+        worker.wait()
+    return median(took[WARM_UP:]) * 1000
+
+
+def task_once(task: Any, number: int) -> float:
+    began = time.perf_counter()
+    task.delay(number).get(timeout=60)
+    return time.perf_counter() - began
 
 
 def reply_time(url: str, count: int) -> float:
