@@ -63,6 +63,18 @@ def test_a_message_takes_three_transactions(
     assert used == {"run_alone": 1, "run_pipelined": 2}
 
 
+def test_a_process_checks_its_tables_on_a_server_once(
+    postgres_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: Counter[str] = Counter()
+    monkeypatch.setattr(SqlTransport, "check", _counted("check", SqlTransport.check, used))
+    for name in (prefix, prefix, f"{prefix}other_"):
+        with connect(postgres_url, name) as connection:
+            connection.SimpleQueue("q").put({})
+
+    assert used["check"] == 2
+
+
 def _counted(name: str, real: Callable[..., Any], used: Counter[str]) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         used[name] += 1

@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from queue import Empty
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from kombu.transport import virtual as kombu_virtual
 
@@ -95,6 +96,9 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         TransportUnavailable,
     )
 
+    _checked: ClassVar[WeakKeyDictionary[Database, set[str]]] = WeakKeyDictionary()
+    """The tables that this process has checked: 15 statements, which each connection would make."""
+
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.deliveries: dict[str, LeasedMessage] = {}
@@ -114,9 +118,14 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
                 prefix=options.get("prefix", "timeoutmgr_"),
                 settings=settings,
             )
-            if options.get("install", True) and not sql.is_installed():
-                sql.install()
-            sql.check()
+            # A file may be deleted at any time, and its check costs little.
+            tables = sql.tables.messages.fullname
+            known = self._checked.setdefault(sql.database, set())
+            if sql.database.is_sqlite or tables not in known:
+                if options.get("install", True) and not sql.is_installed():
+                    sql.install()
+                sql.check()
+                known.add(tables)
             self._sql, self._process = sql, os.getpid()
         return self._sql
 
