@@ -147,6 +147,8 @@ class Folder:
             COMMAND, arguments, Streams(output, errors), self.variables, self.path
         )
         program = Program(process, output.open(), errors.open())
+        output.unlink()  # both ends are open, and some tests copy the folder
+        errors.unlink()
         self._started.append(program)
         return program
 

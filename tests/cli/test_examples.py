@@ -61,6 +61,7 @@ RUN_ELSEWHERE: Final = {
     ("runs", "undo"): "tests/cli/test_changes.py",
     ("audit", "--heads"): "tests/cli/test_changes.py",
     ("web",): "tests/cli/test_web.py",
+    ("top",): "tests/cli/test_top.py",
 }
 """Examples that run until they are stopped, or need more than the folder has, and their tests."""
 SAYS_NO: Final = {
