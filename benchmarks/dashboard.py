@@ -1,11 +1,13 @@
 """Time of the dashboard's pages over many timeouts, and the CPU that ten open browsers cost.
 
-``python benchmarks/dashboard.py --timeouts 1000000`` fills tables of its own on PostgreSQL.
+``python benchmarks/dashboard.py --timeouts 1000000`` fills tables of its own on PostgreSQL, with
+twice as many rows of history. With ``--paint`` Debian's Chromium says when it first painted a page.
 """
 
 import argparse
 import json
 import resource
+import shutil
 import statistics
 import threading
 import time
@@ -25,11 +27,22 @@ PAGES = (
     *("/", "/load?span=day", "/load?span=week", "/load?span=year", "/late", "/pending"),
     *("/pending?destination=q7", "/pending?saga=s77", "/pending?id=b7", "/processes", "/audit"),
 )
+PREFIX = "dashboard_bench_"
+TIMEOUTS = f"{PREFIX}timeouts"
 ROWS = """
 INSERT INTO {table} (endpoint, due, id, destination, saga_id, message_id, headers, body,
     content_type, content_encoding, created, version, attempts)
 SELECT :endpoint, :now + (random() * 7 * 86400000000)::bigint, md5(n::text), 'q' || n % 20,
     's' || n % 100000, 'm' || n, '{{}}', '\\x7b7d', 'application/json', 'utf-8', :now, 0, 0
+FROM generate_series(1, :count) AS n
+"""
+FIRST_PAINT = """() => new Promise((found) => new PerformanceObserver((seen) => {
+    for (const one of seen.getEntriesByName("first-contentful-paint")) found(one.startTime);
+}).observe({type: "paint", buffered: true}))"""
+HISTORY = """
+INSERT INTO {table} (id, event, at, due, endpoint, destination, attempt, node)
+SELECT md5(n::text), 'dispatched', :now - n * 1000, :now - n * 1000 - 5000, :endpoint,
+    'q' || n % 20, 0, 'bench'
 FROM generate_series(1, :count) AS n
 """
 
@@ -40,6 +53,7 @@ def main() -> None:
     parser.add_argument("--url", default="postgresql+psycopg://postgres@localhost/postgres")
     parser.add_argument("--timeouts", type=int, default=1_000_000)
     parser.add_argument("--tries", type=int, default=30)
+    parser.add_argument("--paint", action="store_true", help="ask a browser for its first paint")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     endpoint = filled(given.url, given.timeouts)
@@ -55,6 +69,8 @@ def main() -> None:
         for page in PAGES:
             found["pages"][page] = measured(client, app, page, given.tries)
         found["ten_browsers"] = browsers(client)
+    if given.paint:
+        found["first_paint_ms"] = painted("http://127.0.0.1:8655", app)
     server.should_exit = True
     thread.join()
     endpoint.close()
@@ -67,21 +83,23 @@ def filled(url: str, count: int) -> Endpoint:
     """Return an endpoint with *count* timeouts of the next week."""
     config = EndpointConfiguration("bench")
     config.use_transport(url)
-    persistence = SqlPersistence(url, prefix="dashboard_bench_")
+    persistence = SqlPersistence(url, prefix=PREFIX)
     config.use_persistence(persistence)
     config.enable_feature(TimeoutManager())
     endpoint = Endpoint(config)
     endpoint.install()
     database: Any = persistence.database
-    with database.begin() as connection:
-        table = "dashboard_bench_timeouts"
-        now = endpoint.timeouts.now()
-        if endpoint.timeouts.count() != count:
-            connection.execute(text(f"TRUNCATE {table}"))
-            values = {"endpoint": "bench", "now": now, "count": count}
-            connection.execute(text(ROWS.format(table=table)), values)
+    fills = {TIMEOUTS: (ROWS, count), f"{PREFIX}timeout_history": (HISTORY, 2 * count)}
+    now = endpoint.timeouts.now()
+    if endpoint.timeouts.count() != count:
+        for table, (statement, many) in fills.items():
+            with database.begin() as connection:
+                connection.execute(text(f"TRUNCATE {table}"))
+                values = {"endpoint": "bench", "now": now, "count": many}
+                connection.execute(text(statement.format(table=table)), values)
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE dashboard_bench_timeouts"))
+        for table in fills:
+            connection.execute(text(f"VACUUM ANALYZE {table}"))
     return endpoint
 
 
@@ -98,6 +116,25 @@ def measured(client: httpx.Client, app: Any, page: str, tries: int) -> dict[str,
         "p50": round(statistics.median(times), 1),
         "p95": round(times[int(tries * 0.95) - 1], 1),
     }
+
+
+def painted(base: str, app: Any) -> dict[str, float]:
+    """Return milliseconds until the first paint of each page, in a browser without a cache."""
+    from playwright.sync_api import sync_playwright
+
+    times = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        for page in PAGES:
+            app.state.readings.forget()
+            with browser.new_context() as context:
+                shown = context.new_page()
+                shown.goto(base + page)
+                times[page] = round(shown.evaluate(FIRST_PAINT), 1)
+        browser.close()
+    return times
 
 
 def browsers(client: httpx.Client) -> dict[str, float]:
