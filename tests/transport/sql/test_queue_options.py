@@ -9,7 +9,7 @@ from typing import Any
 import kombu as kombu_package
 import pytest
 from amqp.exceptions import ChannelError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.cli.doctor.queue_findings import dead_owner_findings
@@ -140,6 +140,7 @@ def test_a_time_to_live_of_zero_is_over_on_the_servers_clock(connection: Any) ->
     assert payloads(queue) == ["stays"]
 
 
+@EACH_DATABASE
 def test_a_full_queue_refuses_a_message_and_keeps_its_messages(connection: Any) -> None:
     queue = declare(connection, max_length=2)
     publish(connection, 1, 2)
@@ -198,6 +199,21 @@ def test_an_unused_queue_expires_and_a_consumed_queue_does_not(
         clock.time += 11_000_000
         other.transport.sql.owned_queues.sweep()
         assert other.transport.sql.queues.missing(["consumed"]) == ["consumed"]
+
+
+@pytest.mark.parametrize("url", ["postgres", "mysql"], indirect=True)
+def test_an_unused_queue_expires_by_the_clock_of_the_server(connection: Any) -> None:
+    for name in ("old", "new"):
+        declare(connection, name, expires=10, durable=True)
+    sql = connection.transport.sql
+    queues = sql.tables.queues
+    earlier = update(queues).where(queues.c.name == "old")
+    with sql.database.begin() as own:
+        own.execute(earlier.values(expires_at=queues.c.expires_at - 12_000_000))
+
+    sql.owned_queues.sweep()
+
+    assert sql.queues.missing(["old", "new"]) == ["old"]
 
 
 def test_a_declaration_writes_no_more_while_the_queue_has_its_time_left(
