@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.persistence import SqlPersistence
@@ -29,12 +29,13 @@ PAGES = (
 )
 PREFIX = "dashboard_bench_"
 TIMEOUTS = f"{PREFIX}timeouts"
+PART = 500_000
 ROWS = """
 INSERT INTO {table} (endpoint, due, id, destination, saga_id, message_id, headers, body,
     content_type, content_encoding, created, version, attempts)
 SELECT :endpoint, :now + (random() * 7 * 86400000000)::bigint, md5(n::text), 'q' || n % 20,
     's' || n % 100000, 'm' || n, '{{}}', '\\x7b7d', 'application/json', 'utf-8', :now, 0, 0
-FROM generate_series(1, :count) AS n
+FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n
 """
 FIRST_PAINT = """() => new Promise((found) => new PerformanceObserver((seen) => {
     for (const one of seen.getEntriesByName("first-contentful-paint")) found(one.startTime);
@@ -43,7 +44,7 @@ HISTORY = """
 INSERT INTO {table} (id, event, at, due, endpoint, destination, attempt, node)
 SELECT md5(n::text), 'dispatched', :now - n * 1000, :now - n * 1000 - 5000, :endpoint,
     'q' || n % 20, 0, 'bench'
-FROM generate_series(1, :count) AS n
+FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n
 """
 
 
@@ -91,16 +92,27 @@ def filled(url: str, count: int) -> Endpoint:
     database: Any = persistence.database
     fills = {TIMEOUTS: (ROWS, count), f"{PREFIX}timeout_history": (HISTORY, 2 * count)}
     now = endpoint.timeouts.now()
-    if endpoint.timeouts.count() != count:
-        for table, (statement, many) in fills.items():
-            with database.begin() as connection:
-                connection.execute(text(f"TRUNCATE {table}"))
-                values = {"endpoint": "bench", "now": now, "count": many}
-                connection.execute(text(statement.format(table=table)), values)
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    for table, (statement, many) in fills.items():
+        fill(database, table, statement, many, now)
+    with create_engine(url).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for table in fills:
             connection.execute(text(f"VACUUM ANALYZE {table}"))
     return endpoint
+
+
+def fill(database: Any, table: str, statement: str, many: int, now: int) -> None:
+    """Have *table* hold *many* rows of *statement*."""
+    with database.engine.connect() as connection:
+        if connection.scalar(text(f"SELECT count(*) FROM {table}")) == many:
+            return
+    with database.begin() as connection:
+        connection.execute(text(f"TRUNCATE {table}"))
+    # In parts: each statement has to end within the database's answer time-out.
+    for first in range(1, many + 1, PART):
+        last = min(many, first + PART - 1)
+        values = {"endpoint": "bench", "now": now, "first": first, "last": last}
+        with database.begin() as connection:
+            connection.execute(text(statement.format(table=table)), values)
 
 
 def measured(client: httpx.Client, app: Any, page: str, tries: int) -> dict[str, float]:
