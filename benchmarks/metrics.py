@@ -26,7 +26,7 @@ from timeoutmgr.telemetry import Counters, Operation, during_of
 
 CALLS = 2_000
 LOOPS = 600
-"""Short loops, of which the best counts: a long loop has a share of what else the machine does.
+"""Short loops, and the shortest one counts: other programs of the machine interrupt a long loop.
 The loops of all calls take turns, so that a busy second of the machine meets none of them alone."""
 LONGEST = 0.3
 """Microseconds of a call."""

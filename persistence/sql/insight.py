@@ -217,7 +217,7 @@ class StoreInsight(TimeoutQueries):
     def _numbers_of(
         self, connection: Connection, some: Subquery, *, by_type: bool
     ) -> Mapping[str, int]:
-        """Return the numbers of *some* by destination, or by what ``_cut`` returns.
+        """Return the numbers of *some* by destination, or by the type that ``_cut`` takes.
 
         PostgreSQL cuts it out: to send all headers of a row takes longer than to read the row.
         """
