@@ -31,6 +31,12 @@ RUNNING_TASK = (
     "note.apply_async(('b',), countdown=3600, task_id='b')\n"
 )
 
+MORE_THAN_A_PROCESS_TAKES = (
+    "from tests.contrib.celery.proj import note, wait\n"
+    "wait.delay('a')\n"
+    "for n in range(3): note.delay(f'n{n}')\n"
+)
+
 IS_STORED = (
     "from tests.contrib.celery.proj import delays\n"
     "assert [task.id for task in delays.list()] == ['b']\n"
@@ -164,6 +170,19 @@ def test_a_term_lets_the_running_task_end_and_leaves_the_others_stored(
 
     assert log.read_text() == "a\na ended\n"
     assert celery("-c", IS_STORED).wait() == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_answers_while_its_only_process_is_busy(celery: Celery, log: Path) -> None:
+    celery(*worker("prefork")[:-4], "-c", "1", "-l", "WARNING")
+    assert celery("-c", MORE_THAN_A_PROCESS_TAKES).wait() == 0
+    eventually(lambda: "a\n" in log.read_text(), "the task is in hand", 120)
+
+    answer = answers(celery)
+    log.with_name(f"{log.name}.a").touch()
+    eventually(lambda: "n2" in log.read_text(), "all tasks ran", 120)
+
+    assert answer == [{"in memory": 0, "moved": 0, "stored": "0"}]
 
 
 @pytest.mark.timeout(180)

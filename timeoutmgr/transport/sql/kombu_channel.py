@@ -179,7 +179,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
     def ack(self, delivery_tag: str) -> None:
         """Delete the message."""
         self.channel.settle(delivery_tag)
-        super().ack(delivery_tag)
+        self._settled(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give the message back, or drop it."""
@@ -187,7 +187,11 @@ class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
             self.channel.give_back([delivery_tag])
         else:
             self.channel.settle(delivery_tag)
+        self._settled(delivery_tag)
+
+    def _settled(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
+        self.channel.connection.room_made()
 
     def restore_unacked(self) -> list[Any]:
         """Give back all that is unacknowledged; there is none that could not be."""

@@ -25,6 +25,7 @@ from kombu.transport import virtual as kombu_virtual
 
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
+from timeoutmgr.transport.sql.event_loop import LoopDelivery
 from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import as_transport
@@ -88,7 +89,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
     driver_type = "timeoutmgr"
     driver_name = "timeoutmgr"
     implements = virtual.Transport.implements.extend(
-        exchange_type=frozenset(["direct", "topic", "fanout"])
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
     connection_errors = (
         *virtual.Transport.connection_errors,
@@ -104,6 +105,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         self.deliveries: dict[str, LeasedMessage] = {}
         self.consumed: Counter[str] = Counter()
         self._sql: SqlTransport | None = None
+        self._in_loop: LoopDelivery | None = None
         self._process = os.getpid()
 
     @property
@@ -142,6 +144,9 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         if self._process != os.getpid():
             self._sql = None
             return
+        in_loop, self._in_loop = self._in_loop, None
+        if in_loop is not None:
+            in_loop.stop()
         super().close_connection(connection)
         sql, self._sql = self._sql, None
         if sql is not None:
@@ -156,11 +161,8 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         wakeup = self.sql.wakeups.any
         while True:
             count = wakeup.count
-            if self.sql.owned_queues.is_sweep_due:
-                with as_transport(self.sql.database):
-                    self.sql.owned_queues.sweep_in_time()
             try:
-                self.cycle.get(self._deliver, timeout=timeout)
+                self._deliver_one()
                 return
             except Empty:
                 now = time.monotonic()
@@ -169,6 +171,25 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
             wakeup.wait(
                 count, _LONGEST_PAUSE if until is None else min(_LONGEST_PAUSE, until - now)
             )
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver in *loop*, kombu's, from now on, until the connection is closed."""
+        if self._in_loop is not None:
+            self._in_loop.stop()
+        self._in_loop = LoopDelivery(loop, self._deliver_one, self.sql.wakeups.any)
+        self._in_loop.start(_LONGEST_PAUSE)
+
+    def room_made(self) -> None:
+        """Note that a consumer may take one message more."""
+        if self._in_loop is not None:
+            self._in_loop.ring()
+
+    def _deliver_one(self) -> None:
+        """Deliver one message, or raise Empty; without waiting."""
+        if self.sql.owned_queues.is_sweep_due:
+            with as_transport(self.sql.database):
+                self.sql.owned_queues.sweep_in_time()
+        self.cycle.get(self._deliver, timeout=0)
 
     def driver_version(self) -> str:
         """Return the version of timeoutmgr."""

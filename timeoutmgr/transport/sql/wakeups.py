@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -25,6 +25,7 @@ class Wakeup:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._count = 0
+        self._subscribers: frozenset[Callable[[], None]] = frozenset()
 
     @property
     def count(self) -> int:
@@ -32,10 +33,22 @@ class Wakeup:
         return self._count
 
     def notify(self) -> None:
-        """Wake all waiting threads."""
+        """Wake all waiting threads, and call all subscribers."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
+            for call in self._subscribers:
+                call()
+
+    def subscribe(self, call: Callable[[], None]) -> None:
+        """Have *call* called by each notification, in the notifying thread; it must not wait."""
+        with self._condition:
+            self._subscribers |= {call}
+
+    def unsubscribe(self, call: Callable[[], None]) -> None:
+        """Undo ``subscribe``; no call is under way when this returns."""
+        with self._condition:
+            self._subscribers -= {call}
 
     def wait(self, count: int, timeout: float) -> bool:
         """Return True as soon as the count differs from *count*, False after *timeout* s."""
