@@ -5,7 +5,7 @@ Many threads call a telemetry on hot paths: its methods must be quick and must n
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias, runtime_checkable
@@ -43,12 +43,12 @@ class ObservesLateness(Protocol):
 class CountsByLabel(Protocol):
     """A telemetry that counts events by the values of a label; no telemetry needs to."""
 
-    def count_each(self, event: str, values: Collection[str]) -> None:
-        """Add 1 to the count of *event* for each of *values*."""
+    def count_each(self, event: str, values: Iterable[str]) -> None:
+        """Add 1 to the count of *event* for each of *values*, which are read once."""
         ...
 
 
-CountEach: TypeAlias = Callable[[str, Collection[str]], None]
+CountEach: TypeAlias = Callable[[str, Iterable[str]], None]
 
 
 def count_each_of(telemetry: Telemetry) -> CountEach:
@@ -56,8 +56,8 @@ def count_each_of(telemetry: Telemetry) -> CountEach:
     return telemetry.count_each if isinstance(telemetry, CountsByLabel) else _count_no_label
 
 
-def _count_no_label(_event: str, _values: Collection[str]) -> None:
-    """Count nothing: the plain count of the event is all that the telemetry keeps."""
+def _count_no_label(_event: str, _values: Iterable[str]) -> None:
+    """Count nothing, and read no value: the telemetry keeps the plain count of the event."""
 
 
 class Operation(StrEnum):

@@ -145,7 +145,7 @@ class StoreDelayed:
             with self._meter.during(Operation.STORE, addressed(timeouts)):
                 self.batches.put(timeouts, work.scope)
             self.telemetry.count("delayed_stored", len(timeouts))
-            self._meter.count_each("delayed_stored", [one.destination for one in timeouts])
+            self._meter.count_each("delayed_stored", (one.destination for one in timeouts))
 
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
         """Send *due*; return the messages that neither their queue nor the error queue has."""

@@ -301,8 +301,8 @@ class DispatchMeter:
         """Count messages that were given up, also by destination and by reason."""
         if failed:
             self.add("failed", len(failed))
-            self.count_each("closed_failed", [one.timeout.destination for one in failed])
-            self.count_each("error_queue_messages", [type(one.error).__name__ for one in failed])
+            self.count_each("closed_failed", (one.timeout.destination for one in failed))
+            self.count_each("error_queue_messages", (type(one.error).__name__ for one in failed))
 
     def add(self, outcome: str, amount: int) -> None:
         """Count *amount* messages with one *outcome*."""

@@ -240,9 +240,9 @@ class StoreTimeouts:
 
     def _count_stored(self, timeouts: Sequence[Timeout], repeats: Sequence[Repeat]) -> None:
         unstored = {id(one.timeout) for one in repeats if one.kind is not RepeatKind.REPLACED}
-        stored = [one.destination for one in timeouts if id(one) not in unstored]
-        if stored:
-            self.telemetry.count("timeouts_stored", len(stored))
+        if number := len(timeouts) - len(unstored):
+            self.telemetry.count("timeouts_stored", number)
+            stored = (one.destination for one in timeouts if id(one) not in unstored)
             self._count_each("timeouts_stored", stored)
 
     def _settle(self, stored: Sequence[Stored], repeats: Sequence[Repeat], work: Work) -> None:

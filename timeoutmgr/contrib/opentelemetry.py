@@ -7,7 +7,7 @@ Uses the API alone; the program brings the SDK. Needs the extra:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -157,7 +157,7 @@ class _Satellites:
         """Pass it on."""
         self._behind.count(event, amount)
 
-    def count_each(self, event: str, values: Collection[str]) -> None:
+    def count_each(self, event: str, values: Iterable[str]) -> None:
         """Pass it on if it is counted."""
         self._count_each_behind(event, values)
 

@@ -6,7 +6,7 @@ has no instruction at which the interpreter changes to another thread, or runs a
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from math import isnan, nan
@@ -79,11 +79,13 @@ class Recorder:
         if self._behind is not None:
             self._behind.count(event, amount)
 
-    def count_each(self, event: str, values: Collection[str]) -> None:
+    def count_each(self, event: str, values: Iterable[str]) -> None:
         """Add 1 to the count of *event* for each of *values* of its label."""
         if event in self._by_label:
             first, names = self._by_label[event]
-            for value, number in Counter(values).items():
+            counted = Counter(values)
+            values = counted.elements()
+            for value, number in counted.items():
                 at = first + names.number(value)
                 self._counts[at] += number
         self._each_behind(event, values)
