@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ def stubborn(self: Any, what: str) -> None:
     note(f"{what} {self.request.retries}")
     if self.request.retries == 0:
         raise self.retry(countdown=1.5)
+
+
+@app.task(name="sender")  # type: ignore[untyped-decorator]  # celery is untyped
+def sender() -> None:
+    """Write into the log whether this process has a sender, without which it sends nothing yet."""
+    note(f"sender {'timeoutmgr.persistence.sql.store' in sys.modules}")
 
 
 @app.task(name="wait")  # type: ignore[untyped-decorator]  # celery is untyped

@@ -32,8 +32,9 @@ RUNNING_TASK = (
 )
 
 MORE_THAN_A_PROCESS_TAKES = (
-    "from tests.contrib.celery.proj import note, wait\n"
+    "from tests.contrib.celery.proj import note, sender, wait\n"
     "wait.delay('a')\n"
+    "sender.delay()\n"
     "for n in range(3): note.delay(f'n{n}')\n"
 )
 
@@ -173,7 +174,9 @@ def test_a_term_lets_the_running_task_end_and_leaves_the_others_stored(
 
 
 @pytest.mark.timeout(180)
-def test_a_worker_answers_while_its_only_process_is_busy(celery: Celery, log: Path) -> None:
+def test_a_worker_answers_while_its_only_process_is_busy_and_has_a_sender(
+    celery: Celery, log: Path
+) -> None:
     celery(*worker("prefork")[:-4], "-c", "1", "-l", "WARNING")
     assert celery("-c", MORE_THAN_A_PROCESS_TAKES).wait() == 0
     eventually(lambda: "a\n" in log.read_text(), "the task is in hand", 120)
@@ -183,6 +186,7 @@ def test_a_worker_answers_while_its_only_process_is_busy(celery: Celery, log: Pa
     eventually(lambda: "n2" in log.read_text(), "all tasks ran", 120)
 
     assert answer == [{"in memory": 0, "moved": 0, "stored": "0"}]
+    assert "sender True" in log.read_text()
 
 
 @pytest.mark.timeout(180)

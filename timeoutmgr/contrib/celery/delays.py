@@ -37,7 +37,7 @@ from timeoutmgr.contrib.celery.tasks import (
     saga_of,
     stamp_labels,
 )
-from timeoutmgr.contrib.celery.worker import DispatchStep, TakeoverStep
+from timeoutmgr.contrib.celery.worker import DispatchStep, SenderStep, TakeoverStep
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
@@ -126,6 +126,7 @@ class DurableDelays:
         app.amqp_cls, app.control_cls = DelayingAMQP, DelayingControl
         for made in ("amqp", "control"):
             vars(app).pop(made, None)
+        app.steps["worker"].add(SenderStep)
         if in_worker:
             app.steps["worker"].add(DispatchStep)
         app.steps["consumer"].add(TakeoverStep)

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import bootsteps
 
 from timeoutmgr.contrib.celery.hooks import delays_of
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.message.redaction import on_one_line
+
+logger = logging.getLogger(__name__)
+
+
+class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
+    """Makes the endpoint that sends, before the pool forks its processes, which then go on with it.
+
+    Otherwise the first retry in each process would import and install it: a second of the processor
+    in which the process runs no task.
+    """
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        try:
+            self._endpoint: Endpoint = delays_of(worker.app).endpoint
+        except (StorageUnavailable, TransportUnavailable) as error:
+            logger.warning(
+                "worker makes the endpoint of its delays at the first delayed task, since a server "
+                "is away: %s",
+                on_one_line(error),
+                extra={"event": "sender_not_prepared"},
+            )
 
 
 class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is untyped
