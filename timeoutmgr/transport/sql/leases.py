@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Row
@@ -28,6 +28,8 @@ from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
 
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found", Row[Any], LeasedRow)
 
 LARGEST_LEASE: Final = 500
 """Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
@@ -103,18 +105,14 @@ class Leases:
         statements = front or self._statements
         if self._database.is_sqlite and not self._is_free(where, statements):
             return []
-        most = min(limit, LARGEST_LEASE)
-        # So many of the largest that are read at once are no more than there is room for.
-        if room is not None:
-            room = min(room, BATCH_BYTES)
-        inline = self._any_size if room is None else min(room // most, _SLICE)
+        most, room, inline = self._bounds(limit, room)
 
         def lease(connection: Connection) -> list[LeasedRow]:
             read_by_index(connection)
             found = connection.execute(
                 statements.free_rows, {**where, "limit": most, "inline": inline}
             ).all()
-            rows = self._with_bodies(_fitting(found, room), connection)
+            rows = self._with_bodies(fitting(found, room), connection)
             if rows:
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 connection.execute(
@@ -130,6 +128,18 @@ class Leases:
             return rows
 
         return self._database.run(lease)
+
+    def _bounds(self, limit: int, room: int | None) -> tuple[int, int | None, int]:
+        """Return for how many rows to ask, how many bytes to lease, and which bodies to read.
+
+        Bodies up to the last number are read with their rows: so many of the largest are no more
+        than there is room for.
+        """
+        most = min(limit, LARGEST_LEASE)
+        if room is None:
+            return most, None, self._any_size
+        room = min(room, BATCH_BYTES)
+        return most, room, min(room // most, _SLICE)
 
     def remove_rows(
         self, queue: str, limit: int, front: FrontStatements | None = None
@@ -315,7 +325,7 @@ def lost_leases(lost: int, count: int) -> LeaseLost:
     )
 
 
-def _fitting(rows: Sequence[Row[Any]], room: int | None) -> Sequence[Row[Any]]:
+def fitting(rows: Sequence[Found], room: int | None) -> Sequence[Found]:
     """Return the first of *rows* whose bodies fit into *room*, at least one row."""
     if room is None:
         return rows

@@ -1,4 +1,4 @@
-"""Leases on PostgreSQL in two round trips, and their settlement in one, through psycopg."""
+"""Leases on PostgreSQL in two round trips, and kombu's settlement in one, through psycopg."""
 
 from __future__ import annotations
 
@@ -10,21 +10,34 @@ from sqlalchemy.sql.expression import Executable
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
-from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases, by_delivery, lost_leases
-from timeoutmgr.transport.sql.statements import BY_INDEX_AND_LAZILY, FrontStatements
+from timeoutmgr.transport.sql.leases import (
+    LARGEST_LEASE,
+    Leases,
+    by_delivery,
+    fitting,
+    lost_leases,
+)
+from timeoutmgr.transport.sql.statements import (
+    BY_INDEX,
+    BY_INDEX_AND_LAZILY,
+    FrontStatements,
+)
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 
 
+class _LargeBody(Exception):
+    """A message's body is too large to be read with its row; nothing is leased."""
+
+
 class PipelinedLeases(Leases):
-    """The leases of kombu's consumers, which bound no bytes and settle in no transaction.
+    """The leases of PostgreSQL; the settlement of kombu's consumers, which no transaction joins.
 
-    They are known by the *front* of their queue. All other leases go the way of the base class.
-
-    No commit here waits for the server's disk. If the server itself crashes, the leases of the last
-    moments may be lost, and their messages are delivered again, which each consumer of kombu
-    expects of a broker that crashed. Nothing is lost or early: a lease changes only who may have
-    the message, and its end. Nothing is settled twice: the row goes once, with the acknowledgement
-    that meets it. A process that is killed takes no commit along.
+    No commit for a consumer of kombu waits for the server's disk; such a consumer is known by the
+    *front* of its queue. If the server itself crashes, the leases of the last moments may be lost,
+    and their messages are delivered again, which each consumer of kombu expects of a broker that
+    crashed. Nothing is lost or early: a lease changes only who may have the message, and its end.
+    Nothing is settled twice: the row goes once, with the acknowledgement that meets it. A process
+    that is killed takes no commit along.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -40,22 +53,27 @@ class PipelinedLeases(Leases):
         front: FrontStatements | None = None,
     ) -> list[LeasedRow]:
         """Lease rows as the base class says."""
-        if front is None or room is not None:
-            return super().lease_rows(queue, limit, before_commit, room, front)
         if not self._session_locks.is_unbroken(self.owner):
             self.keep_session_lock()
+        most, room, inline = self._bounds(limit, room)
 
         def lease(transaction: PipelinedTransaction) -> list[LeasedRow]:
-            rows = self._front_rows(queue, limit, front, transaction)
+            found = self._front_rows(queue, most, front, transaction, inline)
+            rows = fitting(found, room)
+            if any(row.body is None for row in rows):
+                raise _LargeBody
             if rows:
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 sequences = [row.sequence for row in rows]
                 which = {"sequences": sequences, "me": self.owner, "lease": self._lease}
                 transaction.execute(self._of(self._statements.lease), which)
                 reach("leases.written")
-            return rows
+            return list(rows)
 
-        return self._database.run_pipelined(lease)
+        try:
+            return self._database.run_pipelined(lease)
+        except _LargeBody:
+            return super().lease_rows(queue, limit, before_commit, room, front)
 
     def remove_rows(
         self, queue: str, limit: int, front: FrontStatements | None = None
@@ -63,7 +81,7 @@ class PipelinedLeases(Leases):
         """Remove rows as the base class says."""
 
         def remove(transaction: PipelinedTransaction) -> tuple[list[LeasedRow], Any]:
-            rows = self._front_rows(queue, limit, front, transaction)
+            rows = self._front_rows(queue, limit, front, transaction, self._any_size)
             if not rows:
                 return [], None
             sequences = [row.sequence for row in rows]
@@ -101,9 +119,10 @@ class PipelinedLeases(Leases):
         limit: int,
         front: FrontStatements | None,
         transaction: PipelinedTransaction,
+        inline: int,
     ) -> list[LeasedRow]:
-        transaction.execute(self._of(BY_INDEX_AND_LAZILY), {})
-        which = {"queue": queue, "limit": min(limit, LARGEST_LEASE), "inline": self._any_size}
+        transaction.execute(self._of(BY_INDEX if front is None else BY_INDEX_AND_LAZILY), {})
+        which = {"queue": queue, "limit": min(limit, LARGEST_LEASE), "inline": inline}
         statement = self._of((front or self._statements).free_rows)
         return [LeasedRow(*row) for row in transaction.execute(statement, which)]
 

@@ -1,6 +1,6 @@
 """Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -77,10 +77,14 @@ def commit_lazily(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
-BY_INDEX_AND_LAZILY: Final = select(
-    *(func.set_config(name, value, True) for name, value in (_BY_INDEX | _LAZILY).items())
-)
+def _settings(settings: Mapping[str, str]) -> Select[Any]:
+    return select(*(func.set_config(name, value, True) for name, value in settings.items()))
+
+
+BY_INDEX: Final = _settings(_BY_INDEX)
 """``read_by_index`` as one statement."""
+BY_INDEX_AND_LAZILY: Final = _settings(_BY_INDEX | _LAZILY)
+"""The same for a transaction that may commit lazily."""
 
 
 HEAD: Final = 1000
