@@ -24,7 +24,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.stores import refuse
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected
+from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected, MessageTooLarge
 from timeoutmgr.message import headers, routes
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros, from_wire
@@ -401,8 +401,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
     _check_short(message)
     try:
         check_destination(destination, limits, message=message)
-        # As the sender was allowed to write the headers: routing's own do not count.
-        check_headers(_as_sent(message), limits)
+        _check_headers(message, limits)
         check_body(message.body, limits)
         due = check_due(_instant(message, headers.EXPIRE))
         check_ahead(due, now + CLOCK_ALLOWANCE, limits)
@@ -465,6 +464,14 @@ def _bytes_of(text: str, what: str) -> int:
         raise MessageRejected(
             f"the {what} {text!r:.80} has half a surrogate pair; no store can keep it"
         ) from error
+
+
+def _check_headers(message: Message, limits: Limits) -> None:
+    """Check headers as their sender was allowed to write them: routing's own do not count."""
+    try:
+        check_headers(message.headers, limits)
+    except MessageTooLarge:
+        check_headers(_as_sent(message), limits)
 
 
 def _as_sent(message: Message) -> dict[str, str]:
