@@ -126,7 +126,7 @@ class MemoryInsight:
         """Return how many timeouts are tried in each bucket of *window*."""
         with self._in.lock:
             buckets = Counter(
-                (key.due - window.start) // window.width
+                window.bucket_of(key.due)
                 for key, row in self._in.rows.items()
                 if destination in {None, row.timeout.destination}
             )

@@ -160,6 +160,9 @@ POINTS: Final[Mapping[str, str]] = {
     "bulk.left_noted": "A batch is changed and what was left is noted; its row does not say so.",
     "bulk.batch_closed": "A batch is changed and its row says so; the commit is to come.",
     "bulk.ended": "No batch is left and the run is over; the audit does not tell of it.",
+    # --- background counts by bucket
+    "load.tiles_written": "The tiles of a slice are written; the pass is where it was.",
+    "load.slice_counted": "A slice is counted and its pass is behind it; the commit is to come.",
     # --- recurring timeouts
     "recurring.row_inserted": "The row of a new schedule is there; no run is stored.",
     "recurring.run_stored": "A run of a schedule is stored; others may follow, and its row names "

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from timeoutmgr.contracts import Count, LoadWindow
+from timeoutmgr.contracts import Count
 from timeoutmgr.message.instants import Micros
 
 from .context import StoreContext
@@ -61,27 +61,27 @@ class LoadEstimate:
         self._context = context
 
     def counts(
-        self, connection: Connection, window: LoadWindow, destination: str | None
+        self, connection: Connection, edges: Sequence[Micros], destination: str | None
     ) -> list[Count] | None:
-        """Return an estimate for each bucket; None if the database has no statistics for it."""
+        """Return an estimate between each two *edges*; None if the database has no statistics."""
         if self._context.database.dialect.name != "postgresql":
             return None
         preparer = connection.dialect.identifier_preparer
         name = preparer.format_table(self._context.tables.timeouts)
         rows = connection.execute(_STATISTICS, {"timeouts": name}).all()
-        totals = [0.0] * window.buckets
+        totals = [0.0] * (len(edges) - 1)
         for _, part in groupby(rows, key=lambda row: row.part):
-            numbers = self._of_part(list(part), window, destination)
+            numbers = self._of_part(list(part), edges, destination)
             if numbers is None:
                 return None
             totals = [total + number for total, number in zip(totals, numbers, strict=True)]
         return [Count(round(total), exact=False, is_estimate=True) for total in totals]
 
     def _of_part(
-        self, rows: Sequence[Any], window: LoadWindow, destination: str | None
+        self, rows: Sequence[Any], edges: Sequence[Micros], destination: str | None
     ) -> Sequence[float] | None:
         if rows[0].size == 0:
-            return [0.0] * window.buckets
+            return [0.0] * (len(edges) - 1)
         columns = {row.name: _column(row) for row in rows if row.name is not None}
         wanted = [("endpoint", self._context.endpoint)]
         wanted += [] if destination is None else [("destination", destination)]
@@ -92,8 +92,7 @@ class LoadEstimate:
             if value not in columns[name].shares:  # too few among many, or none
                 return None
             number *= columns[name].shares[value]
-        starts = (window.start + no * window.width for no in range(window.buckets))
-        return [number * columns["due"].within(at, at + window.width) for at in starts]
+        return [number * columns["due"].within(*span) for span in pairwise(edges)]
 
 
 def _column(row: Any) -> _Column:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, literal, select
@@ -37,6 +38,7 @@ from timeoutmgr.message.message import Message, enclosed_types
 
 from .context import StoreContext, find_each_by_key
 from .estimates import LoadEstimate
+from .load_counts import CountedLoad
 from .queries import OF_AN_EVENT, TimeoutQueries
 from .rows import from_placed_row
 from .searches import Search
@@ -54,6 +56,7 @@ class StoreInsight(TimeoutQueries):
     ) -> None:
         super().__init__(context)
         self._monotonic = monotonic
+        self._counted = CountedLoad(context)
         self._estimates = LoadEstimate(context)
 
     # --- counts and pages -------------------------------------------------------------------
@@ -240,36 +243,50 @@ class StoreInsight(TimeoutQueries):
             counts = [Count(numbers[no]) for no in range(window.buckets)]
             if search.end is not None:
                 # In order: the buckets before the last are read to their ends.
-                begun = (search.end.due - window.start) // window.width
-                rest = window.behind(begun)
-                counts[begun:] = self._estimates.counts(
-                    connection, rest, destination
-                ) or self._by_bucket(connection, rest, destination)
+                begun = window.bucket_of(search.end.due)
+                counts[begun:] = self._unread(connection, window.edges[begun:], destination, now)
             return Load(window, counts, now)
+
+    def _unread(
+        self,
+        connection: Connection,
+        edges: Sequence[Micros],
+        destination: str | None,
+        now: Micros,
+    ) -> Sequence[Count]:
+        """Return the number between each two *edges*, without reading the timeouts there."""
+        counted = self._counted.counts(connection, edges, destination, now)
+        if None not in counted:
+            return [each for each in counted if each is not None]
+        others = self._estimates.counts(connection, edges, destination)
+        if others is None:
+            others = self._by_bucket(connection, edges, destination)
+        pairs = zip(counted, others, strict=True)
+        return [other if count is None else count for count, other in pairs]
 
     def _numbers(self, search: Search, window: LoadWindow, destination: str | None) -> Counter[int]:
         """Return the numbers by bucket, as far as the search reads."""
         numbers = Counter[int]()
         for part in search.parts(self._of_window(window.start, window.end, destination)):
-            bucket = ((part.at.c.due - window.start) // window.width).label("bucket")
+            bucket = ((part.at.c.due - window.start) // window.step).label("bucket")
             some = part.rows(bucket, _flag(part.tests)).subquery()
             grouped = select(some.c.bucket, func.sum(some.c.hit)).group_by(some.c.bucket)
             for number, count in search.connection.execute(grouped):
-                numbers[int(number)] += int(count)
+                numbers[window.bucket_of(window.start + int(number) * window.step)] += int(count)
         return numbers
 
     def _by_bucket(
-        self, connection: Connection, window: LoadWindow, destination: str | None
+        self, connection: Connection, edges: Sequence[Micros], destination: str | None
     ) -> list[Count]:
         """Count each bucket by itself, up to its share of LOOKED_AT, while there is time."""
-        share = max(1, LOOKED_AT // window.buckets)
+        share = max(1, LOOKED_AT // (len(edges) - 1))
         search = Search(connection, LOOKED_AT, self._monotonic)
         counts: list[Count] = []
-        for at in range(window.start, window.end, window.width):
+        for start, end in pairwise(edges):
             if counts and search.is_over:
                 counts.append(Count(0, exact=False))
                 continue
-            walk = self._of_window(at, at + window.width, destination)
+            walk = self._of_window(start, end, destination)
             counts.append(self._share(connection, replace(walk, most=share + 1), share))
         return counts
 

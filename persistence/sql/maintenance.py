@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from timeoutmgr.contracts import ProcessRecord, WakePoller, Wakeups
 from timeoutmgr.contracts.bulk_runs import PLAN_KEPT
-from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.contracts.reports import DAY, LIVE
 from timeoutmgr.contracts.sagas import REMEMBERED
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
@@ -267,6 +267,8 @@ class StoreMaintenance:
             self._kind(tables.history, "sequence", "at", history),
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
             self._kind(tables.sagas, "saga_id", "cleared_at", REMEMBERED),
+            # While histograms are looked at, tiles are replaced, and past tiles removed.
+            self._kind(tables.load, "bucket", "as_of", DAY),
         )
 
         self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))

@@ -45,6 +45,7 @@ from .dispatch.lock import DispatchLock
 from .dispatch.outcomes import supports_bulk_close
 from .insert import Repeats, TimeoutInsert
 from .insight import StoreInsight
+from .load_counts import LoadCounter
 from .maintenance import StoreMaintenance
 from .mass_cancel import MassCancel
 from .pauses import Pauses
@@ -100,6 +101,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         self._mass_cancel = MassCancel(self.context, self._cleared, self._audit)
         self._changes = RowChanges(self.context)
         self._pauses = Pauses(self.context, self._audit)
+        self._load_counter = LoadCounter(self.context)
         self._repeats = Repeats(self.context, self._commands)
         self._insert = TimeoutInsert(self.context, self._repeats, self._cleared)
 
@@ -284,7 +286,11 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     def run_maintenance(self) -> bool:
         """Do a short step of upkeep; parked timeouts come first, if a resume did not end."""
-        return not self.unpark().is_last or super().run_maintenance()
+        return not self.unpark().is_last or super().run_maintenance() or self._load_counter.step()
+
+    def request_load_counts(self) -> None:
+        """Have the endpoint's processes count by bucket for the next hour."""
+        self._load_counter.request()
 
     def pauses(self) -> Sequence[Pause]:
         """Return the pauses in force."""

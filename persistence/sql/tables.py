@@ -49,6 +49,8 @@ class TimeoutTables:
     pauses: Table
     audit: Table
     run_keys: Table
+    load: Table
+    load_passes: Table
 
 
 @lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
@@ -82,6 +84,8 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
         pauses=table("pauses", _pauses()),
         audit=table("audit", _audit()),
         run_keys=table("run_keys", _run_keys()),
+        load=table("load", _load()),
+        load_passes=table("load_passes", _load_passes()),
     )
 
 
@@ -303,6 +307,32 @@ def _run_keys() -> Columns:
         _instant("original_due"),
         _number("version"),
         Column("is_left", SmallInteger),
+    )
+
+
+def _load() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("destination", key=True),
+        _instant("bucket", key=True),
+        Column("width", BigInteger),
+        Column("count", BigInteger),
+        _instant("as_of"),
+        _number("destinations"),
+    )
+
+
+def _load_passes() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _instant("width", key=True),
+        _instant("asked"),
+        _instant("ended"),
+        _instant("since"),
+        _instant("until"),
+        _instant("due"),
+        _text("id"),
+        _long("tally"),
     )
 
 

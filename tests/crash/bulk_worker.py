@@ -11,7 +11,7 @@ from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql import bulk_runs
+from timeoutmgr.persistence.sql import bulk_runs, load_counts
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 PREFIX: Final = "crash_bulk_"
@@ -29,6 +29,7 @@ def main(given: dict[str, Any]) -> int:
     """Do the work that *given* names, at the instant that *given* names; return 0."""
     # Little enough that a few timeouts come by every point more than once.
     bulk_runs.BATCH, bulk_runs._PAGE = BATCH, BATCH  # type: ignore[misc]  # for this process alone
+    load_counts.FIRST = load_counts._MOST = BATCH  # type: ignore[misc]  # the same
     with closing(persistence(given["url"])) as opened:
         store = opened.timeouts(given["endpoint"], FakeClock(given["at"]))
         WORK[given["work"]](store, given)
@@ -58,6 +59,13 @@ def dispatch(store: SqlTimeoutStore) -> list[str]:
     return sent
 
 
+def count_all(store: SqlTimeoutStore) -> None:
+    """Count by bucket, as the upkeep does, until no pass is due."""
+    store.request_load_counts()
+    while store.run_maintenance():
+        pass
+
+
 def _plan(store: SqlTimeoutStore, given: Mapping[str, Any]) -> None:
     face(store).bulk.plan(CHANGES[given["change"]], by=BY)
 
@@ -77,5 +85,6 @@ WORK: Final[Mapping[str, Callable[[SqlTimeoutStore, Mapping[str, Any]], object]]
     "pause": lambda store, given: face(store).pause("billing", by=BY),
     "resume": lambda store, given: face(store).resume("billing", by=BY),
     "dispatch": lambda store, given: dispatch(store),
+    "count": lambda store, given: count_all(store),
     "cancel_saga": lambda store, given: face(store).cancel_saga("s"),
 }

@@ -197,8 +197,8 @@ MIGRATIONS: Final = ("migration.", "ledger.", "leaving.", "arriving.", "draining
 """Groups of points that no endpoint comes by; ``test_migrations.py`` does."""
 RECURRING: Final = ("recurring.",)
 """Points of recurring timeouts, which these endpoints do not have; ``test_recurring.py`` does."""
-BULK: Final = ("pausing.", "bulk.", "changing.cancel_remembered")
-"""Points of pauses, bulk runs and cancels of many; ``test_bulk_runs.py`` has them."""
+BULK: Final = ("pausing.", "bulk.", "load.", "changing.cancel_remembered")
+"""Points of pauses, bulk runs, counts and cancels of many; ``test_bulk_runs.py`` has them."""
 OWNED: Final = ("owned_queues.",)
 """Points of queues that end with their owners, as kombu's may; ``test_owned_queues.py`` does."""
 _BY_OTHERS: Final = (*NATIVE, *MIGRATIONS, *RECURRING, *BULK, *OWNED)

@@ -1,4 +1,4 @@
-"""A process is killed at each point of a bulk run or a pause; another process goes on."""
+"""A process is killed at each point of a bulk run, pause or count; another process goes on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tests.crash.cases import BULK, Crash
 from tests.crash.site import Worker
 from tests.persistence.making import timeout
 from tests.support.clock import START, FakeClock
-from timeoutmgr.contracts import Timeout, TimeoutFilter
+from timeoutmgr.contracts import Count, LoadWindow, Timeout, TimeoutFilter
 from timeoutmgr.contracts.bulk_runs import BulkState
 from timeoutmgr.crashpoints import POINTS
+from timeoutmgr.persistence.sql.load_counts import CountedLoad
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 AMOUNT: Final = 15
@@ -33,6 +34,7 @@ PAUSING: Final = (
     *("pausing.former_ended", "pausing.written", "pausing.parked"),
     *("pausing.returned", "pausing.forgotten"),
 )
+COUNTING: Final = ("load.tiles_written", "load.slice_counted")
 OF_MANY: Final = ("changing.cancel_remembered",)
 ONCE: Final = {"bulk.begun", "bulk.ended"}
 
@@ -208,7 +210,24 @@ def test_a_cancel_of_a_saga_that_is_killed_is_done_by_the_same_call(scene: Scene
         assert [(row.action, row.changed) for row in store.audit()] == [("cancel-saga", AMOUNT)]
 
 
+def test_a_count_that_is_killed_goes_on_and_shows_no_part_of_a_bucket(scene: Scene) -> None:
+    bucket = LoadWindow(scene.now + HOUR, HOUR // 60, 1)
+    scene.fill(bucket.start)
+
+    def found() -> list[Count | None]:
+        with scene.store() as store, store.context.database.read() as connection:
+            counted = CountedLoad(store.context)
+            return counted.counts(connection, bucket.edges, None, scene.now)
+
+    for crash in (*_crashes(COUNTING), *(Crash(COUNTING[1], nth) for nth in (3, 4))):
+        scene.run("count", crash)
+        assert found() == [None]
+    scene.run("count")
+
+    assert found() == [Count(AMOUNT, as_of=scene.now)]
+
+
 def test_the_points_of_bulk_runs_and_pauses_are_reached_here() -> None:
-    covered = {*PLANNING, *APPLYING, *CANCELLING, *REROUTING, *PAUSING, *OF_MANY}
+    covered = {*PLANNING, *APPLYING, *CANCELLING, *REROUTING, *PAUSING, *COUNTING, *OF_MANY}
 
     assert {point for point in POINTS if point.startswith(BULK)} <= covered

@@ -37,7 +37,7 @@ STEPS: Final = (
         for name in (
             *("insert", "batch_writes", "claim/claimer", "claim/rows", "context"),
             *("dispatch/lock", "dispatch/outcomes", "commands", "rows", "labels", "mass_cancel"),
-            *("row_changes", "pauses", "audit", "bulk_runs"),
+            *("row_changes", "pauses", "audit", "bulk_runs", "load_counts"),
             *("maintenance", "partitions/conversion", "partitions/upkeep"),
             *("migration/ledger", "migration/source", "migration/target"),
         )
@@ -146,6 +146,8 @@ ALLOWED: Final = {
     ("timeoutmgr/transport/sql/leases.py:_give_back", "release", "notify"): _IN_PROCESS,
     ("timeoutmgr/transport/sql/leases.py:_give_back", "notify", "release"): _GIVEN_BACK,
     (f"{_STORE}/commands.py:cancel_in", "insert_missing", "execute"): _NOTHING,
+    (f"{_STORE}/load_counts.py:_request", "execute", "insert_missing"): _NOTHING,
+    (f"{_STORE}/load_counts.py:_write", "execute", "insert_rows"): _PARTS,
     (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute"): _LOCKED,

@@ -492,6 +492,52 @@ UPDATE timeoutmgr_timeouts_version SET version_num='0013' WHERE timeoutmgr_timeo
 
 GO
 
+-- Running upgrade 0013 -> 0014since0013
+
+CREATE TABLE timeoutmgr_load (
+    endpoint VARBINARY(1020) NOT NULL, 
+    destination VARBINARY(1020) NOT NULL, 
+    bucket BIGINT NOT NULL, 
+    width BIGINT NOT NULL, 
+    count BIGINT NOT NULL, 
+    as_of BIGINT NOT NULL, 
+    destinations INTEGER NULL, 
+    PRIMARY KEY (endpoint, destination, bucket)
+);
+
+GO
+
+CREATE INDEX timeoutmgr_load_buckets ON timeoutmgr_load (endpoint, bucket);
+
+GO
+
+ALTER TABLE timeoutmgr_load SET (LOCK_ESCALATION = DISABLE);
+
+GO
+
+CREATE TABLE timeoutmgr_load_passes (
+    endpoint VARBINARY(1020) NOT NULL, 
+    width BIGINT NOT NULL, 
+    asked BIGINT NOT NULL, 
+    ended BIGINT NULL, 
+    since BIGINT NULL, 
+    until BIGINT NULL, 
+    due BIGINT NULL, 
+    id VARBINARY(1020) NULL, 
+    tally NVARCHAR(max) NULL, 
+    PRIMARY KEY (endpoint, width)
+);
+
+GO
+
+ALTER TABLE timeoutmgr_load_passes SET (LOCK_ESCALATION = DISABLE);
+
+GO
+
+UPDATE timeoutmgr_timeouts_version SET version_num='0014since0013' WHERE timeoutmgr_timeouts_version.version_num = '0013';
+
+GO
+
 COMMIT;
 
 GO
@@ -853,6 +899,10 @@ SELECT TOP (%(param_1)s) timeoutmgr_cleared_sagas.saga_id
 FROM timeoutmgr_cleared_sagas WITH (READCOMMITTEDLOCK, READPAST, UPDLOCK, ROWLOCK) 
 WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.cleared_at IS NOT NULL AND timeoutmgr_cleared_sagas.cleared_at < %(before)s ORDER BY timeoutmgr_cleared_sagas.cleared_at
 
+SELECT TOP (%(param_1)s) timeoutmgr_load.bucket 
+FROM timeoutmgr_load WITH (READCOMMITTEDLOCK, READPAST, UPDLOCK, ROWLOCK) 
+WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL AND timeoutmgr_load.as_of < %(before)s ORDER BY timeoutmgr_load.as_of
+
 SELECT TOP (%(param_1)s) timeoutmgr_run_keys.run_id, timeoutmgr_run_keys.no 
 FROM timeoutmgr_run_keys, timeoutmgr_runs 
 WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id AND timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND (timeoutmgr_runs.ended < %(ended_1)s OR timeoutmgr_runs.state IN (CAST(%(state_1_1)s AS VARBINARY(1020)), CAST(%(state_1_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.created < %(created_1)s) AND timeoutmgr_runs.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
@@ -865,7 +915,9 @@ WHERE timeoutmgr_timeout_history.endpoint = CAST(%(endpoint_2)s AS VARBINARY(102
 FROM timeoutmgr_processes 
 WHERE timeoutmgr_processes.endpoint = CAST(%(endpoint_3)s AS VARBINARY(1020)) AND timeoutmgr_processes.heartbeat IS NOT NULL) AS anon_3, (SELECT min(timeoutmgr_cleared_sagas.cleared_at) AS min_4 
 FROM timeoutmgr_cleared_sagas 
-WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_4)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.cleared_at IS NOT NULL) AS anon_4
+WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_4)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.cleared_at IS NOT NULL) AS anon_4, (SELECT min(timeoutmgr_load.as_of) AS min_5 
+FROM timeoutmgr_load 
+WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_5)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL) AS anon_5
 
 DELETE FROM timeoutmgr_processes WHERE timeoutmgr_processes.owner = CAST(%(owner_1)s AS VARBINARY(1020))
 

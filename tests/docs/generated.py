@@ -91,6 +91,12 @@ TABLES: Final = {
     "audit": "A row is a change of timeouts, or an attempt at one: who, by which channel, why, "
     "with the hash of the row before it in its `chain`. Rows are only inserted.",
     "run_keys": "A row is a timeout that a bulk change has selected, as it was then.",
+    "load": "A row is a background count, while a histogram is looked at: the timeouts that are "
+    "tried from `bucket` on within `width`, as of `as_of`. An empty `destination` is all of them; "
+    "`destinations` is how many have a row beside it, null if they are too many. The first bucket "
+    "has all overdue timeouts.",
+    "load_passes": "A row is the pass that counts the buckets of one width: when it ended, and "
+    "while it runs, between which instants, up to which timeout, and what it has of that bucket.",
     "first_attempts": "A row is a delayed message that could not be sent, and when that was first "
     "tried.",
     "dead_letter_nodes": "A row is a node: its GUID, and how much it keeps; every change of its "

@@ -19,7 +19,8 @@ from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import eventually
 
 STORE = "timeoutmgr.persistence:sql/migrations"
-OURS = head(STORE)
+HEAD = head(STORE)
+OURS = HEAD.partition("since")[0]
 NEXT = f"{int(OURS) + 1:04}"
 REVISION = """\
 import sqlalchemy as sa
@@ -53,7 +54,7 @@ def upgraded(url: str, unique: str, tmp_path: Path) -> Callable[[str], None]:
         folder = tmp_path / "migrations"
         shutil.copytree(folder_of(STORE), folder)
         new = folder / "versions" / f"{revision}_gadgets.py"
-        new.write_text(REVISION.format(revision=revision, ours=OURS))
+        new.write_text(REVISION.format(revision=revision, ours=HEAD))
         with pytest.MonkeyPatch.context() as next_version:
             next_version.setattr("timeoutmgr.persistence.sql.persistence._MIGRATIONS", folder)
             with closing(SqlPersistence(url, prefix=f"{unique}_")) as persistence:
@@ -99,6 +100,26 @@ def test_processes_of_both_versions_start_and_deliver_each_message_once(
     with closing(SqlPersistence(url, prefix=f"{unique}_")) as persistence:
         found = current(persistence.database, f"{unique}_timeouts_version", None)
     assert found == f"{NEXT}since{OURS}", "the older version has left the tables alone"
+
+
+def test_the_version_before_starts_on_the_tables_of_ours_and_uses_them(
+    url: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqlPersistence(url, prefix=f"{unique}_")) as persistence:
+        persistence.install()
+    folder = tmp_path / "before"
+    shutil.copytree(folder_of(STORE), folder)
+    next((folder / "versions").glob(f"{HEAD}_*")).unlink()
+    monkeypatch.setattr("timeoutmgr.persistence.sql.persistence._MIGRATIONS", folder)
+    inbox = Inbox()
+
+    with Endpoint(configured(url, unique, inbox, install=True)) as started:
+        sent = started.send_local("Note", 1, delay=0.2)
+        eventually(lambda: len(inbox.arrived) == 1, "it has come")
+
+    assert [arrival.id for arrival in inbox.arrived] == [sent.message_id]
+    with closing(SqlPersistence(url, prefix=f"{unique}_")) as persistence:
+        assert current(persistence.database, f"{unique}_timeouts_version", None) == HEAD
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,27 @@ def test_an_unknown_span_is_named(site: Site) -> None:
     assert "not a span" in site.get("/load?span=aeon", 400)
 
 
+def test_a_histogram_shows_the_age_of_background_counts_and_days_of_a_zone(
+    site: Site, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.persistence.sql.insight.LOOKED_AT", 1)
+    monkeypatch.setattr("timeoutmgr.persistence.sql.searches.FIRST", 1)
+    now = now_of(endpoint)
+    fill(endpoint, [pending(f"t{n}", now + n * HOUR) for n in range(1, 9)])
+    first = site.get("/load?span=month&zone=Asia/Kathmandu")
+    store: Any = endpoint.parts.features.store
+    while store.run_maintenance():
+        pass
+    later = site.get("/load?span=year&zone=Asia/Kathmandu")
+
+    assert "<strong>8</strong>" not in first
+    assert "counts back to" not in first
+    assert "<strong>8</strong> timeouts from" in later
+    assert re.search(r"As of [^<]+ UTC; counts back to [^<]+ UTC", later)
+    assert re.search(r"from \S+ 00:00:00 \+0545 to \S+ 00:00:00 \+0545", later)
+    assert "is no time zone here" in site.get("/load?zone=Nowhere", 400)
+
+
 # --- one timeout ------------------------------------------------------------------------------
 
 

@@ -155,6 +155,8 @@ class Screen(App[None]):
     def _show_load(self, load: Load) -> None:
         name, _width, _buckets = SPANS[self._span]
         title = f"the next {name}: {shown_count(load.total)} timeouts"
+        if load.as_of != load.at:
+            title += f", counted {distance(load.as_of, load.at)}"
         self.query_one("#span", Static).update(_text(title))
         self.query_one("#load", Sparkline).data = [float(each.number) for each in load.counts]
 

@@ -24,6 +24,7 @@ from timeoutmgr.contracts.delayed import (
 )
 from timeoutmgr.contracts.insight import (
     ClaimReport,
+    CountsLoad,
     GroupBy,
     Groups,
     HistoryCursor,
@@ -147,6 +148,7 @@ __all__ = [
     "Count",
     "CountsDelayed",
     "CountsDestinations",
+    "CountsLoad",
     "DeadLetterResult",
     "DeadLetters",
     "DelayedMessageStore",

@@ -8,27 +8,40 @@ there says so.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
+from functools import cached_property
+from math import gcd
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.persistences import HistoryEntry
 from timeoutmgr.contracts.reports import Count
 from timeoutmgr.contracts.timeouts import Key, Page, Timeout, TimeoutFilter, TimeoutState
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import MICROSECOND, Micros, from_micros, to_micros
 
 # --- what comes when ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+HOUR = 3_600_000_000
+"""Microseconds."""
+
+
+@dataclass(frozen=True)
 class LoadWindow:
-    """A span of time from *start*, cut into *buckets* of *width* microseconds."""
+    """A span of time from *start*, cut into *buckets* of *width* microseconds.
+
+    With a *zone*, buckets of more than an hour follow its clocks: a day has 23 or 25 hours where
+    the clocks are put forward or back. An hour is an hour.
+    """
 
     start: Micros
     width: Micros
     buckets: int
+    zone: tzinfo = UTC
 
     def __post_init__(self) -> None:
         """Refuse a window without time, or of more buckets than a page can show."""
@@ -38,14 +51,38 @@ class LoadWindow:
                 f"{self.buckets} of {self.width}"
             )
 
+    @classmethod
+    def around(cls, instant: Micros, width: Micros, buckets: int, zone: tzinfo = UTC) -> LoadWindow:
+        """Return the window whose first bucket has *instant*, and begins as clocks of *zone* do."""
+        wall = from_micros(instant).astimezone(zone).replace(tzinfo=UTC)
+        since_begin = timedelta(microseconds=to_micros(wall) % width)
+        if width <= HOUR:
+            return cls(instant - since_begin // MICROSECOND, width, buckets, zone)
+        begin = (wall - since_begin).replace(tzinfo=zone)
+        return cls(to_micros(begin), width, buckets, zone)
+
+    @cached_property
+    def edges(self) -> Sequence[Micros]:
+        """The start of each bucket, and the end of the last."""
+        if self.zone is UTC or self.width <= HOUR:
+            return range(self.start, self.start + self.width * self.buckets + 1, self.width)
+        wall = from_micros(self.start).astimezone(self.zone).replace(tzinfo=None)
+        walls = (wall + no * self.width * MICROSECOND for no in range(1, self.buckets + 1))
+        return [self.start, *(to_micros(each.replace(tzinfo=self.zone)) for each in walls)]
+
+    @cached_property
+    def step(self) -> Micros:
+        """The longest time of which each bucket has a whole number from its start on."""
+        return gcd(*(edge - self.start for edge in self.edges))
+
     @property
     def end(self) -> Micros:
         """The instant behind the last bucket."""
-        return self.start + self.width * self.buckets
+        return self.edges[-1]
 
-    def behind(self, number: int) -> LoadWindow:
-        """Return the window of the buckets from *number* on."""
-        return LoadWindow(self.start + number * self.width, self.width, self.buckets - number)
+    def bucket_of(self, instant: Micros) -> int:
+        """Return the number of the bucket that has *instant*; none has an instant outside."""
+        return bisect_right(self.edges, instant) - 1
 
 
 MOST_BUCKETS = 500
@@ -57,7 +94,8 @@ class Load:
     """How many timeouts are tried in each bucket of *window*, as the store saw it *at* an instant.
 
     A timeout that waits for another try counts when it is tried. Each count has its own mark:
-    exact, at least, or an estimate from the statistics of the database.
+    exact, at least, or an estimate from the statistics of the database. An exact count of a
+    background count says of which earlier instant it is.
     """
 
     window: LoadWindow
@@ -71,6 +109,14 @@ class Load:
             sum(count.number for count in self.counts),
             exact=all(count.exact for count in self.counts),
             is_estimate=any(count.is_estimate for count in self.counts),
+            as_of=self.as_of if any(count.as_of is not None for count in self.counts) else None,
+        )
+
+    @property
+    def as_of(self) -> Micros:
+        """The instant of the oldest count."""
+        return min(
+            (count.as_of for count in self.counts if count.as_of is not None), default=self.at
         )
 
 
@@ -215,8 +261,8 @@ class Insight(Protocol):
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
         """Return how many timeouts are tried in each bucket of *window*.
 
-        If a bucket has more than can be read, the statistics of the database give an estimate;
-        without them the count is a lower bound.
+        If a bucket has more than can be read, its fresh background count stands for it; otherwise
+        the statistics of the database give an estimate; without them the count is a lower bound.
         """
         ...
 
@@ -245,4 +291,13 @@ class ReadsAtOnce(Protocol):
 
     def one_read(self) -> AbstractContextManager[None]:
         """Have the answers that this thread asks for inside share a transaction."""
+        ...
+
+
+@runtime_checkable
+class CountsLoad(Protocol):
+    """A store whose upkeep counts by bucket in the background what ``load`` cannot read."""
+
+    def request_load_counts(self) -> None:
+        """Have the endpoint's processes count for the next hour; call it for each look."""
         ...

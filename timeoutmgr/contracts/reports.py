@@ -71,12 +71,14 @@ class Exactness(StrEnum):
 class Count:
     """A number of timeouts: all of them, or at least so many if it is not *exact*.
 
-    An estimate is neither exact nor a bound: it comes from the statistics of the database.
+    An estimate is neither exact nor a bound: it comes from the statistics of the database. A
+    number of a background count is of an earlier instant, *as_of*.
     """
 
     number: int
     exact: bool = True
     is_estimate: bool = False
+    as_of: Micros | None = None
 
     @property
     def exactness(self) -> Exactness:

@@ -7,7 +7,7 @@ too, as people write them in settings and on the command line.
 """
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from re import ASCII, IGNORECASE, compile
 from typing import Final, TypeAlias
@@ -43,6 +43,20 @@ def to_micros(at: datetime) -> Micros:
 def from_micros(instant: Micros) -> datetime:
     """Return *instant* as an aware datetime in UTC."""
     return _EPOCH + timedelta(microseconds=instant)
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return the zone *name*, such as ``Europe/Berlin``. Raises ValueError with the reason."""
+    if name.upper() in ("UTC", "Z"):
+        return UTC
+    from zoneinfo import ZoneInfo  # most processes need no zone
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{name!r:.80} is no time zone here; a host without zones needs the package tzdata"
+        ) from error
 
 
 def duration_micros(duration: timedelta) -> int:

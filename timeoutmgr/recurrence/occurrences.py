@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from datetime import time as clock_time
 from typing import Final, Protocol
-from zoneinfo import ZoneInfo
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -26,6 +25,7 @@ from timeoutmgr.message.instants import (
     from_micros,
     parse_duration,
     to_micros,
+    zone_of,
 )
 
 EXPECTED: Final = (
@@ -253,13 +253,10 @@ def _day_number(text: str, name: str) -> int:
 
 
 def _zone(text: str, name: str | None) -> tzinfo:
-    if name is None or name.upper() in ("UTC", "Z"):
-        return UTC
     try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
-        reason = f"{name!r:.80} is no time zone here; a host without zones needs the package tzdata"
-        raise _unclear(text, reason) from error
+        return UTC if name is None else zone_of(name)
+    except ValueError as error:
+        raise _unclear(text, str(error)) from error
 
 
 def _unclear(every: object, reason: str) -> ConfigurationError:

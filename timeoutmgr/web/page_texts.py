@@ -1,7 +1,7 @@
 """The templates of the pages, and how numbers, instants and spans are spelt in them."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ def environment() -> Environment:
         count=shown_count,
         number=_number,
         instant=_instant,
+        local=_local,
         iso=_iso,
         duration=_duration,
         field=text_of,
@@ -74,6 +75,12 @@ def _instant(at: Micros | datetime | None) -> str:
     if at is None:
         return _NOTHING
     return (from_micros(at) if isinstance(at, int) else at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _local(at: Micros, zone: tzinfo) -> str:
+    """Return an instant as the clocks of *zone* show it, with their difference from UTC."""
+    local = from_micros(at).astimezone(zone)
+    return local.strftime("%Y-%m-%d %H:%M:%S" if zone is UTC else "%Y-%m-%d %H:%M:%S %z")
 
 
 def _iso(at: Micros | datetime | None) -> str:
@@ -133,10 +140,8 @@ def _load_data(load: Load) -> str:
     """Return a histogram as JSON for an attribute, which the template escapes."""
     counts = [count.number for count in load.counts]
     marks = [count.exactness.value for count in load.counts]
-    window = load.window
-    return json.dumps(
-        {"start": window.start, "width": window.width, "counts": counts, "marks": marks}
-    )
+    edges, zone = load.window.edges, str(load.window.zone)
+    return json.dumps({"edges": [*edges], "zone": zone, "counts": counts, "marks": marks})
 
 
 _DIGESTS: dict[str, str] = {}

@@ -3,17 +3,18 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any, Final
 
 from jinja2 import Environment
 
-from timeoutmgr.contracts import Load
+from timeoutmgr.contracts import Load, LoadWindow
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import Micros, span
+from timeoutmgr.message.instants import Micros, span, zone_of
 from timeoutmgr.web.forms import instant_of
 from timeoutmgr.web.operations import Operations
 from timeoutmgr.web.readings import Question, Reading, Readings
-from timeoutmgr.web.source import EndpointSource
+from timeoutmgr.web.source import EndpointSource, WindowOfNow
 
 Parameters = Mapping[str, str]
 
@@ -48,8 +49,19 @@ class Region:
 
 def _load(source: EndpointSource, _operations: Operations, given: Parameters) -> Load:
     _name, width, buckets = SPANS[span_of(given)]
-    start = instant_of(given.get("start", ""))
-    return source.load(width, buckets, start, given.get("destination", ""))
+    start, zone = instant_of(given.get("start", "")), zone_in(given)
+    window: LoadWindow | WindowOfNow = WindowOfNow(width, buckets, zone)
+    if start is not None:
+        window = LoadWindow(start, width, buckets, zone)
+    return source.load(window, given.get("destination", ""))
+
+
+def zone_in(given: Parameters) -> tzinfo:
+    """Return the zone of the histogram's days that *given* names. Raises InvalidMessage."""
+    try:
+        return zone_of(given.get("zone") or "UTC")
+    except ValueError as error:
+        raise InvalidMessage(f"{error}; expected a name such as Europe/Berlin") from error
 
 
 def span_of(given: Parameters) -> str:
@@ -81,7 +93,13 @@ REGIONS: Final = {
             max_age=15,
             cost=3,
         ),
-        Region(name="load", read=_load, max_age=20, cost=11, keys=("span", "start", "destination")),
+        Region(
+            name="load",
+            read=_load,
+            max_age=20,
+            cost=14,
+            keys=("span", "start", "destination", "zone"),
+        ),
         Region(
             name="late", read=lambda source, _operations, _given: source.late(), max_age=10, cost=14
         ),

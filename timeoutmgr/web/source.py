@@ -1,9 +1,10 @@
 """All that the pages read and change, through the library's own calls; no page knows a store."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Count,
     CountsDelayed,
+    CountsLoad,
     GroupBy,
     Groups,
     HistoryEntry,
@@ -37,11 +39,12 @@ from timeoutmgr.endpoint.audited_retries import error_queue_of, retry_failures
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.installation import schema_expected
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import SchemaMissing, Unsupported
+from timeoutmgr.errors import SchemaMissing, StorageUnavailable, Unsupported
 from timeoutmgr.message import routes
 from timeoutmgr.message.headers import EXCEPTION_STACK
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.transport.error_queue_retry import (
     EndpointErrorQueue,
@@ -58,6 +61,8 @@ from timeoutmgr.transport.error_queue_retry import (
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import SharedDatabase
+
+logger = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 2_000
 """Messages of the error queue that one look reads: all are held meanwhile."""
@@ -123,6 +128,19 @@ class ProcessView:
     breakers: Mapping[str, str]
     version: str | None
     senders_ahead: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOfNow:
+    """A window whose first bucket has the time of the store."""
+
+    width: Micros
+    buckets: int
+    zone: tzinfo
+
+    def at(self, now: Micros) -> LoadWindow:
+        """Return the window of *now*."""
+        return LoadWindow.around(now, self.width, self.buckets, self.zone)
 
 
 class EndpointSource:
@@ -207,14 +225,30 @@ class EndpointSource:
                 pauses=self.timeouts.pauses(),
             )
 
-    def load(self, width: Micros, buckets: int, start: Micros | None, destination: str) -> Load:
-        """Return what comes in *buckets* of *width* from *start*, or from the bucket of now."""
-        with schema_expected(self._parts), self._one_read():
-            if start is None:
-                now = self.store.now()
-                start = now - now % width
-            window = LoadWindow(start, width, buckets)
-            return self.insight.load(window, destination=destination or None)
+    def load(self, wanted: LoadWindow | WindowOfNow, destination: str) -> Load:
+        """Return what comes in a window, or in the window of now; later looks may know more."""
+        with schema_expected(self._parts):
+            self._request_counts()
+            with self._one_read():
+                window = wanted
+                if isinstance(window, WindowOfNow):
+                    window = window.at(self.store.now())
+                return self.insight.load(window, destination=destination or None)
+
+    def _request_counts(self) -> None:
+        """Have the store's upkeep count in the background what a look cannot read."""
+        store = self.store
+        if not isinstance(store, CountsLoad):
+            return
+        try:
+            store.request_load_counts()
+        except StorageUnavailable as error:  # a user, or a server, that may only read
+            logger.info(
+                "dashboard of %s could not request background counts: %s",
+                self.name,
+                on_one_line(error),
+                extra={"event": "load_counts_not_requested", "endpoint": self.name},
+            )
 
     def pending(self, which: TimeoutFilter, after: Key | None) -> tuple[Page, Count, Micros]:
         """Return a page of the pending timeouts, how many match, and the time of the store."""

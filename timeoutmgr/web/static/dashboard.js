@@ -8,18 +8,19 @@
   const field = (at) => new Date(at * 1000).toISOString().slice(0, 19);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (count) => count.toLocaleString("en").replaceAll(",", "\u202f");
-  const shown = (at) => new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ");
+  // Swedish writes an instant as ISO 8601 does.
+  const shown = (at, zone) => new Date(at * 1000).toLocaleString("sv", { timeZone: zone }).slice(0, 16);
+  const edgesOf = (load) => load.edges.map(seconds);
 
   function dataOf(load) {
-    const at = load.counts.map((_count, index) => seconds(load.start + index * load.width));
-    return [at, load.counts];
+    return [edgesOf(load).slice(0, -1), load.counts];
   }
 
   function selected(load, from, to) {
-    const width = seconds(load.width);
+    const edges = edgesOf(load);
     let sum = 0, mark = "";
     load.counts.forEach((count, index) => {
-      const at = seconds(load.start) + index * width;
+      const at = edges[index];
       if (at >= from && at < to) {
         sum += count;
         if (load.marks[index] !== "exact") mark = load.marks[index] === "at_least" ? "≥ " : "≈ ";
@@ -31,32 +32,34 @@
   function take(chart, load) {
     const form = document.getElementById("selection");
     if (!form || !chart.select.width) return;
-    const width = seconds(load.width), start = seconds(load.start);
+    const edges = edgesOf(load);
     const left = chart.posToVal(chart.select.left, "x");
     const right = chart.posToVal(chart.select.left + chart.select.width, "x");
     // Whole buckets: only their counts are known.
-    const from = Math.max(start, start + Math.floor((left - start) / width) * width);
-    const to = start + Math.ceil((right - start) / width) * width;
+    const from = edges.findLast((edge) => edge <= left) ?? edges[0];
+    const to = edges.find((edge) => edge >= right) ?? edges.at(-1);
     form.elements.due_from.value = field(from);
     form.elements.due_before.value = field(to);
     form.querySelector("output").value =
-      `${selected(load, from, to)} timeouts from ${shown(from)} to ${shown(to)}`;
+      `${selected(load, from, to)} timeouts from ${shown(from, load.zone)} to ${shown(to, load.zone)}`;
   }
 
   function draw(place) {
     let load = JSON.parse(holder().dataset.load);
-    const width = seconds(load.width);
-    const clock = (at) => width >= 86400 || at % 86400 === 0 ? shown(at).slice(5, 10) : shown(at).slice(11);
+    const clock = (at) => {
+      const text = shown(at, load.zone), edges = edgesOf(load);
+      return edges[1] - edges[0] > 80000 || text.endsWith("00:00") ? text.slice(5, 10) : text.slice(11);
+    };
     const axis = {
       stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 },
       ticks: { stroke: () => colour("--line"), width: 1 },
     };
     const chart = new uPlot({
       width: place.clientWidth - 8, height: place.clientHeight - 10,
-      tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "UTC"),
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), load.zone),
       legend: { show: false },
       cursor: { y: false, drag: { x: "brush" in place.dataset, y: false, setScale: false } },
-      scales: { x: { range: () => [seconds(load.start), seconds(load.start) + load.counts.length * width] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 4) * 1.05] } },
+      scales: { x: { range: () => [seconds(load.edges[0]), seconds(load.edges.at(-1))] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 4) * 1.05] } },
       series: [{}, {
         label: "timeouts", stroke: () => colour("--bar"), fill: () => colour("--bar"),
         paths: uPlot.paths.bars({ size: [0.9, 40], align: 1 }), points: { show: false },

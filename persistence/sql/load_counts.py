@@ -1,0 +1,414 @@
+"""Background counts of the pending timeouts by bucket, for histograms of more than can be read.
+
+A *tile* is a row of the table ``load``: the timeouts that are tried within its width, as of an
+instant. Near tiles are a minute wide, far tiles a day. A pass of the upkeep counts the tiles of one
+width, a slice of timeouts at a time, in the order of the key. Each slice is a transaction, under
+the lock of the row that says how far the pass is; processes skip that lock. So one process of the
+endpoint counts at a time, and after its death another process goes on behind its last slice. A tile
+is written when it is counted to its end.
+
+Nothing is counted unless a histogram was asked for within the last hour.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, and_, case, delete, func, or_, select, update
+
+from timeoutmgr.contracts import Count, Key
+from timeoutmgr.contracts.insight import HOUR
+from timeoutmgr.contracts.reports import DAY
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.message.instants import EARLIEST, Micros
+
+from .batch_writes import insert_missing
+from .context import StoreContext, go_by_key
+from .searches import end_of
+from .walks import Walk
+
+_MINUTE: Final = HOUR // 60
+_ALL: Final = ""
+"""The destination of a tile's total."""
+_PAST: Final = EARLIEST
+"""The start of the tile that has all overdue timeouts: only without timeouts can it be cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    """The tiles of one width: up to *reach* from now, behind the narrower tiles.
+
+    They are counted *every* so often while they are looked at, and shown if they are *fresh*.
+    """
+
+    width: Micros
+    reach: Micros
+    every: Micros
+
+    @property
+    def fresh(self) -> Micros:
+        """Maximum age of a tile that is shown: upkeep comes once a minute, and may be late."""
+        return 2 * self.every + 5 * _MINUTE
+
+
+_TIERS: Final = (
+    _Tier(_MINUTE, reach=2 * HOUR, every=_MINUTE),
+    _Tier(15 * _MINUTE, reach=2 * DAY, every=10 * _MINUTE),
+    _Tier(HOUR, reach=32 * DAY, every=HOUR),
+    _Tier(DAY, reach=370 * DAY, every=HOUR),
+)
+"""Each width divides the next, so that tiles never overlap. With a total and a row for one
+destination they have less than 3,000 rows."""
+_FRESH: Final = {tier.width: tier.fresh for tier in _TIERS}
+
+ASKED_FOR: Final = HOUR
+"""For how long after a request tiles are counted."""
+_ASK_EVERY: Final = 600.0
+"""Seconds between two notes of one process that histograms are looked at."""
+_CHECK_EVERY: Final = 30.0
+"""Seconds between two checks of one process for a pass that is due."""
+MOST_DESTINATIONS: Final = 100
+"""Destinations of a tile that have rows of their own; of more, the total alone is kept."""
+
+FIRST: Final = 2_000
+"""Timeouts of a process' first slice."""
+_MOST: Final = 200_000
+"""Maximum number of timeouts of a slice."""
+_SLICE: Final = 0.05
+"""Seconds that a slice may take in the database; the next is as long as this slice was fast."""
+_SLICE_OF_WRITER: Final = 0.01
+"""The same on SQLite, where a slice keeps the only writer."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The timeouts of a tile, counted so far, by destination; *as_of* is its first count's instant.
+
+    With too many destinations *by* is None.
+    """
+
+    as_of: Micros
+    total: int = 0
+    by: dict[str, int] | None = field(default_factory=dict)
+
+    def add(self, destination: str, number: int) -> None:
+        """Count *number* more."""
+        self.total += number
+        if self.by is not None:
+            self.by[destination] = self.by.get(destination, 0) + number
+            if len(self.by) > MOST_DESTINATIONS:
+                self.by = None
+
+    def text(self) -> str:
+        """Return the tally as the row of a pass keeps it."""
+        return json.dumps([self.as_of, self.total, self.by])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A pass over the tiles of one width, from *start* to *end*: counted up to the key *at*.
+
+    *written* is the start of the first tile that is not written; *tally* has what is counted of it.
+    """
+
+    width: Micros
+    start: Micros
+    end: Micros
+    at: Key | None
+    tally: _Tally | None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the overdue timeouts belong to the pass."""
+        return self.width == _TIERS[0].width
+
+    @property
+    def written(self) -> Micros:
+        """The start of the first tile that is not written."""
+        if self.at is None:
+            return _PAST if self.is_first else self.start
+        return self.tile(self.at.due)
+
+    def tile(self, due: Micros) -> Micros:
+        """Return the start of the tile that has *due*."""
+        return _PAST if due < self.start else due - due % self.width
+
+    def tiles(self, until: Micros) -> Iterator[tuple[Micros, Micros]]:
+        """Yield start and width of each tile that is not written, up to the tile *until*."""
+        begin = self.written
+        if begin == _PAST and until > _PAST:
+            yield _PAST, self.start - _PAST
+            begin = self.start
+        for start in range(begin, until, self.width):
+            yield start, self.width
+
+
+class LoadCounter:
+    """Counts the tiles of one endpoint, a slice at a step; not for several threads at once."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._size = FIRST
+        self._next_check = self._next_note = float("-inf")
+        passes = context.tables.load_passes
+        mine = passes.c.endpoint == context.endpoint
+        self._find = select(passes).where(mine).order_by(passes.c.width)
+        self._lock = (
+            select(passes).where(mine).order_by(passes.c.width).with_for_update(skip_locked=True)
+        )
+
+    def request(self) -> None:
+        """Note that a histogram is looked at; a process notes it once in ten minutes."""
+        monotonic = self._context.clock.monotonic()
+        if monotonic >= self._next_note:
+            self._context.database.run(self._request)
+            self._next_note = monotonic + _ASK_EVERY
+
+    def step(self) -> bool:
+        """Count the next slice, if a pass is due; return whether there may be more.
+
+        Without a slice, the next check is in half a minute. Raises StorageUnavailable.
+        """
+        clock, database = self._context.clock, self._context.database
+        begun = clock.monotonic()
+        if begun < self._next_check:
+            return False
+        # Without a lock first: on SQLite it would be the file's, for nothing.
+        with database.read() as connection:
+            rows = connection.execute(self._find).all()
+            is_due = self._due(connection, rows) is not None
+        counted = database.run(self._slice) if is_due else None
+        if counted is None:
+            self._next_check = begun + _CHECK_EVERY
+            return False
+        if counted >= self._size:
+            limit = _SLICE_OF_WRITER if database.is_sqlite else _SLICE
+            allowed = int(counted * limit / max(clock.monotonic() - begun, 1e-6))
+            self._size = max(FIRST, min(_MOST, 2 * self._size, allowed))
+        return True
+
+    def _request(self, connection: Connection) -> None:
+        passes, now = self._context.tables.load_passes, self._context.now(connection)
+        mine = passes.c.endpoint == self._context.endpoint
+        if connection.execute(update(passes).where(mine).values(asked=now)).rowcount < len(_TIERS):
+            new = {"endpoint": self._context.endpoint, "asked": now}
+            insert_missing(connection, passes, [new | {"width": each.width} for each in _TIERS])
+
+    def _due(self, connection: Connection, rows: Sequence[Row[Any]]) -> _Pass | None:
+        """Return the pass that has begun, or is due, with the narrowest tiles; None without one."""
+        if len(rows) < len(_TIERS):  # never asked for, or another process is counting
+            return None
+        now = self._context.now(connection)
+        if now - rows[0].asked >= ASKED_FOR:
+            return None
+        for number, (tier, row) in enumerate(zip(_TIERS, rows, strict=True)):
+            if row.until is not None:
+                return _begun(row)
+            if row.ended is None or now - row.ended >= tier.every:
+                start = now - now % _MINUTE if number == 0 else _end(number - 1, now)
+                return _Pass(tier.width, start, _end(number, now), None, None)
+        return None
+
+    def _slice(self, connection: Connection) -> int | None:
+        """Count timeouts of the pass that is due; return how many, or None without such a pass."""
+        go_by_key(connection)
+        one = self._due(connection, connection.execute(self._lock).all())
+        if one is None:
+            return None
+        now = self._context.now(connection)
+        walk = self._walk(one)
+        end = end_of(connection, walk, self._size)
+        before = 0 if one.tally is None else one.tally.total
+        tallies = self._tallies(connection, one, walk if end is None else walk.until(end), now)
+        until = one.end if end is None else one.tile(end.due)
+        self._write(connection, one, until, tallies, now)
+        reach("load.tiles_written")
+        self._move_on(connection, one, end, tallies.get(until), now)
+        reach("load.slice_counted")
+        return sum(tally.total for tally in tallies.values()) - before
+
+    def _walk(self, one: _Pass) -> Walk:
+        timeouts = self._context.tables.timeouts
+        along = [timeouts.c.endpoint == self._context.endpoint, timeouts.c.due < one.end]
+        if not one.is_first:
+            along.append(timeouts.c.due >= one.start)
+        walk = Walk(timeouts, along)
+        return walk if one.at is None else walk.behind(one.at)
+
+    def _tallies(
+        self, connection: Connection, one: _Pass, part: Walk, now: Micros
+    ) -> dict[Micros, _Tally]:
+        """Count the timeouts of *part* by tile, on top of what is counted of the first tile."""
+        due, destination = part.at.c.due, part.at.c.destination
+        number = case((due < one.start, -1), else_=(due - one.start) // one.width).label("number")
+        some = part.rows(number, destination).subquery()
+        grouped = select(some.c.number, some.c.destination, func.count()).group_by(
+            some.c.number, some.c.destination
+        )
+        tallies = defaultdict[Micros, _Tally](lambda: _Tally(now))
+        if one.tally is not None:
+            tallies[one.written] = one.tally
+        for number_found, name, count in connection.execute(grouped):
+            start = _PAST if number_found < 0 else one.start + int(number_found) * one.width
+            tallies[start].add(name, count)
+        return dict(tallies)
+
+    def _write(
+        self,
+        connection: Connection,
+        one: _Pass,
+        until: Micros,
+        tallies: dict[Micros, _Tally],
+        now: Micros,
+    ) -> None:
+        """Replace the tiles from the first that is not written up to the tile *until*."""
+        begin, load = one.written, self._context.tables.load
+        if begin == until:
+            return
+        overlaps = [load.c.endpoint == self._context.endpoint, load.c.bucket < until]
+        if begin != _PAST:
+            # A wider tile may begin before; without it there is a hole until the next slice.
+            overlaps += [load.c.bucket > begin - DAY, load.c.bucket + load.c.width > begin]
+        connection.execute(delete(load).where(*overlaps))
+        rows = list[dict[str, Any]]()
+        for start, width in one.tiles(until):
+            tally = tallies.get(start) or _Tally(now)
+            row: dict[str, Any] = {"endpoint": self._context.endpoint, "bucket": start}
+            row |= {"width": width, "as_of": tally.as_of}
+            kept = None if tally.by is None else len(tally.by)
+            rows.append(row | {"destination": _ALL, "count": tally.total, "destinations": kept})
+            rows += [
+                row | {"destination": name, "count": count, "destinations": None}
+                for name, count in (tally.by or {}).items()
+            ]
+        self._context.writing.insert_rows(connection, load, rows)
+
+    def _move_on(
+        self,
+        connection: Connection,
+        one: _Pass,
+        end: Key | None,
+        tally: _Tally | None,
+        now: Micros,
+    ) -> None:
+        """Keep how far the pass is."""
+        passes = self._context.tables.load_passes
+        where = (passes.c.endpoint == self._context.endpoint, passes.c.width == one.width)
+        values: dict[str, Any] = dict.fromkeys(("since", "until", "due", "id", "tally"))
+        if end is None:
+            values["ended"] = now
+        else:
+            values |= {"since": one.start, "until": one.end, "due": end.due, "id": end.id}
+            values["tally"] = None if tally is None else tally.text()
+        connection.execute(update(passes).where(*where).values(**values))
+
+
+def _end(number: int, now: Micros) -> Micros:
+    """Return where the tiles of tier *number* end: where a tile of the next tier begins."""
+    end = now + _TIERS[number].reach
+    return end - end % _TIERS[min(number + 1, len(_TIERS) - 1)].width
+
+
+def _begun(row: Row[Any]) -> _Pass:
+    tally = None if row.tally is None else _Tally(*json.loads(row.tally))
+    return _Pass(row.width, row.since, row.until, Key(row.due, row.id), tally)
+
+
+# --- what a histogram reads ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile that is fresh; *number* is None if its timeouts of a destination are not known."""
+
+    begin: Micros
+    end: Micros
+    as_of: Micros
+    number: int | None
+
+
+class CountedLoad:
+    """Reads the tiles of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+
+    def counts(
+        self,
+        connection: Connection,
+        edges: Sequence[Micros],
+        destination: str | None,
+        now: Micros,
+    ) -> list[Count | None]:
+        """Return the number between each two *edges*; None where fresh tiles do not tell it."""
+        tiles = self._tiles(connection, edges, destination, now)
+        begins = [tile.begin for tile in tiles]
+        return [
+            None
+            if end <= now
+            else _sum(tiles[max(0, bisect_right(begins, begin) - 1) :], begin, end)
+            for begin, end in pairwise(edges)
+        ]
+
+    def _tiles(
+        self,
+        connection: Connection,
+        edges: Sequence[Micros],
+        destination: str | None,
+        now: Micros,
+    ) -> list[_Tile]:
+        found = self._rows(connection, edges, _ALL)
+        of_it = {}
+        if destination is not None and found:
+            rows = self._rows(connection, edges, destination)
+            of_it = {row.bucket: _number(row) for row in rows}
+        tiles = []
+        for row in found:
+            if now - row.as_of > _FRESH.get(row.width, _TIERS[0].fresh):
+                continue
+            number: int | None = _number(row)
+            if destination is not None and number:
+                number = None if row.destinations is None else of_it.get(row.bucket, 0)
+            tiles.append(_Tile(row.bucket, row.bucket + row.width, row.as_of, number))
+        return tiles
+
+    def _rows(
+        self, connection: Connection, edges: Sequence[Micros], destination: str
+    ) -> Sequence[Row[Any]]:
+        load = self._context.tables.load
+        some = and_(load.c.bucket > edges[0] - DAY, load.c.bucket < edges[-1])
+        where = (
+            load.c.endpoint == self._context.endpoint,
+            load.c.destination == destination,
+            or_(load.c.bucket == _PAST, some),
+        )
+        return connection.execute(select(load).where(*where).order_by(load.c.bucket)).all()
+
+
+def _number(row: Row[Any]) -> int:
+    return int(row._mapping["count"])  # a row has a method of that name
+
+
+def _sum(tiles: Sequence[_Tile], begin: Micros, end: Micros) -> Count | None:
+    """Return the number from *begin* to *end*; None if *tiles* have a hole or would be cut."""
+    at, total, as_of = begin, 0, None
+    for tile in tiles:
+        if at >= end:
+            break
+        if tile.end <= at:
+            continue
+        if max(tile.begin, begin) != at or tile.number is None:
+            return None
+        is_cut = tile.begin < begin or tile.end > end
+        if is_cut and tile.number:
+            return None
+        total += tile.number
+        as_of = tile.as_of if as_of is None else min(as_of, tile.as_of)
+        at = tile.end
+    return Count(total, as_of=as_of) if at >= end else None
