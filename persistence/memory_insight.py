@@ -231,6 +231,7 @@ def matches(which: TimeoutFilter, timeout: Timeout) -> bool:
         which.id in {None, timeout.id}
         and which.saga_id in {None, timeout.saga_id}
         and which.destination in {None, timeout.destination}
+        and which.message_id in {None, timeout.message.id}
         and set(which.labels).issubset(labels_of(timeout.message))
         and which.message_type in {None, type_of(timeout)}
         and timeout.id.startswith(which.id_prefix or "")

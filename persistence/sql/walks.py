@@ -161,6 +161,8 @@ class Walks:
             tests += begins(timeouts.c.id, which.id_prefix)
         if which.destination is not None:
             tests.append(timeouts.c.destination == which.destination)
+        if which.message_id is not None:
+            tests.append(timeouts.c.message_id == which.message_id)
         if which.message_type is not None:
             tests.append(self._is_of_type(which.message_type))
         at = context.tables.labels if which.labels else timeouts

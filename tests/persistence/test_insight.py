@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 
 from tests.persistence.conftest import HOST, Stores
 from tests.persistence.explaining import rows_read
-from tests.persistence.making import NOW, SECOND, timeout
+from tests.persistence.making import NOW, SECOND, dispatch, timeout
 from timeoutmgr.contracts import (
     Count,
     Exactness,
@@ -21,9 +21,13 @@ from timeoutmgr.contracts import (
     Insight,
     LoadWindow,
     TimeoutFilter,
+    TimeoutState,
     TimeoutStore,
 )
-from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES, RETRIES_TIMESTAMP
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.routes import id_of_timeout, timeout_id
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql import insight as bounds
 from timeoutmgr.persistence.sql.insight import StoreInsight
@@ -193,6 +197,25 @@ def test_numbers_of_many_read_few_rows(crowded: SqlPersistence, unique: str) -> 
 
     assert read
     assert {sql: rows for sql, rows in read.items() if rows > ROWS + 2} == {}
+
+
+def test_the_id_of_a_message_that_waits_for_a_retry_shows_the_retry(store: TimeoutStore) -> None:
+    sent, endpoint = "6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11", store.endpoint
+    plain = timeout(timeout_id(endpoint, sent), NOW - SECOND)
+    first = replace(plain, message=replace(plain.message, id=sent))
+    store.store_many([timeout("other"), first])
+    timeouts = Timeouts(store, lambda due: None)
+    at_first = timeouts.show(sent)
+    dispatch(store, store.claim(NOW - SECOND, 1, "o"), NOW - SECOND)
+    sent_away = timeouts.show(sent)
+    failed = replace(first.message, headers={RETRIES_TIMESTAMP: to_wire(NOW)})
+    retry = replace(timeout(id_of_timeout(endpoint, failed), NOW + SECOND), message=failed)
+    store.store_many([retry])
+
+    assert at_first == (TimeoutState.PENDING, first)
+    assert sent_away == (TimeoutState.DISPATCHED, None)
+    assert timeouts.show(sent) == (TimeoutState.PENDING, retry)
+    assert timeouts.show("6f1c0c9e-0a4e-4c39-8f5e-000000000000") is None
 
 
 def test_types_differ_whatever_signs_their_names_have(store: TimeoutStore) -> None:

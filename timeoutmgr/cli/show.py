@@ -11,7 +11,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.headers import EXCEPTION_MESSAGE, EXCEPTION_TYPE
-from timeoutmgr.message.routes import TIMEOUTS
+from timeoutmgr.message.routes import TIMEOUTS, is_delayed_retry
 from timeoutmgr.transport.queue_view import waiting_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ _BELOW: Final = ("headers", "body", "history", "waiting")
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 
-    A message that waits for a retry is shown with the exception and the reason of its failure.
+    A message that waits for a retry is shown with the exception and the reason of its failure. Its
+    timeout has an id of its own, and is found by the message's id too while it is among the next.
     The history names the channel of a cancel: cli, api, or the queue and the message that carried
     the order.
 
@@ -40,14 +41,15 @@ def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """
     with opened(shared, with_queues=False) as endpoint:
         found = endpoint.timeouts.show(timeout_id)
-        history = endpoint.timeouts.history(timeout_id)
+        timeout = None if found is None else found[1]
+        known = timeout_id if timeout is None else timeout.id
+        history = endpoint.timeouts.history(known)
         waiting = endpoint.timeouts.waiting() if found is None else None
         queue = endpoint.name + TIMEOUTS
     if found is None:
         document: dict[str, Any] = {"id": timeout_id, "state": "unknown", "waiting": waiting}
     else:
-        state, timeout = found
-        document = {"id": timeout_id, "state": state.value}
+        document = {"id": known, "state": found[0].value}
         if timeout is not None:
             document |= _document(timeout, body)
         if history is not None:
@@ -64,6 +66,7 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
         "saga": timeout.saga_id,
         "created": output.shown_time(timeout.created),
         "attempts": timeout.attempts,
+        **({"waits_for": "a retry"} if is_delayed_retry(message.headers) else {}),
         **_failure(message.headers),
         "message_id": message.id,
         "content_type": message.content_type,

@@ -239,7 +239,7 @@ class TimeoutFilter:
 
     *labels* are texts ``name=value`` (``message.labels``), all of which a timeout must have. Only a
     store that FindsByLabels is given them. *message_type* is the full name of the most specific
-    type of the message, *id_prefix* the first signs of the id.
+    type of the message, *id_prefix* the first signs of the id, *message_id* the id of the message.
     """
 
     id: str | None = None
@@ -250,3 +250,4 @@ class TimeoutFilter:
     labels: tuple[str, ...] = ()
     message_type: str | None = None
     id_prefix: str | None = None
+    message_id: str | None = None

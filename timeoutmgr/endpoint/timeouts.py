@@ -449,11 +449,30 @@ class Timeouts:
         return done.result(None if end is None else cursor_of(end))
 
     def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return the state of a timeout and, while it is pending, the timeout itself."""
+        """Return the state of a timeout and, while it is pending, the timeout itself.
+
+        If *timeout_id* is the id of a message that waits for a retry, the timeout is the retry.
+        """
         check_id(timeout_id)
         with self._schema_expected():
             known = self._known(timeout_id)
-            return None if known is None else self._store.find(known)
+            found = None if known is None else self._store.find(known)
+            if found is None or found[0] is not TimeoutState.PENDING:
+                return self._waiting_for_retry(timeout_id) or found
+            return found
+
+    def _waiting_for_retry(self, message_id: str) -> tuple[TimeoutState, Timeout] | None:
+        """Return the timeout with which the message *message_id* waits for a retry, if it is found.
+
+        Its id is made of the time of the failure too, which the store has no index for: a search
+        among the earliest timeouts finds it, since retries are soon.
+        """
+        if not isinstance(self._store, Insight) or routes.is_timeout_id(message_id):
+            return None
+        for one in self._store.list_in_bounds(TimeoutFilter(message_id=message_id)).timeouts:
+            if one.message.id == message_id and routes.is_delayed_retry(one.message.headers):
+                return TimeoutState.PENDING, one
+        return None
 
     def history(self, timeout_id: str) -> Sequence[HistoryEntry] | None:
         """Return the newest 100 events of a timeout, oldest first; None if there is no history.

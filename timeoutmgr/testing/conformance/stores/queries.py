@@ -40,6 +40,7 @@ FILTERS = {
     TimeoutFilter(saga_id="s"): "ac",
     TimeoutFilter(destination="other"): "b",
     TimeoutFilter(destination="billing", saga_id="s"): "ac",
+    TimeoutFilter(message_id="message b"): "b",
     TimeoutFilter(due_from=2): "bcd",
     TimeoutFilter(due_before=2): "a",
     TimeoutFilter(due_from=2, due_before=3): "b",
