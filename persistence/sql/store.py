@@ -288,9 +288,9 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         """Do a short step of upkeep; parked timeouts come first, if a resume did not end."""
         return not self.unpark().is_last or super().run_maintenance() or self._load_counter.step()
 
-    def request_load_counts(self) -> None:
+    def request_load_counts(self, *, by_destination: bool = False) -> None:
         """Have the endpoint's processes count by bucket for the next hour."""
-        self._load_counter.request()
+        self._load_counter.request(by_destination)
 
     def pauses(self) -> Sequence[Pause]:
         """Return the pauses in force."""

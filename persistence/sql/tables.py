@@ -327,6 +327,7 @@ def _load_passes() -> Columns:
         _text("endpoint", key=True),
         _instant("width", key=True),
         _instant("asked"),
+        _instant("asked_by_destination"),
         _instant("ended"),
         _instant("since"),
         _instant("until"),

@@ -519,6 +519,7 @@ CREATE TABLE timeoutmgr_load_passes (
     endpoint VARBINARY(1020) NOT NULL, 
     width BIGINT NOT NULL, 
     asked BIGINT NOT NULL, 
+    asked_by_destination BIGINT NULL, 
     ended BIGINT NULL, 
     since BIGINT NULL, 
     until BIGINT NULL, 

@@ -93,8 +93,8 @@ TABLES: Final = {
     "run_keys": "A row is a timeout that a bulk change has selected, as it was then.",
     "load": "A row is a background count, while a histogram is looked at: the timeouts that are "
     "tried from `bucket` on within `width`, as of `as_of`. An empty `destination` is all of them; "
-    "`destinations` is how many have a row beside it, null if they are too many. The first bucket "
-    "has all overdue timeouts.",
+    "`destinations` is how many have a row beside it, null if they were not asked for or "
+    "too many. The first bucket has all overdue timeouts.",
     "load_passes": "A row is the pass that counts the buckets of one width: when it ended, and "
     "while it runs, between which instants, up to which timeout, and what it has of that bucket.",
     "first_attempts": "A row is a delayed message that could not be sent, and when that was first "

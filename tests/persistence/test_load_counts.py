@@ -48,10 +48,10 @@ def counted(sliced: None, sql: Stores) -> SqlTimeoutStore:
     return asked(sql())
 
 
-def asked(store: Any) -> SqlTimeoutStore:
+def asked(store: Any, *, by_destination: bool = False) -> SqlTimeoutStore:
     assert isinstance(store, SqlTimeoutStore)
     assert isinstance(store, CountsLoad)
-    store.request_load_counts()
+    store.request_load_counts(by_destination=by_destination)
     return store
 
 
@@ -119,6 +119,7 @@ def test_a_histogram_shows_counts_where_it_cannot_read_and_says_of_which_instant
 def test_counts_are_kept_by_destination(
     counted: SqlTimeoutStore, destination: str, number: int
 ) -> None:
+    asked(counted, by_destination=True)
     for each, due in spread(60).items():
         to = "mail" if int(each) % 3 == 0 else "billing"
         counted.store_many([timeout(each, due, destination=to)])
@@ -130,9 +131,32 @@ def test_counts_are_kept_by_destination(
     assert sum(count.number for count in found if count is not None) == number
 
 
+def test_destinations_are_counted_only_while_one_is_asked_for(
+    counted: SqlTimeoutStore, sql: Stores
+) -> None:
+    due = NOW - NOW % MINUTE + 30 * MINUTE
+    counted.store_many([timeout(f"{n}", due) for n in range(2 * SLICE)])
+    window = LoadWindow(due, MINUTE, 1)
+    count_all(counted)
+    not_asked = tiles(counted, window), tiles(counted, window, "billing")
+    sql.clock.at += MINUTE
+    counter = LoadCounter(counted.context)
+    assert counter.step()
+    asked(counted, by_destination=True)
+    count_all(counted)
+    from_the_middle_on = tiles(counted, window, "billing")
+    sql.clock.at += MINUTE
+    count_all(counted)
+
+    assert not_asked == ([Count(2 * SLICE, as_of=NOW)], [None])
+    assert from_the_middle_on == [None]
+    assert tiles(counted, window, "billing") == [Count(2 * SLICE, as_of=NOW + 2 * MINUTE)]
+
+
 def test_a_tile_of_too_many_destinations_keeps_its_total_alone(
     counted: SqlTimeoutStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked(counted, by_destination=True)
     monkeypatch.setattr(load_counts, "MOST_DESTINATIONS", 2)
     due = NOW - NOW % MINUTE + 5 * MINUTE
     for n in range(3 * SLICE):
@@ -220,6 +244,22 @@ def test_a_process_goes_on_where_another_has_stopped_and_nothing_is_counted_twic
         seen.add(None if found is None else found.number)
 
     assert seen == {None, 5 * SLICE}, "a tile is shown when it is counted to its end"
+
+
+def test_a_pass_that_was_left_by_its_last_visitor_is_begun_anew(
+    counted: SqlTimeoutStore, sql: Stores
+) -> None:
+    due = NOW - NOW % MINUTE + 90 * MINUTE
+    counted.store_many([timeout(f"{n}", due) for n in range(3 * SLICE)])
+    assert LoadCounter(counted.context).step()
+    sql.clock.at += load_counts.ASKED_FOR
+    store = asked(sql())
+    counted.cancel("0")
+
+    count_all(store)
+
+    (found,) = tiles(store, LoadWindow(due, MINUTE, 1))
+    assert found == Count(3 * SLICE - 1, as_of=NOW + load_counts.ASKED_FOR)
 
 
 def test_two_processes_do_not_count_at_once(

@@ -298,6 +298,9 @@ class ReadsAtOnce(Protocol):
 class CountsLoad(Protocol):
     """A store whose upkeep counts by bucket in the background what ``load`` cannot read."""
 
-    def request_load_counts(self) -> None:
-        """Have the endpoint's processes count for the next hour; call it for each look."""
+    def request_load_counts(self, *, by_destination: bool = False) -> None:
+        """Have the endpoint's processes count for the next hour; call it for each look.
+
+        To count *by_destination* too costs more.
+        """
         ...

@@ -228,20 +228,20 @@ class EndpointSource:
     def load(self, wanted: LoadWindow | WindowOfNow, destination: str) -> Load:
         """Return what comes in a window, or in the window of now; later looks may know more."""
         with schema_expected(self._parts):
-            self._request_counts()
+            self._request_counts(by_destination=destination != "")
             with self._one_read():
                 window = wanted
                 if isinstance(window, WindowOfNow):
                     window = window.at(self.store.now())
                 return self.insight.load(window, destination=destination or None)
 
-    def _request_counts(self) -> None:
+    def _request_counts(self, *, by_destination: bool) -> None:
         """Have the store's upkeep count in the background what a look cannot read."""
         store = self.store
         if not isinstance(store, CountsLoad):
             return
         try:
-            store.request_load_counts()
+            store.request_load_counts(by_destination=by_destination)
         except StorageUnavailable as error:  # a user, or a server, that may only read
             logger.info(
                 "dashboard of %s could not request background counts: %s",

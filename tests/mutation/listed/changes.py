@@ -10,8 +10,28 @@ _BULK = "tests/persistence/test_bulk_runs.py"
 _AUDIT = "tests/persistence/test_auditing.py"
 _INSIGHT = "tests/persistence/test_insight.py"
 _LABELS = "tests/persistence/test_labels.py"
+_GOES_ON = (
+    "tests/persistence/test_load_counts.py::"
+    "test_a_process_goes_on_where_another_has_stopped_and_nothing_is_counted_twice"
+)
 
 MUTANTS = (
+    Mutant(
+        name="a part of a bucket is shown as the whole bucket",
+        promise="A background count is shown when its bucket is counted to its end.",
+        file=f"{_SQL}/load_counts.py",
+        before="        until = one.end if end is None else one.tile(end.due)\n",
+        after="        until = one.end if end is None else one.tile(end.due) + one.width\n",
+        tests=(_GOES_ON,),
+    ),
+    Mutant(
+        name="a pass forgets what is counted of its bucket",
+        promise="A process goes on behind the last slice of another process.",
+        file=f"{_SQL}/load_counts.py",
+        before="            tallies[one.written] = one.tally\n",
+        after="            pass\n",
+        tests=(_GOES_ON,),
+    ),
     Mutant(
         name="a lock for dispatch asks for no pause",
         promise="From the commit of a pause on no process sends what it holds.",

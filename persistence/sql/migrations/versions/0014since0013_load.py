@@ -47,6 +47,7 @@ def _load_passes(metadata: MetaData, prefix: str) -> Table:
         Column("endpoint", _WORD, primary_key=True),
         Column("width", BigInteger(), primary_key=True, autoincrement=False),
         Column("asked", BigInteger(), nullable=False),
+        Column("asked_by_destination", BigInteger()),
         Column("ended", BigInteger()),
         Column("since", BigInteger()),
         Column("until", BigInteger()),
