@@ -18,12 +18,15 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder, environment
-from timeoutmgr import EndpointConfiguration, SendOptions, Sent, ToSend
+from timeoutmgr import EndpointConfiguration, SendOptions, ToSend
 from timeoutmgr.cli.output import cells, table_lines
+from timeoutmgr.contracts import Timeout
 from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import distance
+from timeoutmgr.message.instants import distance, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import id_of_timeout
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlTransport
@@ -256,17 +259,26 @@ def test_a_message_that_waits_for_a_retry_is_listed_and_shown_with_its_failure(
 ) -> None:
     before = folder.run("list").stdout
     why = {headers.EXCEPTION_TYPE: "shop.NoCard", headers.EXCEPTION_MESSAGE: "order B8\nmore"}
+    why[headers.RETRIES_TIMESTAMP] = to_wire(LATER)
+    charge = Message(id="charge", headers=why)
     with endpoint_of(folder) as endpoint:
-        retry = ToSend(folder.endpoint, "Charge", {}, SendOptions(delay=60, headers=why))
-        waiting: list[Sent] = []
-        endpoint.store_many([retry], on_sent=waiting.extend)
+        store = endpoint.parts.features.store
+        assert store is not None
+        retry = Timeout(
+            id=id_of_timeout(endpoint.name, charge),
+            due=store.now() + 60 * SECOND,
+            destination=endpoint.name,
+            message=charge,
+        )
+        store.store_many([retry])
 
     listed = folder.run("list").stdout.splitlines()
-    shown = folder.run("--json", "show", str(waiting[0].id)).json()
+    shown = folder.run("--json", "show", charge.id).json()
     document = folder.run("--json", "list").json()["timeouts"]
 
     assert "failed with" not in before
     assert listed[0].endswith("failed with")
     assert [line.endswith("NoCard: order B8") for line in listed[1:5]] == [True, *[False] * 3]
+    assert (shown["id"], shown["waits_for"]) == (retry.id, "a retry")
     assert (shown["exception"], shown["reason"]) == ("shop.NoCard", "order B8\nmore")
     assert [each.get("exception") for each in document] == ["shop.NoCard", None, None, None]

@@ -59,6 +59,7 @@ async def test_the_screen_shows_what_the_store_and_the_queues_hold(
     fill(endpoint, [pending(f"late{n}", now - HOUR) for n in range(2)])
     fill(endpoint, [pending("soon", now + HOUR, destination="mail")])
     endpoint.timeouts.cancel("late1")
+    endpoint.timeouts.pause("mail")
     screen = Screen(endpoint, ONCE)
 
     async with screen.run_test() as pilot:
@@ -71,6 +72,7 @@ async def test_the_screen_shows_what_the_store_and_the_queues_hold(
 
     assert "pending 2 " in numbers
     assert "overdue 1 " in numbers
+    assert "pauses mail" in numbers
     assert span == "the next 24 hours: 1 timeouts"
     assert (len(bars or ()), sum(bars or ())) == (96, 1)
     assert tables["destinations"] == [["billing", "1"], ["mail", "1"]]

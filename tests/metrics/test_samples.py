@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
+
 from tests.metrics.test_exposition import samples
+from tests.metrics.test_labels import labelled
 from tests.support.clock import START, FakeClock
 from tests.support.makers import a_timeout
 from tests.support.store import ScriptedStore
+from timeoutmgr.contracts import TimeoutStore
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.metrics.memory import CountMemory, State
 from timeoutmgr.metrics.samples import COUNT_EVERY, StoreDetails, StoreSample
+from timeoutmgr.persistence import SqlPersistence
 
 
 class Sampled:
     """A store, and the page of an endpoint that samples it."""
 
-    def __init__(self) -> None:
+    def __init__(self, store_of: Callable[[FakeClock], TimeoutStore] = ScriptedStore) -> None:
         self.clock = FakeClock()
-        self.store = ScriptedStore(self.clock)
+        self.store = store_of(self.clock)
         self.counts = CountMemory.create(1)
         section = self.counts.sections[0]
         section.set_state(State.TICK, self.clock.monotonic())
@@ -54,3 +61,23 @@ def test_pending_timeouts_are_counted_less_often_than_the_store_is_sampled() -> 
     sampled.sample()
 
     assert (before, sampled.page()["pending"]) == (0, 1)
+
+
+def test_a_paused_destination_is_shown_until_its_resume(sqlite_url: str) -> None:
+    with closing(SqlPersistence(sqlite_url)) as persistence:
+        persistence.install()
+        sampled = Sampled(lambda clock: persistence.timeouts("sales", clock))
+        timeouts = Timeouts(sampled.store, lambda due: None)
+
+        def paused() -> dict[tuple[str, ...], float]:
+            sampled.sample()
+            return labelled(sampled.counts, "paused")
+
+        before = paused()
+        timeouts.pause("mail")
+        during = paused()
+        timeouts.resume("mail")
+
+        after = paused()
+
+    assert (before, during, after) == ({}, {("mail",): 1}, {("mail",): 0})
