@@ -18,6 +18,7 @@ from on_spark.bench import Bench, in_a_session
 from on_spark.migrating import migrating
 from on_spark.reading import memory, reading
 from on_spark.reconciling import reconciling
+from on_spark.reporting import reporting
 from on_spark.scheduling import scheduling
 from on_spark.streaming import streaming
 
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[Bench, Report], None]] = {
     "schedule": in_a_session(scheduling),
     "archive": in_a_session(archiving),
     "reconcile": in_a_session(reconciling),
+    "report": in_a_session(reporting),
     "migrate": in_a_session(migrating),
     "stream": in_a_session(streaming),
     "memory": in_a_session(memory),

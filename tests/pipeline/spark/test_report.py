@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.report import report
 from timeoutmgr.pipeline.options import ArchiveOptions, ReportOptions
 from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.transforms.verdicts import Verdict
 from timeoutmgr.pipeline.writers.loader import Loader
 
 if TYPE_CHECKING:
@@ -109,6 +112,25 @@ def test_all_stores_are_on_one_page_with_and_without_an_archive(
         "http://www.w3.org/1999/xlink",
     }
     assert "<script" not in text
+
+
+def test_history_is_read_once(
+    spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(sqlite, 2, [0.5, 90_000.0])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def forget_history(step: str) -> None:
+        if step == "judging":
+            (copied,) = tmp_path.glob("timeoutmgr-snapshot-*/history")
+            shutil.rmtree(copied)
+
+    options = ReportOptions(stores=(sqlite.name,))
+    found = report(spark, options, clock=SystemClock(), progress=forget_history)
+
+    assert [one.messages for one in found.kept("store").values()] == [2]
+    assert found.verdicts.counts == {Verdict.OK: 1, Verdict.LATE: 1}
+    assert [one["verdict"] for one in found.verdicts.examples] == ["late"]
 
 
 def test_wrong_options_are_refused() -> None:

@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,34 +109,62 @@ def reconcile(
     if options.out is not None:
         _require_ours(options.out)
     progress("taking snapshots")
+    with worker_errors(), moments_of(options, clock=clock) as held:
+        history = map(of_history, held.history(spark, _columns(options)["history"]))
+        evidence = [*history, *others_of(spark, options, held)]
+        return judged(spark, options, held, evidence, progress)
+
+
+def moments_of(
+    options: ReconcileOptions, *, clock: Clock, more: Sequence[str] = ()
+) -> AbstractContextManager[Moments]:
+    """Hold the moments to judge; with *more* columns of the history."""
     columns = _columns(options)
-    looked = moments(
+    return moments(
         options.stores,
         options.archive,
         views=[*columns],
-        columns=[*dict.fromkeys(name for names in columns.values() for name in names)],
+        columns=[*dict.fromkeys((*chain(*columns.values()), *more))],
         which=_window(options),
         clock=clock,
     )
-    with worker_errors(), looked as held:
-        at = min(one.snapshot.now for one in held.stores)
-        evidence = [*_of_stores(spark, held, columns), *_of_accepted(spark, options)]
-        judge = _Judge(evidence, _bounds(options, at))
-        progress("judging")
-        found = judge.found(spark, options)
-        heaps = tallied(found.printed, "verdict").collect()
-        counts = Counter[Verdict]()
-        for heap in heaps:
-            counts[Verdict(heap["verdict"])] += heap["many"]
-        return ReconcileReport(
-            at=at,
-            messages=counts.total(),
-            counts=dict(counts),
-            examples=_examples(found, heaps, options.examples),
-            is_decidable=not counts[Verdict.UNDECIDED]
-            and (options.accepted is not None or _all_full(options)),
-            frame=found.frame,
-        )
+
+
+def others_of(spark: "SparkSession", options: ReconcileOptions, held: Moments) -> list["DataFrame"]:
+    """Return the evidence of the stores beside their history, and of the senders."""
+    columns, found = _columns(options), list["DataFrame"]()
+    for one in held.stores:
+        for view, evidence in (("pending", of_pending), ("keys", of_keys)):
+            rows = one.snapshot.read(spark, view, columns=columns[view], which=held.which)
+            found.append(evidence(rows))
+    return [*found, *_of_accepted(spark, options)]
+
+
+def judged(
+    spark: "SparkSession",
+    options: ReconcileOptions,
+    held: Moments,
+    evidence: Sequence["DataFrame"],
+    progress: Progress,
+) -> ReconcileReport:
+    """Return the verdicts by *evidence*, which is read once more to name examples."""
+    at = min(one.snapshot.now for one in held.stores)
+    judge = _Judge(evidence, _bounds(options, at))
+    progress("judging")
+    found = judge.found(spark, options)
+    heaps = tallied(found.printed, "verdict").collect()
+    counts = Counter[Verdict]()
+    for heap in heaps:
+        counts[Verdict(heap["verdict"])] += heap["many"]
+    return ReconcileReport(
+        at=at,
+        messages=counts.total(),
+        counts=dict(counts),
+        examples=_examples(found, heaps, options.examples),
+        is_decidable=not counts[Verdict.UNDECIDED]
+        and (options.accepted is not None or _all_full(options)),
+        frame=found.frame,
+    )
 
 
 def _columns(options: ReconcileOptions) -> Mapping[str, tuple[str, ...]]:
@@ -230,17 +260,6 @@ def _holds_verdicts(path: Path) -> bool:
 def _all_full(options: ReconcileOptions) -> bool:
     # Ask every name: each endpoint of a store knows its own settings only.
     return all(open_store(one).tables.history_kept == "full" for one in options.stores)
-
-
-def _of_stores(
-    spark: "SparkSession", held: Moments, columns: Mapping[str, tuple[str, ...]]
-) -> list["DataFrame"]:
-    found = [of_history(one) for one in held.history(spark, columns["history"])]
-    for one in held.stores:
-        for view, evidence in (("pending", of_pending), ("keys", of_keys)):
-            rows = one.snapshot.read(spark, view, columns=columns[view], which=held.which)
-            found.append(evidence(rows))
-    return found
 
 
 def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:

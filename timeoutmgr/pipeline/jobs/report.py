@@ -1,31 +1,31 @@
 """``report``: load, lateness, verdicts, growth and anomalies of all stores, together."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.message.instants import from_micros
 from timeoutmgr.pipeline.jobs.forecast import ForecastReport, forecast
-from timeoutmgr.pipeline.jobs.moments import Moment, moments
-from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
+from timeoutmgr.pipeline.jobs.moments import Moment, Moments
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, judged, moments_of, others_of
 from timeoutmgr.pipeline.jobs.run_context import Progress, each_store, silent, worker_errors
 from timeoutmgr.pipeline.options import ForecastOptions, ReconcileOptions, ReportOptions
 from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.transforms.daily import Anomaly, anomalies, daily
-from timeoutmgr.pipeline.transforms.verdicts import together
-from timeoutmgr.pipeline.views import Selection
+from timeoutmgr.pipeline.transforms.verdicts import of_history, together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS: Final = ("sequence", "event", "at", "due", "destination")
+_COLUMNS: Final = ("id", "event", "at", "due", "destination")
 _BUCKETS: Final = 120
 _WEEK: Final = 7
 
@@ -68,12 +68,12 @@ class StoresReport:
         shares = {key: KeptShare(*found) for key, found in sums.items()}
         return dict(sorted(shares.items(), key=lambda one: (one[1].share, one[0])))
 
-    def events(self, *by: str, event: str | None = None) -> dict[tuple[Any, ...], int]:
-        """Return the number of events, or of one kind of *event*, by some columns of days."""
+    def events(self, *by: str, what: str = "events") -> dict[tuple[Any, ...], int]:
+        """Return the number of events, or of those *sent* alone, by some columns of days."""
         sums: dict[tuple[Any, ...], int] = defaultdict(int)
         for row in self.days:
-            if event in (None, row["event"]):
-                sums[tuple(row[name] for name in by)] += row["events"]
+            if row[what]:
+                sums[tuple(row[name] for name in by)] += row[what]
         return dict(sorted(sums.items()))
 
     def growth(self) -> dict[str, tuple[float, float]]:
@@ -95,7 +95,7 @@ class StoresReport:
     def anomalies(self) -> list[tuple[str, str, Anomaly]]:
         """Return store and destination of each unusual day, the most unusual first."""
         series: dict[tuple[str, str], dict[date, int]] = defaultdict(dict)
-        sent = self.events("store", "destination", "day", event="dispatched")
+        sent = self.events("store", "destination", "day", what="sent")
         for (store, destination, day), many in sent.items():
             series[store, destination][day] = many
         last = self.at.date() - timedelta(days=1)
@@ -146,48 +146,52 @@ def report(
     names = _labels([one.name for one in each_store(options.stores)])
     at = from_micros(clock.now())
     begin = at.replace(hour=0, minute=0, second=0, microsecond=0)
-    since = begin - timedelta(days=options.days)
-    bucket = timedelta(seconds=-(-int(options.ahead.total_seconds()) // _BUCKETS))
+    judging = ReconcileOptions(
+        stores=tuple(names), archive=options.archive, since=begin - timedelta(days=options.days)
+    )
     progress("counting the load ahead")
-    loads = {
+    loads = _loads(options, names, clock)
+    with worker_errors(), moments_of(judging, clock=clock, more=("destination",)) as held:
+        progress("reading history")
+        with _kept(_history(spark, held, names)) as history:
+            days = daily(history, options.promise).toArrow().to_pylist()
+            evidence = [history.drop("store"), *others_of(spark, judging, held)]
+            verdicts = judged(spark, judging, held, evidence, progress)
+    return StoresReport(at=at, options=options, loads=loads, days=days, verdicts=verdicts)
+
+
+def _loads(
+    options: ReportOptions, names: Mapping[str, str], clock: Clock
+) -> dict[str, ForecastReport]:
+    bucket = timedelta(seconds=-(-int(options.ahead.total_seconds()) // _BUCKETS))
+    return {
         label: forecast(
             ForecastOptions(stores=(name,), bucket=bucket, ahead=options.ahead), clock=clock
         )
         for name, label in names.items()
     }
-    days = _days(spark, options, names, since, clock, progress)
-    judged = ReconcileOptions(stores=tuple(names), archive=options.archive, since=since)
-    verdicts = reconcile(spark, judged, clock=clock, progress=progress)
-    return StoresReport(at=at, options=options, loads=loads, days=days, verdicts=verdicts)
 
 
-def _days(
-    spark: "SparkSession",
-    options: ReportOptions,
-    names: Mapping[str, str],
-    since: datetime,
-    clock: Clock,
-    progress: Progress,
-) -> list[dict[str, Any]]:
-    progress("reading history")
-    with ExitStack() as stack, worker_errors():
-        looked = moments(
-            names,
-            options.archive,
-            views=("history",),
-            columns=_COLUMNS,
-            which=Selection(at_from=to_micros(since)),
-            clock=clock,
-        )
-        held = stack.enter_context(looked)
+@contextmanager
+def _kept(rows: "DataFrame") -> Iterator["DataFrame"]:
+    """Have Spark keep *rows* on its disks, where two more readers find them: a store has one."""
+    kept = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
-        def labelled(one: Moment) -> "DataFrame":
-            events = together([*held.events_of(spark, one, _COLUMNS)])
-            return events.withColumn("store", f.lit(names[one.snapshot.store.name]))
 
-        history = together([*map(labelled, held.stores)])
-        found: list[dict[str, Any]] = daily(history, options.promise).toArrow().to_pylist()
-        return found
+def _history(spark: "SparkSession", held: Moments, names: Mapping[str, str]) -> "DataFrame":
+    """Return the evidence of the events of all stores, each with the label of its store."""
+
+    def labelled(one: Moment) -> "DataFrame":
+        # Events that may be in both are compared by their sequence.
+        columns = _COLUMNS if one.is_split else ("sequence", *_COLUMNS)
+        events = of_history(together([*held.events_of(spark, one, columns)]))
+        return events.withColumn("store", f.lit(names[one.snapshot.store.name]))
+
+    return together([*map(labelled, held.stores)])
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:

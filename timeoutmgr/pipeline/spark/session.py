@@ -265,6 +265,8 @@ _SETTINGS: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Rows that are in their place already are grouped once, and not first in parts.
     "spark.sql.execution.combineAdjacentAggregation": "true",
+    # Rows that are kept for two more readers take longer to pack than to read again.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
