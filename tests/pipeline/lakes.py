@@ -20,6 +20,8 @@ from urllib.request import Request, urlopen
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import ANYTHING, HistoryTable, Where, read_history
 
+S3_TOO: Final = ("delta", "iceberg", "parquet", "delta-s3", "iceberg-s3")
+"""All kinds of places."""
 KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

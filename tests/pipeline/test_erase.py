@@ -9,14 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyarrow.fs import FileSelector, S3FileSystem
 
 from tests.deadletter.making import a_stored_copy
 from tests.pipeline.archives import write_events
-from tests.pipeline.lakes import ids_in
-from tests.pipeline.rows import batch, count, read, row
+from tests.pipeline.lakes import KEYS, S3, ids_in
+from tests.pipeline.rows import batch, count, read, row, settle
 from tests.pipeline.test_restore import archived, end, restored
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
@@ -26,9 +28,16 @@ from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.erase import Certificate, erase
+from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.lake.places import open_table
+from timeoutmgr.pipeline.lake.table import read_history
+from timeoutmgr.pipeline.lake.writer import TransactionWriter
 from timeoutmgr.pipeline.lake_options import EraseOptions
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.ledger import exclusive_lock
+from timeoutmgr.pipeline.options import StreamOptions
+from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.writers.loader import Loader
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -63,15 +72,15 @@ def files_with(folder: Path, word: str) -> list[str]:
     """Return the files below *folder* that hold *word*, as it is or within Parquet."""
     found = []
     for path in folder.rglob("*"):
-        if path.is_file() and word in _text_of(path):
+        if path.is_file() and word in _text(path.name, path.read_bytes()):
             found.append(str(path.relative_to(folder)))
     return sorted(found)
 
 
-def _text_of(path: Path) -> str:
-    text = path.read_bytes().decode("latin-1")
-    if path.suffix == ".parquet":
-        text += str(pq.read_table(path, partitioning=None).to_pylist())
+def _text(name: str, content: bytes) -> str:
+    text = content.decode("latin-1")
+    if name.endswith(".parquet"):
+        text += str(pq.read_table(pa.BufferReader(content)).to_pylist())
     return text
 
 
@@ -126,6 +135,83 @@ def test_iceberg_loses_the_rows_and_the_certificate_names_its_snapshots(
     assert ids_in(place) == sorted([row(3)["id"], row(4)["id"]])
     assert certificate.removed["lake pending"] == 2
     assert any("Iceberg" in one for one in certificate.not_reached)
+
+
+def test_no_object_of_a_bucket_holds_the_person_after_it(
+    store_of: Callable[[str], Store], place_of: Callable[[str], str], s3: S3
+) -> None:
+    store, place = store_of("postgres"), place_of("delta-s3")
+    fill(store)
+    settle(store)
+    stream(StreamOptions(store=store.name, to=place, once=True))
+    archived(store, place)
+    assert len(objects_with(place, CANARY, s3)) >= 2
+
+    certificate = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],))
+
+    assert objects_with(place, CANARY, s3) == []
+    assert (certificate.removed["lake history"], certificate.removed["lake pending"]) == (2, 2)
+    settle(store)
+    stream(StreamOptions(store=store.name, to=place, once=True))
+    assert erased(store, lake=place, ids=(row(1)["id"],)).timeouts == 0
+    events = read_history(open_table(place), ["id", "event"]).to_pylist()
+    assert {one["event"] for one in events if one["id"] == row(1)["id"]} == {"erased"}
+
+
+def objects_with(place: str, word: str, s3: S3) -> list[str]:
+    """Return the objects of the bucket of *place* that hold *word*."""
+    bucket = place.removeprefix("delta:s3://").partition("/")[0]
+    files = S3FileSystem(
+        access_key=KEYS["AWS_ACCESS_KEY_ID"],
+        secret_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        region=KEYS["AWS_REGION"],
+        endpoint_override=s3.url,
+    )
+    found = files.get_file_info(FileSelector(bucket, recursive=True))
+    names = [one.path for one in found if one.is_file]
+    return [name for name in names if word in _text(name, files.open_input_file(name).read())]
+
+
+def test_a_stream_that_has_read_the_person_before_writes_nothing_of_them(
+    place: str, store_of: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of("postgres")
+    Loader(store).load([batch([row(9)])])
+    settle(store)
+    stream(StreamOptions(store=store.name, to=place, once=True))
+    fill(store)
+    settle(store)
+    table = open_table(place)
+    real = table.append
+
+    def overtaken(*given: Any) -> None:
+        monkeypatch.setattr(table, "append", real)
+        assert erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],)).left == 0
+        real(*given)
+
+    monkeypatch.setattr(table, "append", overtaken)
+    writer = TransactionWriter(store=store, table=table, most=1_000)
+    writer.step()
+    settle(store)
+    writer.step()
+
+    events = read_history(open_table(place), ["id", "event"]).to_pylist()
+    assert sorted((one["id"], one["event"]) for one in events) == sorted(
+        (row(number)["id"], "erased" if number < 3 else "scheduled") for number in (1, 2, 3, 4, 9)
+    )
+
+
+def test_an_archive_that_runs_is_not_overtaken(store_of: Callable[[str], Store]) -> None:
+    store = store_of("sqlite")
+    fill(store)
+
+    with (
+        exclusive_lock(store, f"archive {identity(store)}"),
+        pytest.raises(RunConflict, match="wait until it has ended"),
+    ):
+        erased(store, ids=(row(1)["id"],))
+
+    assert count(store, "timeouts") == 4
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])

@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.pipeline.archives import DAY, write_events
-from tests.pipeline.lakes import Watcher, ids_in
+from tests.pipeline.lakes import S3_TOO, Watcher, ids_in
 from tests.pipeline.rows import settle
 from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
@@ -35,7 +35,6 @@ from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import HISTORY
 
 LATER = date(2030, 1, 1)
-S3_TOO = ("delta", "iceberg", "parquet", "delta-s3", "iceberg-s3")
 
 
 def events(numbers: range, endpoint: str = "sales", days: int = 2) -> pa.RecordBatch:
@@ -113,6 +112,29 @@ def test_a_reader_stays_at_its_version(place: str) -> None:
     assert ids_in(place) == names(range(8))
     assert open_table(place).marks("east") == {"batch": 2}
     assert len(open_table(place).files().paths) == 2
+
+
+def test_files_that_are_not_committed_yet_outlive_the_forgotten_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "history")
+    open_table(place).append("east", reader(events(range(4))), {"batch": 1})
+    table, other, late = open_table(place), open_table(place), open_table(place)
+    real = ParquetHistory._commit
+
+    def overtaken(*given: Any) -> None:
+        monkeypatch.setattr(ParquetHistory, "_commit", real)
+        other.forget_versions()
+        real(*given)
+
+    monkeypatch.setattr(ParquetHistory, "_commit", overtaken)
+    table.append("east", reader(events(range(4, 8))), {"batch": 2})
+    with pytest.raises(CommitConflict):
+        late.append("east", reader(events(range(4, 8))), {"batch": 2})
+
+    written = {str(path) for path in tmp_path.rglob("*.parquet")}
+    assert written == {*open_table(place).files().paths}
+    assert ids_in(place) == names(range(8))
 
 
 def test_days_from_the_border_on_are_not_compacted(place: str) -> None:

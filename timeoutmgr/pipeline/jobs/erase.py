@@ -10,20 +10,27 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
+import pyarrow as pa
+
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
-from timeoutmgr.pipeline.lake.message_snapshots import lake_tables
-from timeoutmgr.pipeline.lake.table import Doomed, HistoryTable
+from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables
+from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
 from timeoutmgr.pipeline.stores import Store, identity, open_store
-from timeoutmgr.pipeline.writers.erasure import Erasure, Key, PersonSelection
+from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSelection
 
 KIND: Final = "erase"
 EraseCopies: TypeAlias = Callable[[], Mapping[str, int]]
 _KEYS: Final = "keys"
+_IN_LAKE: Final = (
+    ("lake history", WRITTEN, ERASED),
+    ("lake pending", PENDING_WRITTEN, None),
+)
+"""What the certificate calls the tables of a lake, their columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
     "messages in queues of the broker, and journals and dead-letter queues of applications",
@@ -37,6 +44,10 @@ _COPIES: Final = (
     "`timeoutmgr deadletters delete` and `timeoutmgr journal delete`"
 )
 _DEAD_ROWS: Final = "row versions that the database has not cleaned yet, and its write-ahead logs"
+_UNCOMMITTED: Final = (
+    "files of Delta and Iceberg whose commit was cut off or overtaken: vacuum them in full, with "
+    "your engine, while nothing writes"
+)
 _SNAPSHOTS: Final = (
     "older snapshots of the Iceberg tables: expire them, and remove their files, with your engine"
 )
@@ -76,8 +87,8 @@ def erase(
     *copies* removes their copies elsewhere and returns counts; it is called first, since queues may
     be in the same database, and not with *dry_run*.
 
-    Raises RunConflict while another process erases in the same store, and CommitConflict while
-    others go on to commit to the lake: run it again.
+    Raises RunConflict while another process erases in the same store or archives it, and
+    CommitConflict while others go on to commit to the lake: run it again.
     """
     store = open_store(options.store)
     store.require_tables()
@@ -85,7 +96,9 @@ def erase(
     job = _Erase(store, options, progress, run_id, store.database.now(clock), copies)
     if options.dry_run:
         return job.certificate(job.find(), {}, left=None)
-    with exclusive_lock(store, f"erase {identity(store)}"):
+    name = identity(store)
+    # Archive would go on to write rows into the lake that it has read before.
+    with exclusive_lock(store, f"erase {name}"), exclusive_lock(store, f"archive {name}"):
         ledger.abort_the_dead(KIND)
         ledger.begin(run_id, KIND, {"selection": job.digest})
         with at_work(store, ledger, run_id):
@@ -117,16 +130,21 @@ class _Erase:
         )
         self.digest = _digest([json.dumps(options.selection(), sort_keys=True)])
         self._erasure, self._is_overwritten = Erasure(store), False
+        self._name = identity(store)
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
 
     def run(self, keys: set[Key]) -> Certificate:
-        """Erase *keys* in the lake, then in the store, and look again."""
+        """Erase *keys* in the store, then in the lake, and look again.
+
+        A stream goes on meanwhile: what it reads after the first step has nothing of them, and what
+        it has read before, it does not commit any more.
+        """
         removed = {} if self._copies is None else dict(self._copies())
-        removed |= self._erase_in_lake({id_ for _endpoint, id_ in keys})
         self._progress("erasing in the store")
         removed |= self._erasure.erase(sorted(keys), self._now, self._run_id)
         self._is_overwritten = self._erasure.overwrite()
+        removed |= self._erase_in_lake({id_ for _endpoint, id_ in keys})
         return self.certificate(keys, removed, left=len(self.find()))
 
     def find(self) -> set[Key]:
@@ -152,35 +170,46 @@ class _Erase:
 
     def _in_table(self, table: HistoryTable) -> set[Key]:
         files = table.files()
-        known = ("endpoint", "id", "destination", "saga_id", "headers")
+        known = ("endpoint", "id", "event", "destination", "saga_id", "headers")
         columns = [name for name in known if name in files.schema.names]
         return {
             (row["endpoint"], row["id"])
             for batch in files.read(columns)
             for row in batch.to_pylist()
-            if self._subject.has(row)
+            if row.get("event") != ERASED and self._subject.has(row)
         }
 
     def _erase_in_lake(self, ids: set[str]) -> dict[str, int]:
         removed = {}
-        for table, name in zip(self._tables, ("lake history", "lake pending"), strict=False):
+        for table, (name, columns, kept) in zip(self._tables, _IN_LAKE, strict=False):
             self._progress(f"erasing in {table.place}")
-            removed[name] = _count(table, ids)
-            if removed[name]:
-                doomed = Doomed("id", tuple(sorted(ids)))
-                tried(table, lambda table=table, doomed=doomed: table.remove(doomed))  # type: ignore[misc]  # mypy infers no default
-            table.refresh()
+            removed[name] = 0
+            if ids:
+                self._overtake(table, columns)
+                removed[name] = _removed(table, Doomed("id", tuple(sorted(ids)), kept=kept))
             # Also after a run that died in between: its files are there yet.
             table.forget_versions()
         return removed
 
+    def _overtake(self, table: HistoryTable, columns: pa.Schema) -> None:
+        """Commit nothing: who has read rows of the person conflicts with it, and reads again."""
+
+        def commit() -> None:
+            batch = table.marks(self._name).get("batch")
+            if batch is not None:
+                nothing = pa.RecordBatchReader.from_batches(columns, [])
+                table.append(self._name, nothing, {"batch": batch})
+
+        tried(table, commit)
+
     def _not_reached(self) -> tuple[str, ...]:
-        is_iceberg = any(table.place.startswith("iceberg:") for table in self._tables)
+        places = [table.place.partition(":")[0] for table in self._tables]
         return (
             *_ALWAYS,
             *((_COPIES,) if self._copies is None else ()),
             *(() if self._is_overwritten else (_DEAD_ROWS,)),
-            *((_SNAPSHOTS,) if is_iceberg else ()),
+            *((_UNCOMMITTED,) if {"delta", "iceberg"} & {*places} else ()),
+            *((_SNAPSHOTS,) if "iceberg" in places else ()),
         )
 
 
@@ -191,9 +220,15 @@ def _of_dead_runs(ledger: JobLedger, digest: str) -> set[Key]:
     return {(endpoint, id_) for one in noted for endpoint, id_ in one.get(_KEYS, ())}
 
 
-def _count(table: HistoryTable, ids: set[str]) -> int:
-    wanted = Doomed("id", tuple(ids)).expression()
-    return sum(batch.num_rows for batch in table.files().matching(["id"], wanted)) if ids else 0
+def _removed(table: HistoryTable, doomed: Doomed) -> int:
+    """Remove *doomed* rows from *table*; return how many."""
+    table.refresh()
+    rows = table.files().matching(["id"], doomed.expression())
+    count = sum(int(batch.num_rows) for batch in rows)
+    if count:
+        tried(table, lambda: table.remove(doomed))
+        table.refresh()
+    return count
 
 
 def _digest(texts: Iterable[str]) -> str:

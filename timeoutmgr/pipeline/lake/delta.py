@@ -4,6 +4,8 @@ Two commits that begin at one version and name the same transaction conflict, so
 writers of a store a single writer commits. Commits of other stores, and compactions, do not.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from typing import Final
 
@@ -34,6 +36,7 @@ _RETENTION: Final = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 """Properties that say how long older versions are kept, with Delta's defaults."""
+_FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
 
@@ -94,7 +97,7 @@ class DeltaHistory:
         """Commit *batches* and *marks* in one version."""
         table = self._table or self._created(store)
         marked = [Transaction(_app(store, name), value) for name, value in marks.items()]
-        try:
+        with self._conflicts():
             write_deltalake(
                 table,
                 batches,
@@ -102,17 +105,13 @@ class DeltaHistory:
                 writer_properties=_PACKED,
                 commit_properties=CommitProperties(app_transactions=marked),
             )
-        except CommitFailedError as error:
-            raise CommitConflict(f"{self.place}: {error}") from error
 
     def remove(self, doomed: Doomed) -> None:
         """Commit a version without such rows."""
         if self._table is None:
             return
-        try:
+        with self._conflicts():
             self._table.delete(_condition(doomed), writer_properties=_PACKED)
-        except CommitFailedError as error:
-            raise CommitConflict(f"{self.place}: {error}") from error
 
     def forget_versions(self) -> None:
         """Remove files and log of older versions: the log has bounds of their columns, too."""
@@ -132,30 +131,38 @@ class DeltaHistory:
         if self._table is None:
             return 0
         wanted = [("event_date", "<", str(before))]
-        try:
+        with self._conflicts():
             done = self._table.optimize.compact(partition_filters=wanted, writer_properties=_PACKED)
-        except CommitFailedError as error:
-            raise CommitConflict(f"{self.place}: {error}") from error
         self._table.vacuum(dry_run=False)
         return int(done["numFilesRemoved"])
 
     def _created(self, store: str) -> DeltaTable:
-        try:
+        with self._conflicts():
             self._table = DeltaTable.create(
                 self._uri, self._written, mode="ignore", partition_by=list(BUCKETED)
             )
-        except CommitFailedError as error:
-            raise CommitConflict(f"{self.place}: {error}") from error
         # Another writer may have created it, and gone on to commit: its version counts then.
         if self.marks(store):
             raise CommitConflict(f"{self.place} was created by another writer meanwhile")
         return self._table
+
+    @contextmanager
+    def _conflicts(self) -> Iterator[None]:
+        try:
+            yield
+        except DeltaError as error:
+            # An erasure may have removed the log of the versions since.
+            if isinstance(error, CommitFailedError) or _FORGOTTEN in str(error):
+                raise CommitConflict(f"{self.place}: {error}") from error
+            raise
 
 
 def _condition(doomed: Doomed) -> str:
     """Return the condition as DataFusion spells it."""
     values = ", ".join(_literal(value) for value in doomed.values)
     found = f"{doomed.column} IN ({values})"
+    if doomed.kept is not None:
+        found += f" AND event <> {_literal(doomed.kept)}"
     return found if doomed.store is None else f"{found} AND store = {_literal(doomed.store)}"
 
 

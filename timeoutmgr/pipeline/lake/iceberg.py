@@ -17,7 +17,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, NotEqualTo
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
@@ -123,7 +123,10 @@ class IcebergHistory:
         # Typed as models of pydantic, whose fields have names; their own constructors take places.
         is_in: Any = In
         equal: Any = EqualTo
+        differs: Any = NotEqualTo
         wanted: BooleanExpression = is_in(doomed.column, {*doomed.values})
+        if doomed.kept is not None:
+            wanted = And(wanted, differs("event", doomed.kept))
         if doomed.store is not None:
             wanted = And(wanted, equal("store", doomed.store))
         with self._conflicts():

@@ -118,7 +118,7 @@ class ParquetHistory:
 
     def compact(self, before: date) -> int:
         """Write partitions of several files anew; for a week old files stay for their readers."""
-        self._remove_old_files()
+        self._remove_dead(before=self._clock.now() / 1_000_000 - _KEPT)
         by_folder: dict[str, list[str]] = {}
         for name in self._files:
             if _partition(name)[0] < before:
@@ -139,7 +139,7 @@ class ParquetHistory:
     def _replace(self, old: Sequence[str], kept: ds.Expression | None = None) -> None:
         """Commit the *kept* rows of the files *old* in new files."""
         for name in old:
-            os.utime(self._folder / name)  # from now on it is kept for a while
+            _touch(self._folder / name)  # from now on it is kept for a while
         rows = self._rows(old).to_batches(filter=kept)
         batches = pa.RecordBatchReader.from_batches(self._written, rows)
         self._commit(self._write(batches), old, {})
@@ -154,15 +154,18 @@ class ParquetHistory:
         )
 
     def forget_versions(self) -> None:
-        """Remove dead files at once; manifests have nothing of events but days and buckets."""
-        self._remove_old_files(kept=0)
+        """Remove dead files at once; manifests have nothing of events but days and buckets.
 
-    def _remove_old_files(self, kept: int = _KEPT) -> None:
-        before = self._clock.now() / 1_000_000 - kept
+        Files that are younger than the newest version stay: a writer may be about to commit them.
+        """
+        if self._version >= 0:
+            self._remove_dead(before=self._manifest(self._version).stat().st_mtime)
+
+    def _remove_dead(self, before: float) -> None:
         found = (self._folder / "data").rglob("*.parquet")
         for path in chain(found, self._manifests.glob("*.writing")):
             is_dead = str(path.relative_to(self._folder)) not in self._files
-            if is_dead and path.stat().st_mtime <= before:
+            if is_dead and path.stat().st_mtime < before:
                 path.unlink()
 
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:
@@ -203,6 +206,8 @@ class ParquetHistory:
                 os.fsync(file.fileno())
             os.link(written, target)  # no rename: it would replace another writer's
         except FileExistsError as error:
+            for lost in files:
+                lost.unlink(missing_ok=True)
             raise CommitConflict(f"{self.place} has a version {target.stem} meanwhile") from error
         finally:
             written.unlink(missing_ok=True)
@@ -239,6 +244,13 @@ def _may_have(name: str, where: Where) -> bool:
         and (last is None or day <= last)
         and where.bucket in (None, bucket)
     )
+
+
+def _touch(path: Path) -> None:
+    """Have *path* look as new as can be, yet older than what is written from now on."""
+    path.touch()
+    at = path.stat().st_mtime_ns - 1_000_000_000
+    os.utime(path, ns=(at, at))
 
 
 def _sync(path: Path) -> None:

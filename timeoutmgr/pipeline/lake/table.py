@@ -84,15 +84,21 @@ ANYTHING: Final = Where()
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """The rows to remove whose *column* has one of *values*; only those of *store* if given."""
+    """The rows to remove whose *column* has one of *values*; only those of *store* if given.
+
+    Rows of the event *kept* stay.
+    """
 
     column: str
     values: tuple[str, ...] | tuple[int, ...]
     store: str | None = None
+    kept: str | None = None
 
     def expression(self) -> ds.Expression:
         """Return the condition for Arrow."""
         found = ds.field(self.column).isin(list(self.values))
+        if self.kept is not None:
+            found &= ds.field("event") != self.kept
         return found if self.store is None else found & (ds.field("store") == self.store)
 
 

@@ -14,7 +14,7 @@ from timeoutmgr.pipeline.stores import Store
 Key = tuple[str, str]
 """Endpoint and id of a timeout."""
 _AT_ONCE: Final = 500
-_ERASED: Final = TimeoutState.ERASED.value
+ERASED: Final = TimeoutState.ERASED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Erasure:
             table = getattr(tables, name)
             doomed = delete(table).where(table.c.endpoint == endpoint, table.c.id.in_(ids))
             if name == "history":
-                doomed = doomed.where(table.c.event != _ERASED)
+                doomed = doomed.where(table.c.event != ERASED)
             counts[name] = connection.execute(doomed).rowcount
         new = self._close(connection, endpoint, ids, at)
         if new:
@@ -118,8 +118,8 @@ class Erasure:
         here = (keys.c.endpoint == endpoint, keys.c.id.in_(ids))
         stored = connection.execute(select(keys.c.id, keys.c.state).where(*here))
         known = {row[0]: row[1] for row in stored}
-        blank: dict[str, Any] = {"state": _ERASED, "closed_at": at, "content": None}
-        connection.execute(update(keys).where(*here, keys.c.state != _ERASED).values(**blank))
+        blank: dict[str, Any] = {"state": ERASED, "closed_at": at, "content": None}
+        connection.execute(update(keys).where(*here, keys.c.state != ERASED).values(**blank))
         missing = [
             {"endpoint": endpoint, "id": id_, "due": at, "version": 0, "maybe_sent": 0, **blank}
             for id_ in ids
@@ -127,11 +127,11 @@ class Erasure:
         ]
         if missing:
             connection.execute(insert(keys), missing)
-        return [id_ for id_ in ids if known.get(id_) != _ERASED]
+        return [id_ for id_ in ids if known.get(id_) != ERASED]
 
     def _event(self, endpoint: str, id_: str, at: Micros, run_id: str) -> dict[str, Any]:
         return {
-            **{"endpoint": endpoint, "id": id_, "event": _ERASED, "at": at, "due": at},
+            **{"endpoint": endpoint, "id": id_, "event": ERASED, "at": at, "due": at},
             **{"destination": "", "attempt": 0, "node": "", "run_id": run_id},
         }
 
@@ -149,7 +149,7 @@ class Erasure:
     def _events(self, subject: PersonSelection) -> Any:
         table = self._tables.history
         columns = [table.c[name] for name in ("endpoint", "id", "destination")]
-        return select(*columns).where(or_(*_common(table, subject)), table.c.event != _ERASED)
+        return select(*columns).where(or_(*_common(table, subject)), table.c.event != ERASED)
 
     def _rows(self, wanted: Any) -> Iterator[Any]:
         with self._store.database.read() as connection:
