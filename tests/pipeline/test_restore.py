@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,17 +18,20 @@ from sqlalchemy import delete, select, update
 
 from tests.pipeline.archives import write_events
 from tests.pipeline.conftest import SETTINGS
+from tests.pipeline.lakes import S3_TOO
 from tests.pipeline.rows import batch, read, row, settle
+from tests.pipeline.spark.oracle import Fact, verdict
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.restore import RestoreCounts, restore
+from timeoutmgr.pipeline.jobs.stream import stream
 from timeoutmgr.pipeline.lake.message_snapshots import pending_place
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
-from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.writers.loader import Loader
 
@@ -79,6 +83,20 @@ def facts(store: Store) -> Facts:
     return {"pending": pending, "history": events, "keys": keys}
 
 
+def verdicts(store: Store) -> dict[str, str]:
+    """Return the verdict on each id of *store*, by the rules of ``reconcile`` in plain Python."""
+    found = defaultdict[str, list[Fact]](list)
+    names = {"pending": ("", ""), "history": ("event", "at"), "keys": ("state", "closed_at")}
+    for view, (what, at) in names.items():
+        for one in read(store, view):
+            name = {"pending": "pending", "keys": f"key-{one.get(what)}"}.get(view, one.get(what))
+            instant = one.get(at)
+            due = to_micros(one["due"])
+            found[one["id"]].append(Fact(str(name), instant and to_micros(instant), due))
+    now = to_micros(datetime.now(UTC))
+    return {id_: verdict(some, cutoff=now, late=60_000_000) for id_, some in found.items()}
+
+
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installed file, to be copied: the migrations take longer than a test."""
@@ -120,6 +138,8 @@ def test_a_store_comes_back_whole_and_used_ids_stay_used(
     again = restored(target, place)
 
     assert facts(target) == facts(source)
+    assert verdicts(target) == verdicts(source)
+    assert len(verdicts(source)) == len(pending) + len(ended)
     assert (report.new_pending, report.new_used_ids) == (len(pending), len(ended))
     assert (again.new_events, again.new_used_ids, again.new_pending) == (0, 0, 0)
     known = Loader(target).load([batch([row(number) for number in sorted(pending | {*ended})])])
@@ -128,10 +148,11 @@ def test_a_store_comes_back_whole_and_used_ids_stay_used(
         store.persistence.close()
 
 
+@pytest.mark.parametrize("kind", S3_TOO)
 def test_every_format_keeps_the_newest_snapshot_alone(
-    place: str, store_of: Callable[[str], Store]
+    kind: str, place_of: Callable[[str], str], store_of: Callable[[str], Store]
 ) -> None:
-    source, target = store_of("sqlite"), store_of("sqlite")
+    source, target, place = store_of("sqlite"), store_of("sqlite"), place_of(kind)
     filled(source, {1, 2}, {})
     archived(source, place)
     filled(source, {3}, {1: "dispatched", 7: "failed"})
@@ -148,6 +169,30 @@ def test_every_format_keeps_the_newest_snapshot_alone(
         report.new_events,
         report.new_used_ids,
     )
+
+
+@pytest.mark.parametrize("kind", ["delta-s3", "parquet"])
+def test_a_store_comes_back_from_a_table_that_a_stream_has_written(
+    kind: str, place_of: Callable[[str], str], store_of: Callable[[str], Store]
+) -> None:
+    source, target, place = store_of("postgres"), store_of("postgres"), place_of(kind)
+    follow = StreamOptions(store=source.name, to=place, once=True)
+    filled(source, {1, 2, 3}, {7: "failed"})
+    settle(source)
+    stream(follow)
+    archived(source, place)
+    end(source, 1, "dispatched")
+    end(source, 2, "cancelled")
+    settle(source)
+    assert stream(follow).events == 2
+
+    report = restored(target, place)
+    again = restored(target, place)
+
+    assert facts(target) == facts(source)
+    assert verdicts(target) == verdicts(source)
+    assert (report.pending, report.ended, report.new_pending, report.new_used_ids) == (3, 2, 1, 3)
+    assert (again.new_events, again.new_used_ids, again.new_pending) == (0, 0, 0)
 
 
 def test_a_young_store_comes_back_though_no_event_is_in_the_lake(
