@@ -1,4 +1,4 @@
-"""``restore`` and ``erase`` are killed before each commit and each change of a file."""
+"""``restore``, ``erase`` and ``compact`` are killed before each change that they make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,15 @@ import pytest
 
 from chaos.forkserver_client import ForkServer, Streams
 from tests.pipeline.killed_jobs import ENTRY, MODULES
+from tests.pipeline.lakes import S3, ids_in
 from tests.pipeline.rows import read, row
+from tests.pipeline.test_compact import scattered
 from tests.pipeline.test_erase import CANARY, OF_PERSON, erased, files_with, fill
+from tests.pipeline.test_lake import names
 from tests.pipeline.test_restore import archived, end, facts, filled, restored, store_in
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.pipeline.jobs.compact import compact
+from timeoutmgr.pipeline.lake_options import CompactOptions
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +39,22 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store_in(tmp_path_factory.mktemp("empty"), "empty", None)[1]
 
 
-def was_killed(fork_server: ForkServer, folder: Path, job: str, step: int, **options: Any) -> bool:
+def was_killed(
+    fork_server: ForkServer,
+    folder: Path,
+    job: str,
+    step: int,
+    *,
+    s3: S3 | None = None,
+    **options: Any,
+) -> bool:
     """Run *job* in a process that is to die at *step*; return whether it came so far."""
     output = folder / "output.txt"
-    given = json.dumps({"job": job, "die_at": step, "options": options})
-    code = fork_server.start(ENTRY, [given], Streams(output), {}).wait(60)
+    given = {"job": job, "die_at": step, "options": options}
+    given |= {"s3": s3 and s3.url, "environ": dict(s3.environ) if s3 else {}}
+    code = fork_server.start(ENTRY, [json.dumps(given)], Streams(output), {}).wait(60)
+    if s3 is not None:
+        s3.kill(0, 0)
     assert code in (0, -signal.SIGKILL), output.read_text()
     return code != 0
 
@@ -52,7 +69,7 @@ def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
     expected, deaths = facts(source), 0
     for step in itertools.count(1):
         target, _ = store_in(tmp_path, f"target{step}", empty)
-        options = {"store": target.name, "lake": place, "batch": 4}
+        options: dict[str, Any] = {"store": target.name, "lake": place, "batch": 4}
         if not was_killed(fork_server, tmp_path, "restore", step, **options):
             break
         deaths += 1
@@ -78,7 +95,7 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
         shutil.copytree(whole, folder)
         store, _ = store_in(folder, "store", whole / "store.db")
         place = str(folder / "lake" / "history")
-        selection = {"saga_ids": [OF_PERSON["saga_id"]], "lake": place}
+        selection: dict[str, Any] = {"saga_ids": [OF_PERSON["saga_id"]], "lake": place}
         if not was_killed(fork_server, folder, "erase", step, store=store.name, **selection):
             break
         deaths += 1
@@ -93,3 +110,29 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
         ), f"died at step {step}"
 
     assert deaths >= 15
+
+
+# A request has a step before and a step after: every other is killed.
+@pytest.mark.parametrize(("kind", "stride"), [("parquet", 1), ("delta-s3", 2)])
+def test_a_compaction_that_is_killed_anywhere_is_run_again_to_the_same_end(
+    kind: str,
+    stride: int,
+    fork_server: ForkServer,
+    place_of: Callable[[str], str],
+    tmp_path: Path,
+    s3: S3,
+) -> None:
+    place, deaths = place_of(kind), 0
+    server = s3 if kind == "delta-s3" else None
+    expected = names(range(4, 12))
+    for step in itertools.count(1, stride):
+        here = f"{place}{step}"
+        scattered(here)
+        if not was_killed(fork_server, tmp_path, "compact", step, s3=server, lake=here):
+            break
+        deaths += 1
+        assert ids_in(here) == expected, f"died at step {step}"
+        again = compact(CompactOptions(lake=here), clock=SystemClock())
+        assert (again.after, ids_in(here)) == (2, expected), f"died at step {step}"
+
+    assert deaths >= 3
