@@ -59,7 +59,7 @@ chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anyt
 celery-chaos: .venv/installed-test ## 2,000 delayed tasks of Celery on each broker, the worker killed twice; CELERY_CHAOS_ARGS=--beside
 	@$(BIN)/python benchmarks/celery_chaos.py --json build/celery-chaos.json $(CELERY_CHAOS_ARGS)
 
-cluster: .venv/installed-test .venv-client/installed ## a job of the pipeline here, on a Spark cluster, and through Spark Connect
+cluster: .venv/installed-test .venv-client/installed ## each job of the pipeline here, on a Spark cluster, and through Spark Connect
 	CLIENT=$(CURDIR)/.venv-client/bin/python $(BIN)/python -m pytest -n 0 -m cluster tests/examples $(TEST_ARGS)
 
 check: lint types ## lint, format and types

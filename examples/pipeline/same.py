@@ -1,16 +1,33 @@
-"""Compare outputs of a job: same.py FILE FILE ..., each the output of a run with --json.
+"""Run jobs of the pipeline here, on a cluster, and through Spark Connect: all find the same.
 
-Prints each difference from the first file; exit code 1 if there is any. Name and time of a run may
-differ.
+same.py SETTINGS MASTER REMOTE JOB ...: each JOB is its name and its options, in quotes. In them
+{place} stands for here, cluster and connect, so that a job that changes something has its own in
+each place. A job that needs no Spark runs here alone.
+
+Prints each output, each difference from the first, and a table. Name and time of a run may differ.
+Exit code: 1 if a job failed or found something else; otherwise that of the first job that had one.
 """
 
 import json
+import os
+import shlex
+import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 OWN: Final = ("run_id", "at", "as_of", "cutoff")
+CORES: Final = 2
+"""Cores of the cluster that a job takes: the server of Spark Connect has the others."""
+
+
+class Ended(NamedTuple):
+    """What a job has said in a place, its exit code, and how long it took."""
+
+    said: str
+    code: int
+    seconds: float
 
 
 def differences(one: Any, other: Any) -> list[str]:
@@ -35,24 +52,64 @@ def _values(document: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield from _values(value, f"{name}.{key}" if name else str(key))
 
 
-def main(paths: list[Path]) -> int:
-    texts = [path.read_text("utf-8") for path in paths]
-    for path, text in zip(paths, texts, strict=True):
-        if not text.strip():
-            print(f"{path.stem} found nothing: its job failed", file=sys.stderr)
-            return 1
-    first, *others = map(json.loads, texts)
-    found = [
-        f"{paths[0].stem} and {path.stem} differ in {line}"
-        for path, other in zip(paths[1:], others, strict=True)
-        for line in differences(first, other)
+def problems(ended: Mapping[str, Ended]) -> list[str]:
+    """Return what is wrong with the ends of a job in several places."""
+    silent = [place for place, one in ended.items() if not one.said.strip()]
+    if silent:
+        return [f"{place} found nothing: its job failed" for place in silent]
+    (first, found), *others = [(place, json.loads(one.said)) for place, one in ended.items()]
+    return [
+        f"{first} and {place} differ in {line}"
+        for place, other in others
+        for line in differences(found, other)
     ]
-    for line in found:
-        print(line, file=sys.stderr)
-    if not found:
-        print(f"# the same {len(paths)} times")
-    return 1 if found else 0
+
+
+def run(job: str, settings: str, places: Mapping[str, Sequence[str]]) -> dict[str, Ended]:
+    """Run *job* in each of *places*, or in the first alone if it takes no options of Spark."""
+    name = shlex.split(job)[0]
+    pipeline = [sys.executable, "-m", "timeoutmgr", "pipeline", name, "--help"]
+    is_on_spark = "--remote" in subprocess.run(pipeline, stdout=subprocess.PIPE, text=True).stdout
+    ended = {}
+    for place, where in places.items():
+        print(f"# {name} in {place}", flush=True)
+        python = os.environ.get("CLIENT", sys.executable) if place == "connect" else sys.executable
+        words = shlex.split(job.replace("{place}", place))
+        command = [python, "-m", "timeoutmgr", "--config", settings, "--json", "pipeline", *words]
+        began = time.monotonic()
+        done = subprocess.run([*command, *where], stdout=subprocess.PIPE, text=True)
+        ended[place] = Ended(done.stdout, done.returncode, time.monotonic() - began)
+        print(done.stdout, end="", flush=True)
+        if not is_on_spark:
+            break
+    return ended
+
+
+def table(outcomes: Mapping[str, tuple[dict[str, Ended], list[str]]]) -> str:
+    """Return a line for each job: its exit code and seconds in each place, and the outcome."""
+    lines = [f"{'job':<12}{'here':<14}{'cluster':<14}{'connect':<14}outcome"]
+    for job, (ended, wrong) in outcomes.items():
+        cells = [f"{one.code} in {one.seconds:.0f} s" for one in ended.values()]
+        cells += [""] * (3 - len(cells))
+        ran = f"the same {len(ended)} times" if len(ended) > 1 else "ran, needs no Spark"
+        name = shlex.split(job)[0]
+        lines.append(f"{name:<12}{''.join(f'{one:<14}' for one in cells)}{'; '.join(wrong) or ran}")
+    return "\n".join(lines)
+
+
+def main(settings: str, master: str, remote: str, *jobs: str) -> int:
+    cluster = ["--master", master, "--conf", f"spark.cores.max={CORES}"]
+    places = {"here": [], "cluster": cluster, "connect": ["--remote", remote]}
+    outcomes = {}
+    for job in jobs:
+        ended = run(job, settings, places)
+        outcomes[job] = ended, problems(ended)
+    print(table(outcomes))
+    if any(wrong for _, wrong in outcomes.values()):
+        return 1
+    codes = [one.code for ended, _ in outcomes.values() for one in ended.values()]
+    return next((code for code in codes if code), 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main([Path(name) for name in sys.argv[1:]]))
+    sys.exit(main(*sys.argv[1:]))
