@@ -96,7 +96,8 @@ TABLES: Final = {
     "`destinations` is how many have a row beside it, null if they were not asked for or "
     "too many. The first bucket has all overdue timeouts.",
     "load_passes": "A row is the pass that counts the buckets of one width: when it ended, and "
-    "while it runs, between which instants, up to which timeout, and the count so far of the last bucket.",
+    "while it runs, between which instants, up to which timeout, and the count so far of the last "
+    "bucket.",
     "first_attempts": "A row is a delayed message that could not be sent, and when that was first "
     "tried.",
     "dead_letter_nodes": "A row is a node: its GUID, and how much it keeps; every change of its "
