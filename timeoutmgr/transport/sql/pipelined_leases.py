@@ -1,4 +1,4 @@
-"""Leases on PostgreSQL in two round trips, and kombu's settlement in one, through psycopg."""
+"""Leases on PostgreSQL in two round trips, and settlements in one, through psycopg."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _LargeBody(Exception):
 
 
 class PipelinedLeases(Leases):
-    """The leases of PostgreSQL; the settlement of kombu's consumers, which no transaction joins.
+    """The leases of PostgreSQL, and the settlements that no transaction of a caller joins.
 
     No commit for a consumer of kombu waits for the server's disk; such a consumer is known by the
     *front* of its queue. If the server itself crashes, the leases of the last moments may be lost,
@@ -96,12 +96,12 @@ class PipelinedLeases(Leases):
         self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
     ) -> None:
         """Delete rows as the base class says."""
-        if connection is not None or not lazily:
+        if connection is not None:
             super().ack(tags, connection, lazily=lazily)
             return
 
         def settle(transaction: PipelinedTransaction) -> list[Any]:
-            transaction.execute(self._of(BY_INDEX_AND_LAZILY), {})
+            transaction.execute(self._of(BY_INDEX_AND_LAZILY if lazily else BY_INDEX), {})
             cursors = []
             for delivery, sequences in by_delivery(tags):
                 which = {"sequences": sequences, "me": self.owner, "delivery": delivery}
