@@ -14,7 +14,9 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    null,
     select,
+    union_all,
     update,
 )
 from sqlalchemy.sql.selectable import Select
@@ -65,6 +67,16 @@ class DueKeys:
         )
         # Not the minimum: a plan for few timeouts would read all to find it.
         self._next_due: Final = select(due).where(*mine, due > now).order_by(due, id_).limit(1)
+        # Each round trip of a claim counts: where one timeout is due at a time, they are its cost.
+        self._claimable_and_next: Final = union_all(
+            select(self._claimable.subquery()),
+            select(self._next_due.subquery(), null()),
+        )
+        first = [
+            select(column).where(*mine, seen).order_by(due, id_).limit(1).scalar_subquery()
+            for column in (due, id_)
+        ]
+        self._claims_and_first: Final = context.claims.add_columns(*first)
         self._upcoming: Final = select(context.now_column, self._next_due.scalar_subquery())
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
@@ -85,9 +97,23 @@ class DueKeys:
             rows = connection.execute(self._claimable_before, parameters | before)
         return list(map(Key._make, rows))
 
-    def next_due(self, connection: Connection, until: Micros) -> Micros | None:
-        """Return the first due time after *until*."""
-        return _micros(connection.execute(self._next_due, {"now": until}).scalar())
+    def claimable_and_next(
+        self, connection: Connection, start: Key, until: Micros, limit: int
+    ) -> tuple[list[Key], Micros | None]:
+        """Return the first keys from *start* on that are due by *until*, and the next due time."""
+        parameters = {**_start(start), "now": until, "limit": limit}
+        rows = connection.execute(self._claimable_and_next, parameters).all()
+        coming = next((int(due) for due, id_ in rows if id_ is None), None)
+        return [Key(due, id_) for due, id_ in rows if id_ is not None], coming
+
+    def claims_and_first(
+        self, connection: Connection, start: Key
+    ) -> tuple[list[Claim], Key | None]:
+        """Return all claims, and if there are any the first key from *start* on."""
+        rows = connection.execute(self._claims_and_first, _start(start)).all()
+        due, id_ = rows[0][-2:] if rows else (None, None)
+        first = None if due is None or id_ is None else Key(int(due), id_)
+        return [_claim(*row[:-2]) for row in rows], first
 
     def upcoming(self, connection: Connection, behind: Micros) -> tuple[Micros, Micros | None]:
         """Return the database's clock, and the first due time after *behind*; one statement."""
@@ -125,12 +151,22 @@ class NewClaim:
 
 def claims_of(connection: Connection, context: StoreContext) -> list[Claim]:
     """Return all claims of the endpoint, also ended claims."""
-    rows = connection.execute(context.claims)
-    return [
-        Claim(token, Interval(Key(*first), Key(*last)), owner, until, size, locked_by is not None)
-        for token, *ends, owner, until, size, locked_by in rows
-        for first, last in [(ends[:2], ends[2:])]
-    ]
+    return [_claim(*row) for row in connection.execute(context.claims)]
+
+
+def _claim(
+    token: str,
+    from_due: Micros,
+    from_id: str,
+    to_due: Micros,
+    to_id: str,
+    owner: str,
+    until: Micros,
+    size: int,
+    locked_by: str | None,
+) -> Claim:
+    interval = Interval(Key(from_due, from_id), Key(to_due, to_id))
+    return Claim(token, interval, owner, until, size, locked_by is not None)
 
 
 def may_have_sent(context: StoreContext, claim: Claim) -> bool:

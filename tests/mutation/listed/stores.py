@@ -95,8 +95,8 @@ MUTANTS = (
         name="a claim reaches over the claim of another",
         promise="Intervals in force never overlap.",
         file=_CLAIMING,
-        before="(locked, gap.start, gap.end, limit)",
-        after="(locked, gap.start, None, limit)",
+        before="gap.start, gap.end, locked.until",
+        after="gap.start, None, locked.until",
         tests=(
             "tests/persistence/test_intervals.py::test_a_claim_ends_where_the_next_one_begins[sqlite]",
         ),
