@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from tests.satellites.polling import CONTROL, DAY, RECEIVE, SCOPE, SOON, PollHarness
 from tests.support.clock import START
 from tests.support.makers import SECOND
-from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.contracts import Chunk, TransactionMode
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites.poller import AT_ONCE, LEAD
 
@@ -57,6 +58,31 @@ def test_the_next_poll_is_for_the_next_due_timeout_but_not_for_each_of_many(
     one.put(1, first_due + after)
 
     assert one.poll() == first_due + looks_after
+
+
+def test_slow_claims_are_for_more_timeouts_each() -> None:
+    one = PollHarness()
+    one.step.ahead = LEAD
+    claim = one.store.claim
+
+    def slow(*arguments: Any, **options: Any) -> Chunk:
+        one.fake.advance(0.004)
+        return claim(*arguments, **options)
+
+    one.store.claim = slow  # type: ignore[method-assign]  # a store on a busy machine
+    looks_after = []
+    for _ in range(30):
+        due = one.fake.now() + LEAD
+        one.put(1, due)
+        one.put(1, due + 10_000)
+        next_poll = one.poll()
+        assert next_poll is not None
+        looks_after.append(next_poll - due)
+        one.fake.advance(1)
+        one.poll()
+
+    assert looks_after[0] == 10_000
+    assert looks_after[-1] == pytest.approx(10_000 + 3 * 4_000, abs=100)
 
 
 def test_nothing_is_claimed_ahead_if_the_commit_sends() -> None:

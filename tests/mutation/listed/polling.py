@@ -53,7 +53,7 @@ MUTANTS = (
     breaks(
         44,
         _CLAIMER,
-        ("list(gaps_between(start, active))", "list(gaps_between(start, active))[1:]"),
+        ("self._cursor.position().start, active))", "self._cursor.position().start, active))[1:]"),
         f"{_CLAIM_TESTS}::"
         "test_a_row_that_comes_late_before_a_claimed_range_is_found_at_once[sqlite]",
         name="keys before the claims in force are not seen",
@@ -79,8 +79,8 @@ MUTANTS = (
         51,
         _POLLER,
         (
-            "        while not self.stopping():\n            chunk",
-            "        while True:\n            chunk",
+            "        while not self.stopping():\n            began",
+            "        while True:\n            began",
         ),
         "tests/satellites/test_poller.py::test_a_stop_ends_the_poll_after_the_present_chunk",
         name="a poll goes on after a stop",
