@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
+from tests.persistence.making import NOW, SECOND, dispatch, ids, rolled_back, timeout
 from timeoutmgr.contracts import Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import AuditOutcome, ChangedBy
 from timeoutmgr.contracts.bulk_runs import PLAN_KEPT, BulkAction, BulkChange, BulkState
@@ -112,6 +112,35 @@ def test_what_is_stored_or_changed_after_the_plan_stays_out(sql: Stores) -> None
     assert found["t000"] == made[0].due + 2 * HOUR
     assert found["t003"] == made[3].due
     assert found["t005"] == made[5].due + 2 * HOUR
+
+
+def test_a_run_keeps_the_size_of_its_batches_whatever_a_later_version_has(
+    sql: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = sql()
+    stored(store, 10)
+    spread = BulkChange(action=BulkAction.SPREAD, start=LATER + HOUR, end=LATER + 2 * HOUR)
+    runs = runs_of(store)
+    run_id = runs.plan(spread, by=BY).run.id
+
+    monkeypatch.setattr(bulk_runs, "BATCH", 2)
+    runs.apply(run_id, by=BY)
+
+    assert sorted(pending(store).values()) == [LATER + HOUR + n * HOUR // 10 for n in range(10)]
+
+
+def test_a_batch_that_was_passed_by_is_changed_at_the_end(sql: Stores) -> None:
+    store: Any = sql()
+    stored(store, 10)
+    runs = runs_of(store)
+    run_id = runs.plan(SHIFT, by=BY).run.id
+    store.begin_bulk(run_id, BY)
+
+    with rolled_back(store.context.database) as connection:
+        store._bulk._step(connection, run_id)
+    done = runs.apply(run_id, by=BY)
+
+    assert done.changed == 10
 
 
 def test_a_timeout_in_the_hands_of_a_dispatcher_is_left_and_not_awaited(sql: Stores) -> None:
