@@ -348,13 +348,17 @@ RESERVED = frozenset(
 def _refuse_reserved(given: Mapping[str, str]) -> None:
     if not isinstance(given, Mapping):
         raise InvalidMessage(f"headers are a mapping of names to texts, got {given!r:.80}")
-    for name in given:
-        _refuse_reserved_name(name)
+    _refuse_reserved_names(tuple(given))
 
 
 @remembers_short(1024)
+def _refuse_reserved_names(names: tuple[str, ...]) -> None:
+    # A program has a few sets of headers, and sends them again and again.
+    for name in names:
+        _refuse_reserved_name(name)
+
+
 def _refuse_reserved_name(name: str) -> None:
-    # A program has a few names of headers, and sends them again and again.
     if name in RESERVED or str(name).startswith(headers.PROPERTY_PREFIX):
         raise InvalidMessage(
             f"header {name!r} is set by the timeout manager itself; use delay, deliver_at, "
