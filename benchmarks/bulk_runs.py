@@ -12,7 +12,7 @@ from contextlib import closing
 from statistics import median
 
 from harness import pending
-from harness.destination import Destination
+from harness.destination import WARM, Destination
 from harness.figures import say
 from harness.messages import DAY, SECOND, delayed, fill, micros
 from harness.report import Report, options, parsed
@@ -82,7 +82,7 @@ def shift(spec: Spec, given: argparse.Namespace, report: Report) -> None:
 
 def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
     """Return the p99 lateness of a drain at RATE, while *work* runs."""
-    count = RATE * seconds
+    count = RATE * (WARM + seconds)
     thread = threading.Thread(target=work)
     with Worker(spec) as worker, Destination(spec.transport, spec.destination, count + 1) as there:
         due = micros() + _LEAD
@@ -91,14 +91,14 @@ def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
             destination=spec.destination,
             count=count,
             due=due,
-            over=seconds * SECOND,
+            over=(WARM + seconds) * SECOND,
         )
         pending.load(spec.persistence, waiting)
         # Stored past the queue, so that the poller has to be told of it.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
         thread.start()
         worker.measure("timeouts_dispatched", RATE)
-        late = sorted(there.arrivals().lateness())
+        late = there.arrivals().lateness(since=due + WARM * SECOND)
         thread.join()
     return late[int(0.99 * (len(late) - 1))]
 

@@ -46,7 +46,7 @@ def note(self: Any, retries: bool = False) -> None:
     """Write a line about this run, and be tried again once if *retries*."""
     request, now = self.request, time.time()
     due = datetime.fromisoformat(request.eta).timestamp()
-    line = {"id": request.id, "retries": request.retries, "late": now - due}
+    line = {"id": request.id, "retries": request.retries, "late": now - due, "due": due}
     line["redelivered"] = bool(request.delivery_info.get("redelivered"))
     with open(LOG, "a") as log:
         log.write(json.dumps(line) + "\n")

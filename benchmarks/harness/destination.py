@@ -13,6 +13,9 @@ from timeoutmgr.message.instants import from_wire
 
 from .bare import broker
 
+WARM = 2
+"""Seconds of a steady flow that come before what is measured: a machine may have taken the pages of
+programs that slept out of its memory, and the first messages of any product wait for the disk."""
 FEW = 8
 """So few are handed out as they come: for a larger batch a receiver waits a little."""
 _SPAWN = multiprocessing.get_context("spawn")
@@ -34,9 +37,13 @@ class Arrivals:
     def last(self) -> int:
         return max(self.stamps)
 
-    def lateness(self) -> list[float]:
-        """Return by how many milliseconds each was late, the least first; early is negative."""
-        late = (stamp - from_wire(due) for stamp, due in zip(self.stamps, self.dues, strict=True))
+    def lateness(self, since: int = 0) -> list[float]:
+        """Return by how many milliseconds each was late, the least first; early is negative.
+
+        Of the messages that were due from the instant *since* on, in microseconds.
+        """
+        dues = map(from_wire, self.dues)
+        late = (stamp - due for stamp, due in zip(self.stamps, dues, strict=True) if due >= since)
         return sorted(micros / 1000 for micros in late)
 
 
