@@ -4,7 +4,7 @@ import random
 from statistics import median
 
 from harness import pending
-from harness.destination import Destination
+from harness.destination import WARM, Destination
 from harness.figures import say
 from harness.messages import SECOND, delayed, fill, micros
 from harness.report import Report, options, parsed
@@ -43,27 +43,28 @@ def main() -> None:
 def spread_out(spec: Spec, count: int, seconds: int) -> list[float]:
     """Return the latenesses of *count* messages that are due over *seconds*, sent beforehand."""
     pending.clear(spec.persistence)
-    with Worker(spec), Destination(spec.transport, spec.destination, count) as destination:
-        first, span = micros() + lead(seconds), seconds * SECOND
-        dues = [first + round(span * number / count) for number in range(count)]
+    warm = WARM * count // seconds
+    with Worker(spec), Destination(spec.transport, spec.destination, warm + count) as destination:
+        first, span = micros() + lead(seconds) + WARM * SECOND, seconds * SECOND
+        dues = [first + round(span * number / count) for number in range(-warm, count)]
         random.shuffle(dues)
         fill(spec.transport, [delayed(spec.name, spec.destination, due) for due in dues])
-        return destination.arrivals().lateness()
+        return destination.arrivals().lateness(since=first)
 
 
 def at_rate(spec: Spec, rate: float, seconds: float) -> list[float]:
     """Return the latenesses at *rate* a second, of messages that wait in the store."""
-    count = round(rate * seconds)
+    count = round(rate * (WARM + seconds))
     pending.clear(spec.persistence)
     with Worker(spec), Destination(spec.transport, spec.destination, count + 1) as destination:
-        due, span = micros() + 2 * lead(seconds), round(seconds * SECOND)
+        due, span = micros() + 2 * lead(seconds), round((WARM + seconds) * SECOND)
         waiting = pending.Pending(
             endpoint=spec.name, destination=spec.destination, count=count, due=due, over=span
         )
         pending.load(spec.persistence, waiting)
         # Stored past the queue, so that the poller has to be told of it.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
-        return destination.arrivals().lateness()
+        return destination.arrivals().lateness(since=due + WARM * SECOND)
 
 
 def lead(seconds: float) -> int:

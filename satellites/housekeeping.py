@@ -23,7 +23,7 @@ UNPURGED: Final = 1800.0
 """Seconds between a purge that found no old rows and the next purge."""
 _MEASURED: Final = 1.0
 """Seconds between two measurements of the lag."""
-_GENTLE: Final = 6.0
+_GENTLE: Final = 5.0
 """Rest after a removal, as a multiple of its duration, while the lag falls."""
 _URGENT: Final = 0.5
 """The rest while the lag grows: more rows become old than the purge removes."""
@@ -182,9 +182,9 @@ class Housekeeping(ThreadTask):
                 self.keep_house()
             except StorageUnavailable as error:
                 logger.info(
-                    "process could not write its heartbeat, the storage is away: %s",
+                    "housekeeping goes on at its next round, the storage is away: %s",
                     on_one_line(error),
-                    extra=self._fields("heartbeat_not_written"),
+                    extra=self._fields("housekeeping_delayed"),
                 )
             except Exception:
                 logger.exception(

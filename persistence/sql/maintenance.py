@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Delete,
@@ -34,7 +33,6 @@ from timeoutmgr.contracts.reports import DAY, LIVE
 from timeoutmgr.contracts.sagas import REMEMBERED
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
-from timeoutmgr.database.arrays import NumberArray, TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener, channel_of
 from timeoutmgr.database.session_locks import owner_folder
@@ -223,15 +221,19 @@ class FileWakeups:
             return None
 
 
-AT_ONCE: Final = 500
-"""Rows of a table that one transaction removes: other transactions can wait for it."""
+AT_ONCE: Final = 200
+"""Rows of a table that one transaction removes. With 500 a dispatch beside it was 1.8 times as late,
+with 200 it is no later."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Rows of one table, which are old by the column *age* after *retention* microseconds."""
+    """Rows of one table, which are old by the column *age* after *retention* microseconds.
 
-    find: Select[Any]
+    *remove* removes them by itself, or, with *find*, the names that it has found and locked.
+    """
+
+    find: Select[Any] | None
     remove: Delete
     oldest: Select[Any]
     retention: Micros
@@ -293,12 +295,8 @@ class StoreMaintenance:
     def _purge(self, connection: Connection) -> int:
         now, removed = self._context.now(connection), 0
         for kind in self._kinds:
-            before = now - kind.retention
-            names = connection.execute(kind.find, {"before": before}).scalars().all()
-            if names:
-                self._remove(connection, kind, names)
+            removed += self._remove(connection, kind, {"before": now - kind.retention})
             reach("purging.rows_removed")
-            removed += len(names)
         return removed + self._purge_run_keys(connection, now)
 
     def _purge_run_keys(self, connection: Connection, now: Micros) -> int:
@@ -319,31 +317,32 @@ class StoreMaintenance:
         batch = (keys.c.run_id == found.run_id, keys.c.no == found.no)
         return connection.execute(delete(keys).where(*batch)).rowcount
 
-    def _remove(self, connection: Connection, kind: _Kind, names: Sequence[Any]) -> None:
-        if self._context.locks_what_it_reads:
-            execute_many(connection, kind.remove, [{"names": name} for name in names])
-        else:
-            connection.execute(kind.remove, {"names": names})
+    def _remove(self, connection: Connection, kind: _Kind, age: Mapping[str, Micros]) -> int:
+        if kind.find is None:
+            return connection.execute(kind.remove, age).rowcount
+        names = connection.execute(kind.find, age).scalars().all()
+        execute_many(connection, kind.remove, [{"names": name} for name in names])
+        return len(names)
 
     def _kind(self, table: Table, name: str, age: str, retention: Micros) -> _Kind:
         column, since = table.c[name], table.c[age]
         mine = table.c.endpoint == self._context.endpoint
         old = select(column).where(mine, since.is_not(None), since < bindparam("before"))
+        old = old.order_by(since).limit(AT_ONCE).with_for_update(skip_locked=True)
+        each_by_key = self._context.locks_what_it_reads  # the whole primary key
+        among = column == bindparam("names") if each_by_key else self._among(column, old)
         return _Kind(
-            find=old.order_by(since).limit(AT_ONCE).with_for_update(skip_locked=True),
-            remove=delete(table).where(mine, self._among(column)),
+            find=old if each_by_key else None,
+            remove=delete(table).where(mine, among),
             oldest=select(func.min(since)).where(mine, since.is_not(None)),
             retention=retention,
         )
 
-    def _among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
-        if self._context.locks_what_it_reads:
-            return column == bindparam("names")  # each by its whole primary key
+    def _among(self, column: ColumnElement[Any], old: Select[Any]) -> ColumnElement[bool]:
         if self._context.database.is_sqlite:
-            return column.in_(bindparam("names", expanding=True))
-        is_number = isinstance(column.type, BigInteger)
-        array: Any = NumberArray() if is_number else TextArray()
-        return column == any_(bindparam("names", type_=array))
+            return column.in_(old)
+        # As an array: PostgreSQL then finds each by its key, whatever it takes the table for.
+        return column == any_(func.array(old.scalar_subquery()))
 
     def run_maintenance(self) -> bool:
         """Do the next short step for the partitions, if any; return whether more is to be done."""
