@@ -7,9 +7,10 @@ either done, or to be done. Its row is locked meanwhile, so that several process
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
@@ -38,11 +39,16 @@ from .context import StoreContext
 from .queries import TimeoutQueries
 from .row_changes import Free, PlaceMove, RowChanges
 
+Result = TypeVar("Result")
+
 KIND: Final = "bulk"
 BATCH: Final = 250
 """Timeouts that one transaction changes. With 1,000 a dispatch beside the run waited three times as
 long for the processor and the disk; with 250 the run is a seventh slower."""
 _PAGE: Final = 4 * BATCH
+_REST: Final = 0.5
+"""Rest after a transaction, as a multiple of its duration: dispatches beside the run have their
+share of the processor and the disk."""
 _FIRST_BATCH: Final = 1_000
 """Timeouts of a batch in plans that do not say how many."""
 _TO_DO: Final = "planned"
@@ -75,8 +81,15 @@ class _Found:
 class SqlBulkRuns:
     """The bulk runs of one endpoint."""
 
-    def __init__(self, context: StoreContext, queries: TimeoutQueries, audit: Audit) -> None:
+    def __init__(
+        self,
+        context: StoreContext,
+        queries: TimeoutQueries,
+        audit: Audit,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._context = context
+        self._rest = rest
         self._queries = queries
         self._audit = audit
         self._changes = RowChanges(context)
@@ -178,7 +191,14 @@ class SqlBulkRuns:
             reach("bulk.keys_kept")
             execute_many(connection, insert(self._batches), batches)
 
-        self._context.database.run(work)
+        self._gently(work)
+
+    def _gently(self, work: Callable[[Connection], Result]) -> Result:
+        """Run *work* as a transaction, and rest."""
+        began = self._context.clock.monotonic()
+        result = self._context.database.run(work)
+        self._rest(_REST * (self._context.clock.monotonic() - began))
+        return result
 
     def _end_plan(
         self,
@@ -265,7 +285,7 @@ class SqlBulkRuns:
 
     def step(self, run_id: str) -> BulkStep | None:
         """Change the timeouts of one batch, or undo their change."""
-        return self._context.database.run(lambda connection: self._step(connection, run_id))
+        return self._gently(lambda connection: self._step(connection, run_id))
 
     def end(self, run_id: str, by: ChangedBy) -> BulkRun:
         """End the run if no batch is left."""

@@ -222,8 +222,8 @@ class FileWakeups:
 
 
 AT_ONCE: Final = 200
-"""Rows of a table that one transaction removes. With 500 a dispatch beside it was 1.8 times as late,
-with 200 it is no later."""
+"""Rows of a table that one transaction removes. With 500 a dispatch beside it was 1.8 times as
+late, with 200 it is no later."""
 
 
 @dataclass(frozen=True, slots=True)
