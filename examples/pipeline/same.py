@@ -4,7 +4,8 @@ same.py SETTINGS MASTER REMOTE JOB ...: each JOB is its name and its options, in
 {place} stands for here, cluster and connect, so that a job that changes something has its own in
 each place. A job that needs no Spark runs here alone.
 
-Prints each output, each difference from the first, and a table. Name and time of a run may differ.
+Prints each output, each difference from the first, and a table. Name and time of a run may differ,
+and the names of the stores that it moves timeouts between.
 Exit code: 1 if a job failed or found something else; otherwise that of the first job that had one.
 """
 
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-OWN: Final = ("run_id", "at", "as_of", "cutoff")
+OWN: Final = ("run_id", "run", "at", "as_of", "cutoff", "source", "target")
 CORES: Final = 2
 """Cores of the cluster that a job takes: the server of Spark Connect has the others."""
 

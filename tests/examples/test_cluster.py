@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,7 @@ from tests.pipeline.rows import batch, row, settle
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import INSTANT
 from timeoutmgr.pipeline.writers.loader import Loader
+from timeoutmgr.transport.sql.transport import SqlTransport
 
 PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline"
 PLACES: Final = ("here", "cluster", "connect")
@@ -44,6 +46,7 @@ def same() -> Iterator[ModuleType]:
     ("changed", "differing"),
     [
         ({"run_id": "b", "at": "midnight"}, []),
+        ({"run": "b", "source": "sales", "target": "sales-moved"}, []),
         ({"messages": 3}, ["messages: 2 and 3"]),
         ({"groups": [{"most": 2}]}, ["groups.0.most: 1.5 and 2"]),
         ({"groups": []}, ["groups.0.most: 1.5 and nothing"]),
@@ -114,6 +117,7 @@ def test_each_job_finds_the_same_here_on_a_cluster_and_through_spark_connect(
         is_on_spark = line.split()[0] in ON_SPARK
         assert line.endswith("the same 3 times" if is_on_spark else "needs no Spark"), said
     assert said.count('"pending": 1000') >= 6  # verdicts of reconcile and of report
+    assert said.count('"planned": 100') == said.count('"new": 100') == 3  # scheduled, and migrated
 
 
 def to_schedule(count: int) -> pa.Table:
@@ -125,8 +129,11 @@ def to_schedule(count: int) -> pa.Table:
 
 
 def installed(url: str, prefix: str, path: Path) -> Store:
-    """Return a new store, whose settings are in the file *path*."""
-    path.write_text(SETTINGS.format(url=url, prefix=prefix))
+    """Return a new store, whose settings are in the file *path*, beside the queue of all stores."""
+    path.write_text(SETTINGS.format(url=url, prefix=prefix).replace("memory://", url))
+    with closing(SqlTransport(url)) as transport:
+        transport.install()
+        transport.session().create_queues(["billing"])
     store = open_store(str(path))
     store.persistence.install()
     return store
