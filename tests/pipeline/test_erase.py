@@ -30,7 +30,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.erase import Certificate, erase
-from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.jobs.stream import stream, writer_lock
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import read_history
 from timeoutmgr.pipeline.lake.writer import TransactionWriter
@@ -199,6 +199,27 @@ def test_a_stream_that_has_read_the_person_before_writes_nothing_of_them(
     assert sorted((one["id"], one["event"]) for one in events) == sorted(
         (row(number)["id"], "erased" if number < 3 else "scheduled") for number in (1, 2, 3, 4, 9)
     )
+
+
+def test_a_stream_is_awaited_until_its_first_commit_and_no_longer(
+    place: str, store_of: Callable[[str], Store]
+) -> None:
+    store, other = store_of("postgres"), store_of("sqlite")
+    write_events(other, range(3))
+    archived(other, place)
+    fill(store)
+    settle(store)
+    person: dict[str, Any] = {"lake": place, "saga_ids": (OF_PERSON["saga_id"],)}
+
+    with (
+        writer_lock(store, open_table(place)),
+        pytest.raises(RunConflict, match=r"history of .*; wait until it has ended"),
+    ):
+        erased(store, **person)
+    assert count(store, "timeouts") == 4
+    stream(StreamOptions(store=store.name, to=place, once=True))
+    with writer_lock(store, open_table(place)):
+        assert erased(store, **person).left == 0
 
 
 def test_an_archive_that_runs_is_not_overtaken(store_of: Callable[[str], Store]) -> None:

@@ -6,6 +6,7 @@ them in every place, though the rows by which they were found are no longer ther
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -15,6 +16,7 @@ import pyarrow as pa
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
+from timeoutmgr.pipeline.jobs.stream import writer_lock
 from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables
 from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable
 from timeoutmgr.pipeline.lake.writer import tried
@@ -87,8 +89,9 @@ def erase(
     *copies* removes their copies elsewhere and returns counts; it is called first, since queues may
     be in the same database, and not with *dry_run*.
 
-    Raises RunConflict while another process erases in the same store or archives it, and
-    CommitConflict while others go on to commit to the lake: run it again.
+    Raises RunConflict while another process erases in the same store or archives it, or streams
+    it and has not committed yet, and CommitConflict while others go on to commit to the lake: run
+    it again.
     """
     store = open_store(options.store)
     store.require_tables()
@@ -98,7 +101,11 @@ def erase(
         return job.certificate(job.find(), {}, left=None)
     name = identity(store)
     # Archive would go on to write rows into the lake that it has read before.
-    with exclusive_lock(store, f"erase {name}"), exclusive_lock(store, f"archive {name}"):
+    with (
+        exclusive_lock(store, f"erase {name}"),
+        exclusive_lock(store, f"archive {name}"),
+        job.no_first_commit(),
+    ):
         ledger.abort_the_dead(KIND)
         ledger.begin(run_id, KIND, {"selection": job.digest})
         with at_work(store, ledger, run_id):
@@ -122,6 +129,7 @@ class _Erase:
     ) -> None:
         self._options, self._progress, self._copies = options, progress, copies
         self._run_id, self._now = run_id, now
+        self._store = store
         self._subject = PersonSelection(
             saga_ids=frozenset(options.saga_ids),
             destinations=frozenset(options.destinations),
@@ -133,6 +141,13 @@ class _Erase:
         self._name = identity(store)
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
+
+    def no_first_commit(self) -> AbstractContextManager[None]:
+        """Keep a stream from its first commit to the lake, which no commit of ours overtakes."""
+        history = next(iter(self._tables), None)
+        if history is None or history.marks(self._name):
+            return nullcontext()
+        return writer_lock(self._store, history)
 
     def run(self, keys: set[Key]) -> Certificate:
         """Erase *keys* in the store, then in the lake, and look again.
