@@ -81,7 +81,7 @@ def test_removals_leave_most_of_the_time_to_other_work_while_the_lag_falls() -> 
 
     house.run()
 
-    assert house.rests == [pytest.approx(6 * TOOK)] * 200
+    assert house.rests == [pytest.approx(5 * TOOK)] * 200
 
 
 def test_a_slow_removal_is_followed_by_a_long_rest() -> None:
@@ -95,18 +95,18 @@ def test_a_slow_removal_is_followed_by_a_long_rest() -> None:
     house.store.purge = purge  # type: ignore[method-assign]  # a busy server
     house.run()
 
-    assert house.rests == [pytest.approx(6 * (1.0 + TOOK))] * 2
+    assert house.rests == [pytest.approx(5 * (1.0 + TOOK))] * 2
 
 
 def test_removals_keep_up_with_rows_that_age_faster_than_the_gentle_pace() -> None:
-    # A gentle pace removes 7,142 a second, no rest at all 50,000.
+    # A gentle pace removes 8,333 a second, no rest at all 50,000.
     house = House(old=1_000, arriving=20_000)
 
     house.run(600)
 
     assert house.store.left < 15 * 20_000  # seconds of arrivals, after ten minutes
     assert min(house.rests) == pytest.approx(TOOK / 2)
-    assert max(house.rests) == pytest.approx(6 * TOOK)
+    assert max(house.rests) == pytest.approx(5 * TOOK)
 
 
 def test_the_lag_is_measured_while_rows_are_removed() -> None:
