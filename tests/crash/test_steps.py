@@ -150,7 +150,6 @@ ALLOWED: Final = {
     (f"{_STORE}/load_counts.py:_write", "execute", "insert_rows"): _PARTS,
     (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,
-    (f"{_STORE}/maintenance.py:_remove", "execute", "execute"): _LOCKED,
 }
 """Pairs of side effects that need no point between them, and why."""
 

@@ -699,12 +699,10 @@ SELECT timeoutmgr_endpoints.endpoint
 FROM timeoutmgr_endpoints WITH (UPDLOCK, ROWLOCK) 
 WHERE timeoutmgr_endpoints.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
-SELECT timeoutmgr_claims.token, timeoutmgr_claims.from_due, timeoutmgr_claims.from_id, timeoutmgr_claims.to_due, timeoutmgr_claims.to_id, timeoutmgr_claims.owner, timeoutmgr_claims.claimed_until, timeoutmgr_claims.size, timeoutmgr_claims.taken_by, (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due 
+SELECT timeoutmgr_claims.token, timeoutmgr_claims.from_due, timeoutmgr_claims.from_id, timeoutmgr_claims.to_due, timeoutmgr_claims.to_id, timeoutmgr_claims.owner, timeoutmgr_claims.claimed_until, timeoutmgr_claims.size, timeoutmgr_claims.taken_by, first_row.due, first_row.id 
+FROM timeoutmgr_claims LEFT OUTER JOIN (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due AS due, timeoutmgr_timeouts.id AS id 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS anon_1, (SELECT TOP (%(param_2)s) timeoutmgr_timeouts.id 
-FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS anon_2 
-FROM timeoutmgr_claims 
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS first_row ON 1 = 1 
 WHERE timeoutmgr_claims.endpoint = CAST(%(endpoint_2)s AS VARBINARY(1020))
 
 INSERT INTO timeoutmgr_claims (token, endpoint, from_due, from_id, to_due, to_id, owner, claimed_until, size, taken_by, taken_at) VALUES (CAST(%(token)s AS VARBINARY(1020)), CAST(%(endpoint)s AS VARBINARY(1020)), %(from_due)s, CAST(%(from_id)s AS VARBINARY(1020)), %(to_due)s, CAST(%(to_id)s AS VARBINARY(1020)), CAST(%(owner)s AS VARBINARY(1020)), %(claimed_until)s, %(size)s, CAST(%(taken_by)s AS VARBINARY(1020)), %(taken_at)s)

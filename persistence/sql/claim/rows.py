@@ -16,6 +16,7 @@ from sqlalchemy import (
     insert,
     null,
     select,
+    true,
     union_all,
     update,
 )
@@ -72,11 +73,12 @@ class DueKeys:
             select(self._claimable.subquery()),
             select(self._next_due.subquery(), null()),
         )
-        first = [
-            select(column).where(*mine, seen).order_by(due, id_).limit(1).scalar_subquery()
-            for column in (due, id_)
-        ]
-        self._claims_and_first: Final = context.claims.add_columns(*first)
+        first = (
+            select(due, id_).where(*mine, seen).order_by(due, id_).limit(1).subquery("first_row")
+        )
+        self._claims_and_first: Final = context.claims.add_columns(
+            first.c.due, first.c.id
+        ).select_from(context.tables.claims.outerjoin(first, true()))
         self._upcoming: Final = select(context.now_column, self._next_due.scalar_subquery())
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
