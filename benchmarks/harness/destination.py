@@ -14,8 +14,8 @@ from timeoutmgr.message.instants import from_wire
 from .bare import broker
 
 WARM = 2
-"""Seconds of a steady flow that come before what is measured: a machine may have taken the pages of
-programs that slept out of its memory, and the first messages of any product wait for the disk."""
+"""Seconds of a steady flow before the measurement begins: a machine may have taken the pages of
+programs that slept out of memory, and the first messages of any product wait for the disk."""
 FEW = 8
 """So few are handed out as they come: for a larger batch a receiver waits a little."""
 _SPAWN = multiprocessing.get_context("spawn")

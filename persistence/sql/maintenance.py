@@ -341,7 +341,7 @@ class StoreMaintenance:
     def _among(self, column: ColumnElement[Any], old: Select[Any]) -> ColumnElement[bool]:
         if self._context.database.is_sqlite:
             return column.in_(old)
-        # As an array: PostgreSQL then finds each by its key, whatever it takes the table for.
+        # As an array: PostgreSQL then finds each row by its key, whatever its statistics say.
         return column == any_(func.array(old.scalar_subquery()))
 
     def run_maintenance(self) -> bool:
