@@ -43,8 +43,8 @@ Result = TypeVar("Result")
 
 KIND: Final = "bulk"
 BATCH: Final = 250
-"""Timeouts that one transaction changes. With 1,000 dispatches beside the run were two to three times
-as late as without it."""
+"""Timeouts that one transaction changes. With 1,000 dispatches beside the run were two to three
+times as late as without it."""
 _PAGE: Final = 4 * BATCH
 _REST: Final = 0.5
 """Rest after a transaction, as a multiple of its duration: dispatches beside the run have their
