@@ -16,7 +16,7 @@ CELERY_CHAOS_ARGS ?=
 
 # A look is at rates and lateness: what the others measure takes its time, or volume.
 LOOK = limit accept drain lateness confirms
-BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup testing_kit event_loop backlog memory purge waiting delayed_store native migrate sql_broker)
+BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup testing_kit event_loop backlog memory purge waiting upgrade delayed_store native migrate sql_broker)
 SOURCES = $(wildcard timeoutmgr persistence satellites chaos tests benchmarks examples *.py)
 BIN = .venv/bin
 # What is used is compiled then; to compile all of Spark ahead takes longer than to install it.

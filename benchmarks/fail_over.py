@@ -9,81 +9,24 @@ come.
 
 import secrets
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 from harness.figures import say
 from harness.report import Report, options, parsed
+from harness.traffic import Traffic
 from sqlalchemy import make_url
 
 from tests.services.postgres import PrivatePostgres, PrivateStandby
-from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext
-from timeoutmgr.errors import DeliveryUnknown, StorageUnavailable, TransportUnavailable
-from timeoutmgr.satellites import TimeoutManager
 
 SOON = 5.0
 """Seconds within which work resumes."""
-DELAY = timedelta(milliseconds=500)
-PAUSE = 0.02
-"""Seconds between two sends."""
 BEFORE, BEHIND = 3.0, 12.0
 """Seconds of sending before the kill, and after the promotion."""
-PATIENCE = 60.0
 OUTAGES = (0.0, 20.0)
 """Seconds between the kill and the promotion: the pauses between attempts grow meanwhile."""
-
-
-class Traffic:
-    """Messages that are sent until they are accepted, and when each came."""
-
-    def __init__(self, url: str) -> None:
-        self.accepted: dict[str, float] = {}
-        self.arrived: dict[str, list[float]] = {}
-        self._stop = threading.Event()
-        config = EndpointConfiguration("failover")
-        config.use_transport(url)
-        config.use_persistence(url)
-        config.critical_error_action = "log"
-        config.enable_feature(TimeoutManager())
-        config.add_handler("Note", self._note)
-        self.endpoint = Endpoint(config)
-        self._thread = threading.Thread(target=self._send_all, daemon=True)
-
-    def __enter__(self) -> "Traffic":
-        self.endpoint.start()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.endpoint.close()
-
-    def finish(self) -> int:
-        """Stop sending; return how many accepted messages have not come in time."""
-        self._stop.set()
-        self._thread.join()
-        end = time.monotonic() + PATIENCE
-        while (left := len(self.accepted.keys() - self.arrived.keys())) and time.monotonic() < end:
-            time.sleep(0.05)
-        return left
-
-    def _note(self, _message: object, context: HandlerContext) -> None:
-        self.arrived.setdefault(context.message_id, []).append(time.monotonic())
-
-    def _send_all(self) -> None:
-        number = 0
-        while not self._stop.wait(PAUSE):
-            try:
-                self.endpoint.send_local("Note", 1, delay=DELAY, message_id=f"m{number}")
-            except (DeliveryUnknown, StorageUnavailable, TransportUnavailable):
-                continue
-            self.accepted[f"m{number}"] = time.monotonic()
-            number += 1
 
 
 @contextmanager
@@ -121,9 +64,8 @@ def fail_over(report: Report, number: int, outage: float) -> None:
     accepted = min(at for at in traffic.accepted.values() if at > promoted) - promoted
     arrivals = [at for each in traffic.arrived.values() for at in each]
     handled = min(at for at in arrivals if at > promoted) - promoted
-    repeats = len(arrivals) - len(traffic.arrived)
     say(f"{name}: accepted after {accepted:.2f} s, handled after {handled:.2f} s")
-    beside = f"{len(traffic.accepted)} accepted, {repeats} repeated"
+    beside = f"{len(traffic.accepted)} accepted, {traffic.repeats} repeated"
     report.bar(f"{name}: lost", lost, 0, at_most=True, beside=beside)
     for what, seconds in (("accepted", accepted), ("handled", handled)):
         figure = f"{name}: promotion to the first message {what}"

@@ -1,13 +1,10 @@
-"""Cost of waiting retries for a claim, and the wait of a poll for an upgrade.
+"""Cost of waiting retries for a claim.
 
 A claim is asked beside none, 100,000 and 1,000,000 timeouts that failed and are tried again in an
-hour, as they are while a destination is away. The upgrade takes tables of the first revision, with
-as many pending timeouts and as much history, to the newest revision; polls go on beside it.
+hour, as they are while a destination is away.
 """
 
 import argparse
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,46 +16,30 @@ from harness.figures import say
 from harness.messages import DAY, SECOND, micros
 from harness.private import Measured, private_postgres
 from harness.report import Report, options, parsed
-from harness.revisions import FIRST, install_up_to
 from harness.servers import connect
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.endpoint.configuration import persistence_from_url
-from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.persistence import SqlSettings
 
 ENDPOINT, CHUNK, HOUR = "waiting", 500, 3_600 * SECOND
 _IDLE = 40
 """Polls that find nothing, of which the median counts."""
-_PAUSE = 0.01
-"""Seconds between two polls beside the upgrade."""
 _RETRIES = f"""
 UPDATE {pending.PREFIX}timeouts SET original_due = due - {HOUR}, attempts = 1 WHERE due > %s
 """
-_HISTORY = f"""
-INSERT INTO {pending.PREFIX}timeout_history
-    (id, event, at, due, endpoint, destination, attempt, node)
-SELECT gen_random_uuid()::text, 'dispatched', %(at)s + n, %(at)s + n, %(endpoint)s, 'd', 0, 'node'
-FROM generate_series(1, %(count)s) n
-"""
-_UPGRADE = (
-    "import sys; from timeoutmgr.persistence import SqlPersistence; "
-    "SqlPersistence(sys.argv[1]).install()"
-)
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--waiting", type=int, help="the most that wait (1,000,000; quick 50,000)")
-    parser.add_argument("--only", choices=["claims", "upgrade"])
     given = parsed(parser, count=20, quick=8)
     given.most = given.waiting or (50_000 if given.quick else 1_000_000)
     report = Report("Waiting timeouts", {"chunk": CHUNK, **machine.described()})
     with private_postgres() as server:
         report.settings |= machine.postgres(server.url)
-        for name, part in {"claims": claims, "upgrade": upgrade}.items():
-            if given.only in (None, name):
-                part(server, given, report)
+        claims(server, given, report)
     report.give(given)
 
 
@@ -90,29 +71,6 @@ def claims(server: Measured, given: argparse.Namespace, report: Report) -> None:
         beside = f"{there * 1e3:.2f} and {empty * 1e3:.2f} ms"
         name = f"poll that finds nothing, beside {size:,} ÷ 0"
         report.bar(name, there / empty, 1.3, at_most=True, beside=beside)
-
-
-def upgrade(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask for how long a poll waits while the tables are upgraded."""
-    waits = []
-    for number in range(given.rounds):
-        url = server.create(f"upgrade{number}")
-        persistence = persistence_from_url(url, settings=SqlSettings(partitions="off"))
-        install_up_to(FIRST, persistence.database)
-        _fill_first(url, given.most)
-        longest, took = _polled_beside_upgrade(url, persistence)
-        persistence.check()
-        persistence.close()
-        waits.append(longest)
-        say(f"round {number + 1}: upgrade {took:.1f} s, longest poll {longest * 1e3:.0f} ms")
-    report.bar(
-        f"longest poll beside the upgrade of {given.most:,} rows",
-        max(waits),
-        1.0,
-        at_most=True,
-        unit=" s",
-        beside=f"the longest of {given.rounds} rounds; their median {median(waits):.3f} s",
-    )
 
 
 @contextmanager
@@ -147,26 +105,6 @@ def _poll(store: TimeoutStore) -> float:
     chunk = store.claim(SystemClock().now(), CHUNK, OWNER)
     assert not chunk.keys
     return time.perf_counter() - at
-
-
-def _fill_first(url: str, count: int) -> None:
-    pending.load(url, _some(count, micros() + DAY))
-    with connect(url) as sql:
-        values = {"at": micros() - DAY, "endpoint": ENDPOINT, "count": count}
-        sql.execute(_HISTORY, values)
-
-
-def _polled_beside_upgrade(url: str, persistence: SqlPersistence) -> tuple[float, float]:
-    """Return the seconds of the longest poll, and of the upgrade."""
-    store, longest = persistence.timeouts(ENDPOINT, SystemClock()), 0.0
-    _poll(store)
-    began = time.perf_counter()
-    running = subprocess.Popen([sys.executable, "-c", _UPGRADE, url])
-    while running.poll() is None:
-        longest = max(longest, _poll(store))
-        time.sleep(_PAUSE)
-    assert running.returncode == 0
-    return longest, time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ from .schedule import PollSchedule
 
 logger = logging.getLogger(__name__)
 
+_SCHEDULER_LOGGER: Final = logging.getLogger(f"{__name__}.scheduler")
+# APScheduler warns of each run that it skips because a poll runs. It is no fault: see above.
+_SCHEDULER_LOGGER.setLevel(logging.ERROR)
+
 _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
 _OFFSET_MOVED: Final = 10_000
@@ -297,6 +301,7 @@ class Poller:
         self._stop.clear()
         self._polled = self._clock.monotonic()
         scheduler = BackgroundScheduler(
+            logger=_SCHEDULER_LOGGER,
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
             timezone=UTC,

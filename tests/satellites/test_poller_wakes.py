@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
-from tests.satellites.polling import DAY, Loop
+import pytest
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES
+
+from tests.satellites.polling import DAY, SOON, Loop
 from tests.support.clock import START
 from tests.support.makers import SECOND
 from timeoutmgr.message.instants import EARLIEST, Micros
@@ -46,6 +49,27 @@ def test_many_wakes_while_polls_run_are_not_lost(loop: Loop) -> None:
     loop.started()
 
     assert loop.telemetry.reaches("polls", 20)
+
+
+def test_a_run_that_is_skipped_because_a_poll_runs_is_not_logged(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    skipped = threading.Event()
+
+    def forced_meanwhile() -> None:
+        loop.store.after.clear()
+        scheduler = loop.poller._scheduler
+        assert scheduler is not None
+        scheduler.add_listener(lambda _event: skipped.set(), EVENT_JOB_MAX_INSTANCES)
+        loop.clock.mono += 120  # an interval and more: the watch forces a poll
+        loop.poller.watch()
+        assert skipped.wait(SOON)
+
+    loop.store.after["claim"] = forced_meanwhile
+    loop.started()
+
+    assert loop.telemetry.reaches("polls", 1)
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_poll_that_is_run_before_its_instant_waits_for_it(loop: Loop) -> None:
