@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -36,8 +37,11 @@ class TimeoutQueries:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._walks = Walks(context)
-        timeouts, keys = context.tables.timeouts, context.tables.keys
-        self._find = (
+
+    @cached_property
+    def _find(self) -> Select[Any]:
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
+        return (
             select(keys.c.state, timeouts)
             .select_from(keys)
             .outerjoin(
@@ -46,14 +50,21 @@ class TimeoutQueries:
                 & (timeouts.c.due == keys.c.due)
                 & (timeouts.c.id == keys.c.id),
             )
-            .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("wanted"))
+            .where(keys.c.endpoint == self._context.endpoint, keys.c.id == bindparam("wanted"))
         )
-        self._key_of = select(keys.c.due, keys.c.id).where(
-            keys.c.endpoint == context.endpoint,
+
+    @cached_property
+    def _key_of(self) -> Select[Any]:
+        keys = self._context.tables.keys
+        return select(keys.c.due, keys.c.id).where(
+            keys.c.endpoint == self._context.endpoint,
             keys.c.id == bindparam("wanted"),
             keys.c.state == TimeoutState.PENDING.value,
         )
-        self._history = _history_of_one(context)
+
+    @cached_property
+    def _history(self) -> Select[Any]:
+        return _history_of_one(self._context)
 
     def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of an id; state and row are of one moment."""
