@@ -62,9 +62,11 @@ def shift(spec: Spec, given: argparse.Namespace, report: Report) -> None:
     alone, beside, rates, undone = [], [], [], []
     for number in range(given.rounds):
         pending.clear(spec.persistence)
+        _checkpoint(spec)
         alone.append(drain(spec, given.count, lambda: None))
         pending.clear(spec.persistence)
         pending.load(spec.persistence, pending.far_future(spec.name, given.shifted))
+        _checkpoint(spec)
         found: list[float] = []
         beside.append(drain(spec, given.count, lambda found=found: found.extend(shifted(spec))))
         rates.append(found[0])
@@ -101,6 +103,12 @@ def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
         late = there.arrivals().lateness(since=due + WARM * SECOND)
         thread.join()
     return late[int(0.99 * (len(late) - 1))]
+
+
+def _checkpoint(spec: Spec) -> None:
+    """Write to the disk what was loaded: the server would do it beside the drain."""
+    with connect(spec.persistence) as sql:
+        sql.execute("CHECKPOINT")
 
 
 def shifted(spec: Spec) -> tuple[float, float]:

@@ -7,12 +7,14 @@ message must have come once.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from statistics import median
 
 from harness import machine, next_version, pending
+from harness.claims import poll_nothing
 from harness.figures import say
 from harness.messages import DAY, SECOND, micros
 from harness.private import Measured, private_postgres
@@ -22,11 +24,10 @@ from harness.servers import connect
 from harness.traffic import Traffic
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.persistence import SqlPersistence
 
-OWNER, ENDPOINT, CHUNK = "owner", "many", 500
+ENDPOINT, CHUNK = "many", 500
 _PAUSE = 0.01
 """Seconds between two polls beside the upgrade."""
 _BEFORE, _BESIDE = 3.0, 10.0
@@ -123,6 +124,8 @@ def _filled(server: Measured, name: str, rows: int, revision: str) -> SqlPersist
     with connect(url) as sql:
         sql.execute(_HISTORY, {"at": micros() - DAY, "endpoint": ENDPOINT, "count": rows})
         sql.execute("VACUUM ANALYZE")
+        sql.execute("CHECKPOINT")
+    os.sync()  # or commits would wait for the disk to write what was only filled in
     return persistence
 
 
@@ -130,22 +133,14 @@ def _polled_beside_upgrade(persistence: SqlPersistence) -> tuple[float, float]:
     """Return the seconds of the longest poll, and of the upgrade."""
     url = persistence.database.url.render_as_string(hide_password=False)
     store, longest = persistence.timeouts(ENDPOINT, SystemClock()), 0.0
-    _poll(store)
+    poll_nothing(store, CHUNK)
     began = time.perf_counter()
     running = subprocess.Popen([sys.executable, "-c", _UPGRADE, url])
     while running.poll() is None:
-        longest = max(longest, _poll(store))
+        longest = max(longest, poll_nothing(store, CHUNK))
         time.sleep(_PAUSE)
     assert running.returncode == 0
     return longest, time.perf_counter() - began
-
-
-def _poll(store: TimeoutStore) -> float:
-    """Return the seconds of a claim that finds nothing due."""
-    at = time.perf_counter()
-    chunk = store.claim(SystemClock().now(), CHUNK, OWNER)
-    assert not chunk.keys
-    return time.perf_counter() - at
 
 
 if __name__ == "__main__":

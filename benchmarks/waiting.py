@@ -5,13 +5,12 @@ hour, as they are while a destination is away.
 """
 
 import argparse
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
 from harness import machine, pending
-from harness.claims import OWNER, ChunkTimes, of, run_chunk
+from harness.claims import ChunkTimes, of, poll_nothing, run_chunk
 from harness.figures import say
 from harness.messages import DAY, SECOND, micros
 from harness.private import Measured, private_postgres
@@ -59,7 +58,7 @@ def claims(server: Measured, given: argparse.Namespace, report: Report) -> None:
             say(f"chunk {number + 1}: {runs[given.most][-1].claim_us:.1f} us a row")
         for _ in range(_IDLE):
             for size, store in stores.items():
-                idle[size].append(_poll(store))
+                idle[size].append(poll_nothing(store, CHUNK))
     none = runs[0][2:]  # the first two warm the statements up
     for size in sizes[1:]:
         many = runs[size][2:]
@@ -97,14 +96,6 @@ def _some(count: int, due: int) -> pending.Pending:
     return pending.Pending(
         endpoint=ENDPOINT, destination="destination", count=count, due=due, over=HOUR
     )
-
-
-def _poll(store: TimeoutStore) -> float:
-    """Return the seconds of a claim that finds nothing due."""
-    at = time.perf_counter()
-    chunk = store.claim(SystemClock().now(), CHUNK, OWNER)
-    assert not chunk.keys
-    return time.perf_counter() - at
 
 
 if __name__ == "__main__":

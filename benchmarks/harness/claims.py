@@ -47,6 +47,14 @@ def run_chunk(
     )
 
 
+def poll_nothing(store: TimeoutStore, chunk: int) -> float:
+    """Return the seconds of a claim that finds nothing due."""
+    at = time.perf_counter()
+    claimed = store.claim(SystemClock().now(), chunk, OWNER)
+    assert not claimed.keys
+    return time.perf_counter() - at
+
+
 def of(runs: list[ChunkTimes], figure: str) -> float:
     """Return the median of a figure of *runs*."""
     return median(getattr(run, figure) for run in runs)
