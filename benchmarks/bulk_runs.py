@@ -34,7 +34,7 @@ INSERT INTO {pending.PREFIX}timeout_history
     (id, event, at, due, endpoint, destination, attempt, node)
 SELECT gen_random_uuid()::text, 'dispatched', %(at)s - n * 1000, %(at)s - n * 1000 - 5000,
     %(endpoint)s, 'destination', 0, 'node'
-FROM generate_series(1, %(count)s) n
+FROM generate_series(1, %(count)s::bigint) n
 """
 _ANSWERS = 40
 
