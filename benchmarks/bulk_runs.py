@@ -106,7 +106,7 @@ def drain(spec: Spec, seconds: int, work: Callable[[], None]) -> float:
 
 
 def _checkpoint(spec: Spec) -> None:
-    """Write to the disk what was loaded: the server would do it beside the drain."""
+    """Have the server write the loaded rows to the disk now, and not beside the drain."""
     with connect(spec.persistence) as sql:
         sql.execute("CHECKPOINT")
 

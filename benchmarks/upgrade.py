@@ -1,4 +1,4 @@
-"""What an upgrade of large tables costs those who use them meanwhile.
+"""What an upgrade of large tables costs the programs that use the tables meanwhile.
 
 *first*: polls go on while tables of the first revision, with as many pending timeouts and as much
 history, become those of the newest. *next*: delayed messages flow through a process of this version
@@ -80,7 +80,7 @@ def first(server: Measured, given: argparse.Namespace, report: Report) -> None:
 
 
 def next_(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask what messages meet while a process of the next version upgrades, and works beside us."""
+    """Ask how late messages are while a process of the next version upgrades, and then works."""
     for number in range(given.rounds):
         persistence = _filled(server, f"next{number}", given.rows, "head")
         url = persistence.database.url.render_as_string(hide_password=False)

@@ -1,7 +1,7 @@
 """A process of the next version: it upgrades the tables, then works beside this version.
 
-The next version is this code with one revision more, which adds to the tables what a revision may
-(ADR 41): a table, a column with a default, and an index on it.
+The next version is this code with one revision more. The revision adds a table, and to three tables
+a column with a default and an index on the column, as ADR 41 allows.
 """
 
 import shutil
@@ -65,8 +65,8 @@ def _run(url: str) -> None:
         folder = Path(made, "migrations")
         shutil.copytree(folder_of(_STORE), folder)
         (folder / "versions" / f"{_NEXT}_gadgets.py").write_text(_REVISION)
-        # What the next version's package would hold in this place.
-        persistence._MIGRATIONS = folder  # type: ignore[misc]
+        # The constant of the next version's package: its own folder.
+        persistence._MIGRATIONS = folder
         with Endpoint(sender(url)):
             print("running", flush=True)
             sys.stdin.read()

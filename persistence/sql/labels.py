@@ -8,20 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Delete,
-    Update,
-    bindparam,
-    case,
-    delete,
-    exists,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, exists, update
 from sqlalchemy.sql import FromClause
 
 from timeoutmgr.contracts import Key, Timeout
@@ -49,7 +38,12 @@ class LabelRows:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self._table = context.tables.labels
+        table = self._table = context.tables.labels
+        one = [
+            table.c[name] == bindparam(f"{name}_") for name in ("endpoint", "label", "due", "id")
+        ]
+        self._remove = delete(table).where(*one)
+        self._move = update(table).where(*one).values(due=bindparam("to_"))
 
     def insert(self, connection: Connection, timeouts: Iterable[Headers]) -> None:
         """Insert the labels of *timeouts*."""
@@ -68,18 +62,6 @@ class LabelRows:
         moved = [{**row, "to_": to} for one, to in timeouts for row in _keyed(self._rows([one]))]
         if moved:
             execute_many(connection, self._move, moved)
-
-    @cached_property
-    def _remove(self) -> Delete:
-        return delete(self._table).where(*self._one())
-
-    @cached_property
-    def _move(self) -> Update:
-        return update(self._table).where(*self._one()).values(due=bindparam("to_"))
-
-    def _one(self) -> list[ColumnElement[bool]]:
-        names = ("endpoint", "label", "due", "id")
-        return [self._table.c[name] == bindparam(f"{name}_") for name in names]
 
     def _rows(self, timeouts: Iterable[Headers]) -> list[dict[str, Any]]:
         endpoint = self._context.endpoint

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -262,13 +261,10 @@ class StoreMaintenance:
         self._context = context
         self._partitions = Partitions(context)
         self._has_others = False
-
-    @cached_property
-    def _kinds(self) -> tuple[_Kind, ...]:
-        tables, settings = self._context.tables, self._context.settings
+        tables, settings = context.tables, context.settings
         tombstones = duration_micros(settings.tombstone_retention)
         history = duration_micros(settings.history_retention)
-        return (
+        self._kinds: Final = (
             self._kind(tables.keys, "id", "closed_at", tombstones),
             self._kind(tables.history, "sequence", "at", history),
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
@@ -277,9 +273,7 @@ class StoreMaintenance:
             self._kind(tables.load, "bucket", "as_of", DAY),
         )
 
-    @cached_property
-    def _oldest(self) -> Select[Any]:
-        return select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
+        self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
 
     def purge(self) -> int:
         """Remove a bounded number of rows past retention; return how many."""

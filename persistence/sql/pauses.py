@@ -108,10 +108,10 @@ class Parking:
 class Pauses:
     """Begins, ends and lists the pauses of one endpoint."""
 
-    def __init__(self, context: StoreContext, audit: Audit) -> None:
+    def __init__(self, context: StoreContext, audit: Audit, changes: RowChanges) -> None:
         self._context = context
         self._audit = audit
-        self._changes = RowChanges(context)
+        self._changes = changes
         self._table = context.tables.pauses
         self._mine = self._table.c.endpoint == context.endpoint
         self._ending = (

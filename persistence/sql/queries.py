@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -37,11 +36,8 @@ class TimeoutQueries:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._walks = Walks(context)
-
-    @cached_property
-    def _find(self) -> Select[Any]:
-        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
-        return (
+        timeouts, keys = context.tables.timeouts, context.tables.keys
+        self._find = (
             select(keys.c.state, timeouts)
             .select_from(keys)
             .outerjoin(
@@ -50,21 +46,14 @@ class TimeoutQueries:
                 & (timeouts.c.due == keys.c.due)
                 & (timeouts.c.id == keys.c.id),
             )
-            .where(keys.c.endpoint == self._context.endpoint, keys.c.id == bindparam("wanted"))
+            .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("wanted"))
         )
-
-    @cached_property
-    def _key_of(self) -> Select[Any]:
-        keys = self._context.tables.keys
-        return select(keys.c.due, keys.c.id).where(
-            keys.c.endpoint == self._context.endpoint,
+        self._key_of = select(keys.c.due, keys.c.id).where(
+            keys.c.endpoint == context.endpoint,
             keys.c.id == bindparam("wanted"),
             keys.c.state == TimeoutState.PENDING.value,
         )
-
-    @cached_property
-    def _history(self) -> Select[Any]:
-        return _history_of_one(self._context)
+        self._history = _history_of_one(context)
 
     def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of an id; state and row are of one moment."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
@@ -13,7 +12,6 @@ from sqlalchemy import (
     Connection,
     Executable,
     Row,
-    Select,
     bindparam,
     delete,
     func,
@@ -44,8 +42,6 @@ _BY_PRIMARY_KEY: Final = "; ".join(
 )
 """PostgreSQL looks each key up by itself: a join of another kind would read a whole endpoint."""
 
-_BUMP: Final[Any] = bindparam("bump", type_=BigInteger)
-
 
 @dataclass(frozen=True, slots=True)
 class PlaceMove:
@@ -66,7 +62,35 @@ class RowChanges:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._is_postgresql: Final = context.database.dialect.name == "postgresql"
+        timeouts, keys = context.tables.timeouts, context.tables.keys
+
+        columns = [*(timeouts.c[name] for name in _NAMES), headers_of_labelled(timeouts)]
         self._labels = LabelRows(context)
+        self._row = (
+            select(*columns).where(*self._row_of(bindparam)).with_for_update(skip_locked=True)
+        )
+        ids, dues = bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
+        given = func.unnest(ids, dues).table_valued("id", "due", name="given").render_derived()
+        self._rows = (
+            select(*columns)
+            .where(
+                timeouts.c.endpoint == context.endpoint,
+                timeouts.c.due == given.c.due,
+                timeouts.c.id == given.c.id,
+            )
+            .with_for_update(skip_locked=True, of=timeouts)
+        )
+        asked = func.unnest(ids).table_valued("id", name="asked").render_derived()
+        locked = (
+            select(keys.c.id)
+            .where(keys.c.endpoint == context.endpoint, keys.c.id == asked.c.id)
+            .order_by(keys.c.id)
+            .with_for_update(of=keys)
+        )
+        # The locks are wanted, not the ids: a thousand of them would travel for nothing.
+        self._keys = select(func.count()).select_from(locked.subquery())
+        self._move, self._move_key = self._moves()
+        self._close_key, self._remove, self._reroute = self._ends()
 
     def free(self, connection: Connection, keys: Collection[Key]) -> Free:
         """Lock *keys* and their rows as a cancel does; return the rows that nobody else has."""
@@ -166,49 +190,9 @@ class RowChanges:
         ]
         record(connection, self._context, event, entries, channel)
 
-    # --- the statements: each is made at its first use, since most processes use few ------------
-
-    @cached_property
-    def _columns(self) -> list[ColumnElement[Any]]:
-        timeouts = self._context.tables.timeouts
-        return [*(timeouts.c[name] for name in _NAMES), headers_of_labelled(timeouts)]
-
-    @cached_property
-    def _row(self) -> Select[Any]:
-        mine = self._row_of(bindparam)
-        return select(*self._columns).where(*mine).with_for_update(skip_locked=True)
-
-    @cached_property
-    def _rows(self) -> Select[Any]:
-        timeouts = self._context.tables.timeouts
-        ids, dues = bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
-        given = func.unnest(ids, dues).table_valued("id", "due", name="given").render_derived()
-        return (
-            select(*self._columns)
-            .where(
-                timeouts.c.endpoint == self._context.endpoint,
-                timeouts.c.due == given.c.due,
-                timeouts.c.id == given.c.id,
-            )
-            .with_for_update(skip_locked=True, of=timeouts)
-        )
-
-    @cached_property
-    def _keys(self) -> Select[Any]:
-        keys, ids = self._context.tables.keys, bindparam("ids", type_=TextArray())
-        asked = func.unnest(ids).table_valued("id", name="asked").render_derived()
-        locked = (
-            select(keys.c.id)
-            .where(keys.c.endpoint == self._context.endpoint, keys.c.id == asked.c.id)
-            .order_by(keys.c.id)
-            .with_for_update(of=keys)
-        )
-        # The locks are wanted, not the ids: a thousand of them would travel for nothing.
-        return select(func.count()).select_from(locked.subquery())
-
-    @cached_property
-    def _move(self) -> _OfEach:
-        timeouts = self._context.tables.timeouts
+    def _moves(self) -> tuple[_OfEach, _OfEach]:
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
+        bump: Any = bindparam("bump", type_=BigInteger)
 
         def of_row(given: _Given) -> Executable:
             return (
@@ -217,53 +201,43 @@ class RowChanges:
                 .values(
                     due=given("to_"),
                     original_due=given("original_"),
-                    version=timeouts.c.version + _BUMP,
+                    version=timeouts.c.version + bump,
                 )
             )
-
-        return _OfEach(self._context, of_row, ("id_", "due_", "to_", "original_"))
-
-    @cached_property
-    def _move_key(self) -> _OfEach:
-        keys = self._context.tables.keys
 
         def of_key(given: _Given) -> Executable:
             return (
                 update(keys)
                 .where(*self._key_of(given), keys.c.due == given("due_"))
-                .values(due=given("to_"), version=keys.c.version + _BUMP)
+                .values(due=given("to_"), version=keys.c.version + bump)
             )
 
-        return _OfEach(self._context, of_key, ("id_", "due_", "to_"))
+        names = ("id_", "due_", "to_", "original_")
+        return _OfEach(self._context, of_row, names), _OfEach(self._context, of_key, names[:3])
 
-    @cached_property
-    def _close_key(self) -> _OfEach:
+    def _ends(self) -> tuple[_OfEach, _OfEach, _OfEach]:
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
+
         def close(given: _Given) -> Executable:
             values = {
                 "state": TimeoutState.CANCELLED.value,
                 "closed_at": bindparam("at_", type_=BigInteger),
                 "maybe_sent": given("sent_"),
             }
-            return update(self._context.tables.keys).where(*self._key_of(given)).values(values)
+            return update(keys).where(*self._key_of(given)).values(values)
 
-        return _OfEach(self._context, close, ("id_", "sent_"))
-
-    @cached_property
-    def _remove(self) -> _OfEach:
         def remove(given: _Given) -> Executable:
-            return delete(self._context.tables.timeouts).where(*self._row_of(given))
-
-        return _OfEach(self._context, remove, ("id_", "due_"))
-
-    @cached_property
-    def _reroute(self) -> _OfEach:
-        timeouts = self._context.tables.timeouts
+            return delete(timeouts).where(*self._row_of(given))
 
         def reroute(given: _Given) -> Executable:
             row = update(timeouts).where(*self._row_of(given))
             return row.values(destination=bindparam("to_"), version=timeouts.c.version + 1)
 
-        return _OfEach(self._context, reroute, ("id_", "due_"))
+        return (
+            _OfEach(self._context, close, ("id_", "sent_")),
+            _OfEach(self._context, remove, ("id_", "due_")),
+            _OfEach(self._context, reroute, ("id_", "due_")),
+        )
 
     def _row_of(self, given: _Given) -> tuple[ColumnElement[bool], ...]:
         timeouts = self._context.tables.timeouts

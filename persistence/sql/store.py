@@ -97,8 +97,10 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         self._audit = Audit(self.context)
         self._commands = TimeoutCommands(self.context, self._audit)
         self._cleared = ClearedSagas(self.context)
+        self._saga_commands = SagaCommands(self.context, self._cleared, self._audit)
+        self._mass_cancel = MassCancel(self.context, self._cleared, self._audit)
         self._changes = RowChanges(self.context)
-        self._pauses = Pauses(self.context, self._audit)
+        self._pauses = Pauses(self.context, self._audit, self._changes)
         self._load_counter = LoadCounter(self.context)
         self._repeats = Repeats(self.context, self._commands)
         self._insert = TimeoutInsert(self.context, self._repeats, self._cleared)
@@ -224,14 +226,6 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     ) -> Sequence[Cancelled]:
         """Cancel the timeouts of a label or a saga; return all that were met."""
         return self._mass_cancel.cancel(which, sent_until, channel)
-
-    @cached_property
-    def _saga_commands(self) -> SagaCommands:
-        return SagaCommands(self.context, self._cleared, self._audit)
-
-    @cached_property
-    def _mass_cancel(self) -> MassCancel:
-        return MassCancel(self.context, self._cleared, self._audit)
 
     def await_clears(self, transaction: Transaction) -> None:
         """Wait until *transaction* may clear sagas."""

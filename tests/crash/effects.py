@@ -253,17 +253,7 @@ def _reading_names(tree: ast.Module) -> frozenset[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if _READS.match(ast.unparse(node.value)):
                 found |= {ast.unparse(target) for target in targets}
-        elif isinstance(node, ast.FunctionDef) and _makes_a_read(node):
-            found.add(f"self.{node.name}")
     return frozenset(found)
-
-
-def _makes_a_read(function: ast.FunctionDef) -> bool:
-    """Whether *function* is a cached property that returns a statement which only reads."""
-    if "cached_property" not in map(ast.unparse, function.decorator_list):
-        return False
-    made = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
-    return all(one is not None and _READS.match(ast.unparse(one)) for one in made)
 
 
 def _name(node: ast.AST) -> str:

@@ -45,22 +45,6 @@ def test_long_or_many_names_are_not_remembered() -> None:
     assert calls_of(("a",) * (MOST_NAMES + 1)) == 2
 
 
-def test_no_more_names_are_remembered_than_allowed() -> None:
-    calls = []
-
-    @remembers_short(8)
-    def count(given: tuple[str, ...]) -> str:
-        calls.append(given)
-        return given[0]
-
-    few, many = [str(n) for n in range(8)], [str(n) for n in range(100)]
-
-    assert [count((name,)) for name in few * 2] == few * 2
-    assert len(calls) == 8
-    assert [count((name,)) for name in many * 2] == many * 2
-    assert len(calls) == 8 + 92 + 100, "the eight were known, and no other at its second time"
-
-
 def test_names_that_are_no_text_are_not_remembered() -> None:
     assert calls_of((1, 2)) == 2  # type: ignore[arg-type]  # keys of another type
 

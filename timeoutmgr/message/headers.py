@@ -5,7 +5,7 @@ fixed by the wire format; ours start with ``TimeoutManager.``.
 """
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Final, TypeVar
 
 MESSAGE_ID: Final = "NServiceBus.MessageId"
@@ -167,27 +167,18 @@ Found = TypeVar("Found")
 
 
 def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callable[[Names], Found]]:
-    """Return a decorator that keeps up to *entries* results for names that are few and short.
+    """Return a decorator that keeps the last *entries* results for names that are few and short.
 
-    Beyond so many it begins anew. For longer names the function is called each time: a sender
-    chooses the names, and must not fill the memory with them. An error is never kept.
+    For longer names the function is called each time: a sender chooses the names, and must not fill
+    the memory with them. An error is never kept.
     """
 
     def decorate(function: Callable[[Names], Found]) -> Callable[[Names], Found]:
-        kept: dict[Names, tuple[Found]] = {}
+        remembered = lru_cache(maxsize=entries)(function)
 
         @wraps(function)
         def call(names: Names) -> Found:
-            # Not lru_cache: the length would be asked of names that are known, too.
-            known = kept.get(names)
-            if known is not None:
-                return known[0]
-            found = function(names)
-            if _is_short(names):
-                if len(kept) >= entries:
-                    kept.clear()
-                kept[names] = (found,)
-            return found
+            return remembered(names) if _is_short(names) else function(names)
 
         return call
 

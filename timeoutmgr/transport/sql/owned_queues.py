@@ -134,7 +134,7 @@ class OwnedQueues:
         self._leases = leases
         self._renewer = renewer
         self._clock = clock
-        self._tables = tables
+        self._statements: Final = OwnershipStatements(tables, database)
         self._owns = False
         self._next_sweep = 0.0
 
@@ -149,10 +149,6 @@ class OwnedQueues:
             with self._database.read() as connection:
                 rows = connection.execute(self._statements.standing, where).all()
         return Standing(*rows[0]) if rows else None
-
-    @cached_property
-    def _statements(self) -> OwnershipStatements:
-        return OwnershipStatements(self._tables, self._database)
 
     @cached_property
     def _standing_alone(self) -> DriverStatement:

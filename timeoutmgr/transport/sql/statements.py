@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -275,7 +274,11 @@ class LeaseStatements(FrontStatements):
         super().__init__(tables, terms)
         messages, chosen = tables.messages.c, terms.chosen
         self.needs_now: Final = dialect.now is None
-        self._tables, self._dialect = tables, dialect
+        # Of kombu's consumers, which never see a message whose time to live is over.
+        self.unexpired: Final = FrontStatements(tables, _Terms(tables, dialect, unexpired=True))
+        self.by_priority: Final = FrontStatements(
+            tables, _Terms(tables, dialect, unexpired=True, by_priority=True)
+        )
 
         # --- leases: now; me, sequences, lease; sequence, start, length
         mine = messages.lease_owner == bindparam("me")
@@ -309,18 +312,6 @@ class LeaseStatements(FrontStatements):
             update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0),
             dialect,
         )
-
-    @cached_property
-    def unexpired(self) -> FrontStatements:
-        """Of kombu's consumers, which never see a message whose time to live is over."""
-        terms = _Terms(self._tables, self._dialect, unexpired=True)
-        return FrontStatements(self._tables, terms)
-
-    @cached_property
-    def by_priority(self) -> FrontStatements:
-        """The same, of a queue with priorities."""
-        terms = _Terms(self._tables, self._dialect, unexpired=True, by_priority=True)
-        return FrontStatements(self._tables, terms)
 
 
 class ExpiryStatements:
