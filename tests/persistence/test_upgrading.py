@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +18,29 @@ from sqlalchemy.exc import IntegrityError
 from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, timeout
 from timeoutmgr.database import Database, indexes
-from timeoutmgr.database.upgrade import folder_of
+from timeoutmgr.database.upgrade import current, folder_of, upgrade
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.testing.signals import eventually
 
 Made = Callable[..., SqlPersistence]
 SOON = 60.0
+_ENVIRONMENT = folder_of("timeoutmgr.persistence:sql/migrations").joinpath("env.py").read_text()
+_OF_TWO_TABLES = """
+from sqlalchemy import Column, Index, MetaData, String, Table
+from timeoutmgr.database.indexes import create_index_patiently
+from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
+
+revision, down_revision = "0001", None
+
+
+def upgrade():
+    for name in ("first", "second"):
+        made = Table(f"{revision_attributes()['prefix']}_{name}", MetaData())
+        add_missing_columns(made, Column("gadget", String(20)))
+        made.append_column(Column("gadget", String(20)))
+        create_index_patiently(Index(f"{made.name}_gadgets", made.c.gadget))
+"""
+"""A revision of two tables, as small as those of a new endpoint."""
 
 
 @pytest.fixture
@@ -60,18 +79,18 @@ def test_a_poll_goes_on_while_an_upgrade_waits_for_its_locks(
 
     caplog.set_level(logging.INFO, "timeoutmgr.database.upgrade")
     caplog.handler.addFilter(note)
-    upgrade = threading.Thread(target=old.install, daemon=True)
+    installing = threading.Thread(target=old.install, daemon=True)
 
     with old.database.begin() as busy:  # a long report, or a dispatcher over a slow publish
         busy.execute(text(f"SELECT count(*) FROM {unique}_timeouts"))
-        upgrade.start()
+        installing.start()
         assert waits.wait(SOON), "the upgrade has not met the lock"
         with old.database.begin() as poll:
             poll.execute(text("SET LOCAL lock_timeout = '10s'"))
             found = poll.execute(text(f"SELECT min(due) FROM {unique}_timeouts")).scalar_one()
-        assert upgrade.is_alive()
+        assert installing.is_alive()
 
-    upgrade.join(SOON)
+    installing.join(SOON)
     assert found == NOW - 10
     old.check()
 
@@ -135,6 +154,38 @@ def test_the_remainder_of_the_index_of_a_plain_table_is_built_anew(
     old.install()
 
     assert _indexes(old, unique, table) == {f"{table}_at": True, f"{table}_few": True}
+
+
+def test_an_upgrade_releases_each_table_before_it_waits_for_the_next(
+    postgres_url: str, unique: str, persistence_of: Made, tmp_path: Path
+) -> None:
+    database = persistence_of(postgres_url, prefix=f"{unique}_").database
+    first, second = f"{unique}_first", f"{unique}_second"
+    with database.begin() as connection:
+        for name in (first, second):
+            connection.execute(text(f"CREATE TABLE {name} (endpoint text)"))
+    (tmp_path / "env.py").write_text(_ENVIRONMENT)
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "0001_two.py").write_text(_OF_TWO_TABLES)
+    version = f"{unique}_version"
+    change = threading.Thread(
+        target=upgrade, args=(database, tmp_path, version, None, {"prefix": unique}), daemon=True
+    )
+    indexed = text("SELECT count(*) FROM pg_indexes WHERE indexname = :name")
+
+    with database.begin() as store:
+        store.execute(text(f"INSERT INTO {second} VALUES ('sales')"))
+        change.start()
+        with database.engine.connect() as other:
+            eventually(
+                lambda: other.execute(indexed, {"name": f"{first}_gadgets"}).scalar_one() == 1,
+                "the first table has its index, though the second is in use",
+                SOON,
+            )
+
+    change.join(SOON)
+    assert not change.is_alive()
+    assert current(database, version, None) == "0001"
 
 
 def _indexes(persistence: SqlPersistence, unique: str, table: str = "") -> dict[str, bool]:

@@ -5,6 +5,7 @@ A plain CREATE INDEX locks out writers for as long as it takes, which on ten mil
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from sqlalchemy import Connection, Index, Table, inspect, select, text
@@ -45,7 +46,8 @@ def create_index_patiently(index: Index) -> None:
     is_there = _is_there(op.get_bind(), index)
     at_once = dialect in {"sqlite", "mssql"}
     if not is_there and (at_once or _is_small(op.get_bind(), _table_of(index))):
-        migration.impl.create_index(index)
+        with one_table_at_a_time():
+            migration.impl.create_index(index)
     elif dialect == "postgresql" and not _is_partitioned(op.get_bind(), _table_of(index)):
         with migration.autocommit_block():
             _create_in_table(op.get_bind(), index)
@@ -55,6 +57,20 @@ def create_index_patiently(index: Index) -> None:
             _create_in_partitions(op.get_bind(), index)
     elif not is_there:
         op.execute(f"{_compiled(index, migration.dialect)} ALGORITHM=INPLACE LOCK=NONE")
+
+
+def one_table_at_a_time() -> AbstractContextManager[None]:
+    """Let the changes in the context hold no lock of another table, nor keep theirs; for revisions.
+
+    Beside a steady flow a revision that holds two tables meets a transaction that holds them in the
+    other order at each try.
+    """
+    from alembic import op
+
+    migration = op.get_context()
+    if migration.as_sql or migration.dialect.name != "postgresql":
+        return nullcontext()  # MySQL commits each change; SQLite has one writer
+    return migration.autocommit_block()
 
 
 def _is_there(connection: Connection, index: Index) -> bool:

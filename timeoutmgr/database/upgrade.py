@@ -46,7 +46,7 @@ from sqlalchemy.schema import CreateSchema
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
-from timeoutmgr.database.indexes import LOCK_TIMEOUT
+from timeoutmgr.database.indexes import LOCK_TIMEOUT, one_table_at_a_time
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.database.session_locks import applock
 from timeoutmgr.errors import (
@@ -330,7 +330,8 @@ def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
     there = set() if offline else _columns(made)
     for one in columns:
         if one.name not in there:
-            op.add_column(made.name, one, schema=made.schema)
+            with one_table_at_a_time():
+                op.add_column(made.name, one, schema=made.schema)
 
 
 def drop_index(name: str, made: Table) -> None:
@@ -338,7 +339,8 @@ def drop_index(name: str, made: Table) -> None:
     from alembic import op
 
     if op.get_context().as_sql or name in _indexes(made):
-        op.drop_index(name, table_name=made.name, schema=made.schema)
+        with one_table_at_a_time():
+            op.drop_index(name, table_name=made.name, schema=made.schema)
 
 
 def _indexes(made: Table) -> set[str | None]:
