@@ -14,8 +14,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _WORD: Final[KeyText] = KeyText(255)
 _LONG = LONG_TEXT.with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")

@@ -13,8 +13,6 @@ from timeoutmgr.database.upgrade import drop_index, revision_attributes
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

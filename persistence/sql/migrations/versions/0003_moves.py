@@ -11,8 +11,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 _LONG = LONG_TEXT.with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
 

@@ -13,8 +13,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -7,8 +7,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

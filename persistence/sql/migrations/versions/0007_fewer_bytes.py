@@ -18,8 +18,6 @@ from timeoutmgr.database.upgrade import drop_index, revision_attributes
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

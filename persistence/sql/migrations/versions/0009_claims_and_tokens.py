@@ -32,8 +32,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0009"
 down_revision = "0008"
-branch_labels = None
-depends_on = None
 
 _WORD: Final = KeyText(255)
 _INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}

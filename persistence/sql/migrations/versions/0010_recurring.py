@@ -9,8 +9,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
 
 _WORD: Final = KeyText(255)
 _INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}

@@ -12,8 +12,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, create_missing, rev
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 _WORD: Final = KeyText(255)
 _INNODB: Final[dict[str, Any]] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}

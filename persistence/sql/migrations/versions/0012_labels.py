@@ -12,8 +12,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 _WORD: Final = KeyText(255)
 _CLUSTERED: Final[dict[str, Any]] = {

@@ -9,8 +9,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0013"
 down_revision = "0012"
-branch_labels = None
-depends_on = None
 
 _WORD: Final = KeyText(255)
 _SHORT: Final = KeyText(64)

@@ -6,8 +6,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -11,8 +11,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

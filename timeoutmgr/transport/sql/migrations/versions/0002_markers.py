@@ -7,8 +7,6 @@ from timeoutmgr.database.upgrade import create_missing, revision_attributes
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

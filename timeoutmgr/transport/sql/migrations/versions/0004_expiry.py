@@ -11,8 +11,6 @@ from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -24,8 +24,6 @@ from timeoutmgr.database.upgrade import (
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
