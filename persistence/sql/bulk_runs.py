@@ -38,6 +38,7 @@ from .audit import Audit
 from .context import StoreContext
 from .queries import TimeoutQueries
 from .row_changes import Free, PlaceMove, RowChanges
+from .rows import is_wanted
 
 Result = TypeVar("Result")
 
@@ -256,8 +257,8 @@ class SqlBulkRuns:
     def _of_batch(self, connection: Connection, run_id: str, no: int) -> list[Row[Any]]:
         """Return the kept keys of a batch, in the order of their places."""
         one = (self._keys.c.run_id == run_id, self._keys.c.no == no)
-        rows = connection.execute(select(self._keys).where(*one)).all()
-        return sorted(rows, key=lambda row: (row.due, row.id.encode()))
+        ordered = select(self._keys).where(*one).order_by(self._keys.c.due, self._keys.c.id)
+        return list(connection.execute(ordered).all())
 
     # --- application, a batch at a time ------------------------------------------------------
 
@@ -422,7 +423,7 @@ class SqlBulkRuns:
             to = change.destination or ""
             self._changes.reroute(connection, free, to, run.id, channel)
             return []
-        now = self._context.now(connection)
+        now = 0 if change.action.is_undoable else self._context.now(connection)
         moves = [
             PlaceMove(
                 key,
@@ -456,7 +457,7 @@ class SqlBulkRuns:
             back[now_at] = PlaceMove(now_at, key.due, one.original_due)
         free = self._free(connection, versions)
         reach("bulk.locked")
-        moves = [replace(back[key], headers=row.labelled) for key, (row, _) in free.items()]
+        moves = [back[key]._replace(headers=row.labelled) for key, (row, _) in free.items()]
         self._move(connection, run, moves, free)
         reach("bulk.changed")
         self._close(connection, run.id, no, state=_UNDONE, returned=len(moves))
@@ -467,9 +468,10 @@ class SqlBulkRuns:
         self, connection: Connection, run: BulkRun, moves: Sequence[PlaceMove], free: Free
     ) -> None:
         self._changes.move(connection, moves, changes=True)
-        dues = {one.key: one.to if one.original is None else one.original for one in moves}
-        channel = f"bulk run {run.id}"
-        self._changes.record(connection, "rescheduled", free, run.id, channel, dues=dues)
+        if is_wanted(self._context, "rescheduled"):
+            dues = {one.key: one.to if one.original is None else one.original for one in moves}
+            channel = f"bulk run {run.id}"
+            self._changes.record(connection, "rescheduled", free, run.id, channel, dues=dues)
 
     def _leave(self, connection: Connection, run_id: str, no: int, left: Sequence[Key]) -> None:
         keys = self._keys

@@ -11,6 +11,7 @@ resume waits for that lock: no row is parked for a pause that has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -72,10 +73,11 @@ def parked_at(context: StoreContext) -> ColumnElement[Micros | None]:
 class Parking:
     """Parks the rows of a dispatch that a pause holds."""
 
+    _changes = cached_property(lambda s: RowChanges(s._context))
+
     def __init__(self, context: StoreContext, notify_stored: Callable[[Micros], None]) -> None:
         self._context = context
         self._notify_stored = notify_stored
-        self._changes = RowChanges(context)
         pauses = context.tables.pauses
         mine = (pauses.c.endpoint == context.endpoint, pauses.c.is_ending == 0)
         self._pauses = (
@@ -96,9 +98,10 @@ class Parking:
             if place > now:
                 original = key.due if row.original_due is None else row.original_due
                 moves.append(PlaceMove(key, place, original, row.headers))
-        self._changes.move(connection, moves, changes=False)
-        reach("pausing.parked")
         if moves:
+            self._changes.find_by_keys(connection)
+            self._changes.move(connection, moves, changes=False)
+            reach("pausing.parked")
             earliest = min(one.to for one in moves)
             after_commit(connection, lambda: self._notify_stored(earliest))
         parked_keys = {one.key for one in moves}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -43,8 +42,7 @@ _BY_PRIMARY_KEY: Final = "; ".join(
 """PostgreSQL looks each key up by itself: a join of another kind would read a whole endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceMove:
+class PlaceMove(NamedTuple):
     """A move of the row *key* to the place *to*; *original* is when it was due, if not *to*.
 
     *headers* are its headers as they are stored, if it has labels: their rows move with it.
@@ -98,10 +96,10 @@ class RowChanges:
         if not ordered:
             return {}
         if self._is_postgresql:
-            connection.exec_driver_sql(_BY_PRIMARY_KEY)
+            self.find_by_keys(connection)
             ids, dues = [key.id for key in ordered], [key.due for key in ordered]
             connection.execute(self._keys, {"ids": ids}).scalar_one()
-            rows = list(connection.execute(self._rows, {"ids": ids, "dues": dues}))
+            rows = list(connection.execute(self._rows, {"ids": ids, "dues": dues}).all())
         else:
             # SQLite has one writer, and MySQL and SQL Server lock a row before its key.
             lock_endpoint(connection, self._context)
@@ -112,30 +110,39 @@ class RowChanges:
             rows = [row for row in found if row is not None]
         return free_rows(connection, self._context, rows)
 
+    def find_by_keys(self, connection: Connection) -> None:
+        """Have the transaction find each row by its key: what ``free`` does before all changes."""
+        if self._is_postgresql:
+            connection.exec_driver_sql(_BY_PRIMARY_KEY)
+
     def move(self, connection: Connection, moves: Sequence[PlaceMove], *, changes: bool) -> None:
         """Move locked rows and their keys to other places.
 
         If it *changes* the timeouts, and does not only park them, their versions count it.
         """
         ordered = sorted(moves, key=lambda one: one.key.id)
-        self._labels.move(connection, [((one.key, one.headers), one.to) for one in ordered])
-        rows = [
-            {"due_": one.key.due, "id_": one.key.id, "to_": one.to, "original_": one.original}
-            for one in ordered
-        ]
-        self._move.execute(connection, rows, bump=int(changes))
+        labelled = [one for one in ordered if one.headers is not None]
+        self._labels.move(connection, [((one.key, one.headers), one.to) for one in labelled])
+        columns: dict[str, list[Any]] = {
+            "id_": [one.key.id for one in ordered],
+            "due_": [one.key.due for one in ordered],
+            "to_": [one.to for one in ordered],
+            "original_": [one.original for one in ordered],
+        }
+        self._move.execute(connection, columns, bump=int(changes))
         reach("bulk.rows_moved")
-        self._move_key.execute(connection, rows, bump=int(changes))
+        self._move_key.execute(connection, columns, bump=int(changes))
 
     def cancel(
         self, connection: Connection, free: Free, run_id: str | None, channel: str | None
     ) -> None:
         """Cancel the locked rows *free*."""
         at, ordered = self._context.now(connection), sorted(free, key=lambda key: key.id)
-        rows = [{"due_": k.due, "id_": k.id, "sent_": int(free[k][1])} for k in ordered]
-        self._close_key.execute(connection, rows, at_=at)
+        columns = _columns(ordered)
+        sent = [int(free[key][1]) for key in ordered]
+        self._close_key.execute(connection, {**columns, "sent_": sent}, at_=at)
         reach("bulk.keys_cancelled")
-        self._remove.execute(connection, rows)
+        self._remove.execute(connection, columns)
         self._labels.remove(connection, [(key, free[key][0].labelled) for key in ordered])
         reach("bulk.rows_cancelled")
         self.record(connection, "cancelled", free, run_id, channel)
@@ -149,8 +156,7 @@ class RowChanges:
         channel: str | None,
     ) -> None:
         """Send the locked rows *free* to *to* when they are due."""
-        rows = [{"due_": key.due, "id_": key.id} for key in sorted(free)]
-        self._reroute.execute(connection, rows, to_=to)
+        self._reroute.execute(connection, _columns(sorted(free)), to_=to)
         reach("changing.rerouted")
         self.record(connection, "rerouted", free, run_id, channel, destination=to)
 
@@ -267,19 +273,20 @@ class _OfEach:
         self._statement = make(_unnested(names) if self._is_postgresql else bindparam)
 
     def execute(
-        self, connection: Connection, rows: Sequence[Mapping[str, Any]], **fixed: Any
+        self, connection: Connection, columns: Mapping[str, Sequence[Any]], **fixed: Any
     ) -> None:
-        """Execute it for *rows*, with the values *fixed* for all."""
-        if self._is_postgresql and rows:
-            connection.exec_driver_sql(_BY_PRIMARY_KEY)
-            arrays = {name: [_element(row[name]) for row in rows] for name in self._names}
-            connection.execute(self._statement, {**arrays, **fixed})
-            return
-        execute_many(
-            connection,
-            self._statement,
-            [{name: row[name] for name in self._names} | fixed for row in rows],
-        )
+        """Execute it for the rows of *columns*, with the values *fixed* for all."""
+        used = {name: columns[name] for name in self._names}
+        if not self._is_postgresql:
+            rows = zip(*used.values(), strict=True)
+            values = [dict(zip(used, row, strict=True)) | fixed for row in rows]
+            execute_many(connection, self._statement, values)
+        elif used["id_"]:
+            connection.execute(self._statement, {**used, **fixed})
+
+
+def _columns(keys: Sequence[Key]) -> dict[str, list[Any]]:
+    return {"id_": [key.id for key in keys], "due_": [key.due for key in keys]}
 
 
 def _unnested(names: Sequence[str]) -> _Given:
@@ -288,7 +295,3 @@ def _unnested(names: Sequence[str]) -> _Given:
     ]
     given = func.unnest(*arrays).table_valued(*names, name="given").render_derived()
     return lambda name: given.c[name]
-
-
-def _element(value: Any) -> Any:
-    return "NULL" if value is None else value

@@ -31,15 +31,19 @@ class TextArray(TypeDecorator[Sequence[str]]):
         return _read_once(bindvalue, ARRAY(Text))
 
 
-class NumberArray(TypeDecorator[Sequence[int]]):
-    """Whole numbers as one parameter of type ``bigint[]``."""
+class NumberArray(TypeDecorator[Sequence[int | None]]):
+    """Whole numbers as one parameter of type ``bigint[]``; None is NULL."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> str | None:
+    def process_bind_param(
+        self, value: Sequence[int | None] | None, dialect: Dialect
+    ) -> str | None:
         """Spell the array as PostgreSQL reads it."""
-        return None if value is None else "{" + ",".join(map(str, value)) + "}"
+        if value is None:
+            return None
+        return "{" + ",".join(map(str, value)).replace("None", "NULL") + "}"
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
         """Have the server parse the spelled array."""
