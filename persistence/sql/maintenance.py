@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -261,10 +262,13 @@ class StoreMaintenance:
         self._context = context
         self._partitions = Partitions(context)
         self._has_others = False
-        tables, settings = context.tables, context.settings
+
+    @cached_property
+    def _kinds(self) -> Sequence[_Kind]:
+        tables, settings = self._context.tables, self._context.settings
         tombstones = duration_micros(settings.tombstone_retention)
         history = duration_micros(settings.history_retention)
-        self._kinds: Final = (
+        return (
             self._kind(tables.keys, "id", "closed_at", tombstones),
             self._kind(tables.history, "sequence", "at", history),
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
@@ -272,8 +276,6 @@ class StoreMaintenance:
             # While histograms are looked at, tiles are replaced, and past tiles removed.
             self._kind(tables.load, "bucket", "as_of", DAY),
         )
-
-        self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
 
     def purge(self) -> int:
         """Remove a bounded number of rows past retention; return how many."""
@@ -283,7 +285,8 @@ class StoreMaintenance:
         """Return for how long the oldest row that is still there should have been removed."""
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            found = connection.execute(self._oldest).one()
+            oldest = [kind.oldest.scalar_subquery() for kind in self._kinds]
+            found = connection.execute(select(*oldest)).one()
         return max(
             0,
             *(

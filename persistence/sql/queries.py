@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -33,6 +34,8 @@ _ROWS_A_MATCH: Final = 4
 class TimeoutQueries:
     """Reads the timeouts of one endpoint; it locks nothing and waits for no transaction."""
 
+    _history = cached_property(lambda s: _history_of_one(s._context))
+
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._walks = Walks(context)
@@ -53,7 +56,6 @@ class TimeoutQueries:
             keys.c.id == bindparam("wanted"),
             keys.c.state == TimeoutState.PENDING.value,
         )
-        self._history = _history_of_one(context)
 
     def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of an id; state and row are of one moment."""

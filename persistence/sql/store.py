@@ -68,6 +68,13 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     *atomic_dispatch* says that timeouts are sent in the transaction in which they are closed.
     """
 
+    # Each part makes its statements when it is first used: most stores never use most of them.
+    _saga_commands = cached_property(lambda s: SagaCommands(s.context, s._cleared, s._audit))
+    _mass_cancel = cached_property(lambda s: MassCancel(s.context, s._cleared, s._audit))
+    _changes = cached_property(lambda s: RowChanges(s.context))
+    _pauses = cached_property(lambda s: Pauses(s.context, s._audit, s._changes))
+    _load_counter = cached_property(lambda s: LoadCounter(s.context))
+
     def __init__(
         self,
         endpoint: str,
@@ -97,11 +104,6 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         self._audit = Audit(self.context)
         self._commands = TimeoutCommands(self.context, self._audit)
         self._cleared = ClearedSagas(self.context)
-        self._saga_commands = SagaCommands(self.context, self._cleared, self._audit)
-        self._mass_cancel = MassCancel(self.context, self._cleared, self._audit)
-        self._changes = RowChanges(self.context)
-        self._pauses = Pauses(self.context, self._audit, self._changes)
-        self._load_counter = LoadCounter(self.context)
         self._repeats = Repeats(self.context, self._commands)
         self._insert = TimeoutInsert(self.context, self._repeats, self._cleared)
 

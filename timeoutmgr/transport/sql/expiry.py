@@ -11,7 +11,7 @@ from timeoutmgr.contracts.transports import SettleExpired
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.message.message import Received
-from timeoutmgr.transport.sql.statements import ExpiryStatements
+from timeoutmgr.transport.sql.statements import expiry_statements
 from timeoutmgr.transport.sql.tables import LeasedRow, QueueTables, from_row
 from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
 
@@ -25,7 +25,7 @@ class ExpiredMessages:
     def __init__(self, database: Database, tables: QueueTables, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._statements: Final = ExpiryStatements(tables, database.dialect)
+        self._statements: Final = expiry_statements(tables, database.dialect)
 
     def remove(self, limit: int, settle: SettleExpired) -> int:
         """Settle up to *limit* messages and delete them, in one transaction; return how many.

@@ -26,7 +26,7 @@ from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.options import QueueOptions, options_of
-from timeoutmgr.transport.sql.statements import QueueStatements, insert_missing
+from timeoutmgr.transport.sql.statements import insert_missing, queue_statements
 from timeoutmgr.transport.sql.tables import QueueTables
 
 _BATCH: Final = 200
@@ -69,7 +69,7 @@ class OwnershipStatements:
         is_mine = exists().where(
             owners.c.queue == bindparam("queue"), owners.c.owner == bindparam("me")
         )
-        count = QueueStatements(tables, database.dialect).count_unexpired.scalar_subquery()
+        count = queue_statements(tables, database.dialect).count_unexpired.scalar_subquery()
         self.standing: Final = select(count, queues.c.expires_at - now, is_mine).where(named)
         self.lock: Final = select(queues.c.options).where(named).with_for_update()
         self.of_queue: Final = select(owners.c.owner, owners.c.consuming).where(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -339,6 +340,11 @@ class ExpiryStatements:
         )
         self.delete_expired: Final = _by_key(delete(tables.messages).where(terms.chosen), dialect)
 
+
+# Each is made once for the tables of a prefix, which ``tables`` keeps too.
+queue_statements: Final = lru_cache(maxsize=16)(QueueStatements)
+lease_statements: Final = lru_cache(maxsize=16)(LeaseStatements)
+expiry_statements: Final = lru_cache(maxsize=16)(ExpiryStatements)
 
 _Statement = TypeVar("_Statement", Update, Delete)
 

@@ -25,9 +25,9 @@ from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.split import SplitSession
 from timeoutmgr.transport.sql.statements import (
     FrontStatements,
-    LeaseStatements,
-    QueueStatements,
     as_transport,
+    lease_statements,
+    queue_statements,
 )
 from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.wakeups import FileVersion, QueueWakeups, Watch
@@ -78,13 +78,13 @@ class SqlTransport:
         self.owner: Final = _checked_owner(owner or uuid.uuid4().hex)
         self._tables = tables(self._schema, self._prefix)
         dialect = self._database.dialect
-        statements = QueueStatements(self._tables, dialect)
+        statements = queue_statements(self._tables, dialect)
         table = self._tables.messages.fullname
         is_postgresql = dialect.name == "postgresql"
         channel = channel_of(table) if is_postgresql else None
         notify_channel = channel if self.settings.notify else None
         self.wakeups: Final = QueueWakeups.of(self._database, table)
-        self.lease_statements: Final = LeaseStatements(self._tables, dialect)
+        self.lease_statements: Final = lease_statements(self._tables, dialect)
         self.markers: Final = QueueMarkers(self._database, self._tables, statements)
         self.queues: Final = SqlQueues(
             self._database, statements, self.wakeups, self.clock, notify_channel
