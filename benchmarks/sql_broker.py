@@ -22,9 +22,10 @@ from typing import Any
 
 from celery import Celery
 from harness.bare import in_a_process
+from harness.bare_queue import bare_reply_time
 from harness.figures import Sample, Watch, apart, interleave, say
 from harness.report import Report, options, parsed
-from harness.servers import servers
+from harness.servers import Servers, servers
 from kombu import Connection, Consumer, Producer, Queue
 
 import timeoutmgr.transport.sql
@@ -41,6 +42,7 @@ def main() -> None:
         count = max(given.count // 4, 50)
         compare(report, "task of Celery, p50", task_time, urls, count, given.rounds)
         compare(report, "request of kombu, p50", reply_time, urls, count, given.rounds)
+        compare_floor(report, running, count, given.rounds)
         samples = interleave(
             {name: partial(in_a_process, drain, url, given.count) for name, url in urls.items()},
             given.rounds,
@@ -71,6 +73,18 @@ def compare(
     ratios = [ours / theirs for ours, theirs in zip(sql, redis, strict=True)]
     beside = f"{median(sql):.2f} and {median(redis):.2f} ms, spread {apart(ratios):.0%}"
     report.bar(f"{name} ÷ Redis'", median(ratios), 1.5, at_most=True, beside=beside)
+
+
+def compare_floor(report: Report, running: Servers, count: int, rounds: int) -> None:
+    """Say what a durable queue in PostgreSQL needs at the least, beside kombu's on Redis."""
+    bare, redis = [], []
+    for _ in range(rounds):
+        bare.append(in_a_process(bare_reply_time, running["postgres"], count))
+        redis.append(in_a_process(reply_time, running["redis"], count))
+    ratios = [ours / theirs for ours, theirs in zip(bare, redis, strict=True)]
+    beside = f"{median(bare):.2f} and {median(redis):.2f} ms, spread {apart(ratios):.0%}"
+    name = "request of psycopg alone ÷ kombu's on Redis"
+    report.fact(name, median(ratios), beside=beside)
 
 
 def celery_app(url: str, queue: str) -> Any:
