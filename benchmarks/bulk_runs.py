@@ -1,11 +1,13 @@
 """A bulk shift beside a running drain, and the answers of a store with millions of rows.
 
-The shift: its rate, its undo, and how late the drain beside it gets. The server writes no
-checkpoint of its own accord, as a server whose max_wal_size holds such a run. The answers: 95th
-percentiles of counts, pages and statistics, of a filter that matches nothing too.
+The shift: its rate, its undo, and how late the drain beside it gets. Its server writes no
+checkpoint of its own accord, as a server whose max_wal_size holds such a run, and has a quarter of
+the memory as its buffers. The answers: 95th percentiles of counts, pages and statistics, of a
+filter that matches nothing too.
 """
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +43,8 @@ SELECT gen_random_uuid()::text, 'dispatched', %(at)s - n * 1000, %(at)s - n * 10
 FROM generate_series(1, %(count)s::bigint) n
 """
 _ANSWERS = 40
+_QUARTER = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') // 4 // 2**20}MB"
+"""A quarter of the memory, as PostgreSQL advises: a million timeouts with their indexes fit in."""
 
 
 def main() -> None:
@@ -51,14 +55,20 @@ def main() -> None:
     given = parsed(parser, count=20, quick=4)
     given.pending = given.pending or (200_000 if given.quick else 10_000_000)
     given.shifted = given.shifted or (50_000 if given.quick else 1_000_000)
-    with servers("rabbitmq") as running, private_postgres() as server:
-        settings = {**running.settings, **machine.postgres(server.url)}
-        report = Report("Bulk runs and answers", {"seconds": given.count, **settings})
-        store = server.create("bulk")
-        with installed(running["rabbitmq"], store, profile=given.profile) as spec:
-            if given.only in (None, "shift"):
-                shift(spec, given, report)
-            if given.only in (None, "answers"):
+    report = Report("Bulk runs and answers", {"seconds": given.count})
+    with servers("postgres", "rabbitmq") as running:
+        report.settings |= running.settings
+        if given.only in (None, "shift"):
+            with private_postgres(shared_buffers=_QUARTER) as server:
+                settings = machine.postgres(server.url).items()
+                own = "; ".join(f"{name} {value}" for name, value in settings)
+                report.notes.append(f"The server of the shift: {own}.")
+                store = server.create("bulk")
+                with installed(running["rabbitmq"], store, profile=given.profile) as spec:
+                    shift(spec, given, report)
+        if given.only in (None, "answers"):
+            store = running["postgres"]
+            with installed(running["rabbitmq"], store, profile=given.profile) as spec:
                 answers(spec, given, report)
     report.give(given)
 
