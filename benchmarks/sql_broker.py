@@ -76,7 +76,7 @@ def compare(
 
 
 def compare_floor(report: Report, running: Servers, count: int, rounds: int) -> None:
-    """Say what a durable queue in PostgreSQL needs at the least, beside kombu's on Redis."""
+    """Compare a durable queue in PostgreSQL, by psycopg alone, with kombu on Redis."""
     bare, redis = [], []
     for _ in range(rounds):
         bare.append(in_a_process(bare_reply_time, running["postgres"], count))

@@ -1,4 +1,4 @@
-"""Requests and replies through a table of PostgreSQL with psycopg alone: what a queue must do.
+"""Requests and replies through a table of PostgreSQL with psycopg alone: a queue of few steps.
 
 A message is committed to the disk and announced by one statement, leased by a second, and deleted
 by a third; the last two commit without the disk. No order, no life of owners, no renewal, no limit.

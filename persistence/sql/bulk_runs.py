@@ -254,11 +254,11 @@ class SqlBulkRuns:
             _planned(row), changed=changed, left=left, maybe_sent=maybe_sent, undone=undone
         )
 
-    def _of_batch(self, connection: Connection, run_id: str, no: int) -> list[Row[Any]]:
+    def _of_batch(self, connection: Connection, run_id: str, no: int) -> Sequence[Row[Any]]:
         """Return the kept keys of a batch, in the order of their places."""
         one = (self._keys.c.run_id == run_id, self._keys.c.no == no)
         ordered = select(self._keys).where(*one).order_by(self._keys.c.due, self._keys.c.id)
-        return list(connection.execute(ordered).all())
+        return connection.execute(ordered).all()
 
     # --- application, a batch at a time ------------------------------------------------------
 

@@ -99,7 +99,7 @@ class RowChanges:
             self.find_by_keys(connection)
             ids, dues = [key.id for key in ordered], [key.due for key in ordered]
             connection.execute(self._keys, {"ids": ids}).scalar_one()
-            rows = list(connection.execute(self._rows, {"ids": ids, "dues": dues}).all())
+            rows = connection.execute(self._rows, {"ids": ids, "dues": dues}).all()
         else:
             # SQLite has one writer, and MySQL and SQL Server lock a row before its key.
             lock_endpoint(connection, self._context)
@@ -111,7 +111,7 @@ class RowChanges:
         return free_rows(connection, self._context, rows)
 
     def find_by_keys(self, connection: Connection) -> None:
-        """Have the transaction find each row by its key: what ``free`` does before all changes."""
+        """Have the transaction find each row by its key; ``free`` includes this."""
         if self._is_postgresql:
             connection.exec_driver_sql(_BY_PRIMARY_KEY)
 

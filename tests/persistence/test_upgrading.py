@@ -40,7 +40,7 @@ def upgrade():
         made.append_column(Column("gadget", String(20)))
         create_index_patiently(Index(f"{made.name}_gadgets", made.c.gadget))
 """
-"""A revision of two tables, as small as those of a new endpoint."""
+"""A revision of two small tables, as a new endpoint has."""
 
 
 @pytest.fixture
