@@ -66,12 +66,7 @@ class MemoryTimeoutStore(MemoryInsight):
     """See :class:`timeoutmgr.contracts.TimeoutStore`. It takes part in no transaction."""
 
     def __init__(
-        self,
-        endpoint: str,
-        clock: Clock,
-        contents: MemoryContents,
-        claim_time: int,
-        retention: int,
+        self, endpoint: str, clock: Clock, contents: MemoryContents, claim_time: int, retention: int
     ) -> None:
         MemoryInsight.__init__(self, clock, contents)
         self._endpoint = endpoint
@@ -293,11 +288,7 @@ class MemoryTimeoutStore(MemoryInsight):
         _refuse(transaction)
         return self._cancel_reached(
             SagaClear(
-                saga_id=saga_id,
-                order_id="",
-                sent=until,
-                kept=frozenset(keeping),
-                channel=channel,
+                saga_id=saga_id, order_id="", sent=until, kept=frozenset(keeping), channel=channel
             )
         )
 
@@ -480,12 +471,7 @@ class MemoryTimeoutStore(MemoryInsight):
         self._in.known[outcome.key.id].due = row.timeout.key.due
 
     def _close(
-        self,
-        key: Key,
-        event: str,
-        state: TimeoutState,
-        at: Micros,
-        channel: str | None = None,
+        self, key: Key, event: str, state: TimeoutState, at: Micros, channel: str | None = None
     ) -> None:
         known = self._in.known[key.id]
         known.state, known.closed_at = state, at

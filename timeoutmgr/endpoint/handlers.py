@@ -29,12 +29,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message import headers
-from timeoutmgr.message.classes import (
-    NO_BODY,
-    TypedMessage,
-    TypedMessageClass,
-    type_and_body,
-)
+from timeoutmgr.message.classes import NO_BODY, TypedMessage, TypedMessageClass, type_and_body
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message.labels import Labels
@@ -159,11 +154,7 @@ class HandlerContext:
 
     @overload
     def send(
-        self,
-        destination: str,
-        message: TypedMessage,
-        /,
-        **given: Unpack[TypedSendKeywords],
+        self, destination: str, message: TypedMessage, /, **given: Unpack[TypedSendKeywords]
     ) -> Sent: ...
 
     @overload
@@ -199,11 +190,7 @@ class HandlerContext:
         return self._send(destination, message_type, body, chosen_options(options, locals()))
 
     def _send(
-        self,
-        destination: str,
-        message_type: str | TypedMessage,
-        body: object,
-        chosen: SendOptions,
+        self, destination: str, message_type: str | TypedMessage, body: object, chosen: SendOptions
     ) -> Sent:
         if not isinstance(message_type, str) or body is NO_BODY:
             message_type, body = type_and_body(message_type, body)
@@ -227,12 +214,7 @@ class HandlerContext:
         return composed.sent
 
     @overload
-    def send_local(
-        self,
-        message: TypedMessage,
-        /,
-        **given: Unpack[TypedSendKeywords],
-    ) -> Sent: ...
+    def send_local(self, message: TypedMessage, /, **given: Unpack[TypedSendKeywords]) -> Sent: ...
 
     @overload
     def send_local(
@@ -265,12 +247,7 @@ class HandlerContext:
         return self._send(self._queue, message_type, body, chosen_options(options, locals()))
 
     @overload
-    def reply(
-        self,
-        message: TypedMessage,
-        /,
-        **given: Unpack[TypedSendKeywords],
-    ) -> Sent: ...
+    def reply(self, message: TypedMessage, /, **given: Unpack[TypedSendKeywords]) -> Sent: ...
 
     @overload
     def reply(

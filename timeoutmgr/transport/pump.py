@@ -39,11 +39,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
-from timeoutmgr.resilience.error_copy import (
-    class_and_message,
-    with_last_failure,
-    with_traceback,
-)
+from timeoutmgr.resilience.error_copy import class_and_message, with_last_failure, with_traceback
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
     Conflicts,
@@ -56,14 +52,7 @@ from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_re
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 from timeoutmgr.transport.in_flight import ConcurrentHandling
-from timeoutmgr.transport.work import (
-    BATCH_BYTES,
-    OUTAGES,
-    Consumer,
-    Step,
-    Work,
-    in_sub_batches,
-)
+from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Consumer, Step, Work, in_sub_batches
 
 logger = logging.getLogger(__name__)
 
@@ -397,11 +386,7 @@ class Pump:
         receiver.release(batch)
 
     def _recover(
-        self,
-        received: Received,
-        error: Exception,
-        session: TransportSession,
-        receiver: Receiver,
+        self, received: Received, error: Exception, session: TransportSession, receiver: Receiver
     ) -> None:
         attempt = 1
         while self._retries_now(FailedAttempt(received, error, attempt), session, receiver):
@@ -470,11 +455,7 @@ class Pump:
         return decide(policy, message, failed.error, failed.attempt, now)
 
     def _move_to_error(
-        self,
-        received: Received,
-        error: Exception,
-        session: TransportSession,
-        receiver: Receiver,
+        self, received: Received, error: Exception, session: TransportSession, receiver: Receiver
     ) -> None:
         """Copy into the error queue first, settle second: a failure between repeats the copy.
 
@@ -520,11 +501,7 @@ class Pump:
         return [SendResult.CONFIRMED]
 
     def _replace(
-        self,
-        received: Received,
-        outgoing: Outgoing,
-        session: TransportSession,
-        receiver: Receiver,
+        self, received: Received, outgoing: Outgoing, session: TransportSession, receiver: Receiver
     ) -> None:
         """Send *outgoing* and settle *received*: together where the mode can, else in order."""
         with Work(session, receiver, self._around.mode) as work:

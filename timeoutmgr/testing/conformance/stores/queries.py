@@ -20,18 +20,8 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.reports import COUNTED
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    HOUR,
-    SECOND,
-    SetClock,
-    timeout,
-)
-from timeoutmgr.testing.conformance.stores.suite import (
-    ALL,
-    Stores,
-    StoreSuite,
-    drain,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
+from timeoutmgr.testing.conformance.stores.suite import ALL, Stores, StoreSuite, drain
 
 FILTERS = {
     TimeoutFilter(): "abcd",

@@ -18,12 +18,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    HOUR,
-    Track,
-    race,
-    timeout,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, Track, race, timeout
 from timeoutmgr.testing.conformance.stores.repeats import replacement
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
@@ -59,8 +54,7 @@ class TimeoutRaces(StoreSuite):
         with Track(2) as track:
             for token, key in self._claimed(store, now - HOUR, rounds):
                 answer, sent = track.race(
-                    partial(store.cancel, key.id),
-                    partial(dispatch, store, token, [key]),
+                    partial(store.cancel, key.id), partial(dispatch, store, token, [key])
                 )
                 was_sent = sent == [key.id]
                 found = store.find(key.id)
@@ -93,8 +87,7 @@ class TimeoutRaces(StoreSuite):
         with Track(2) as track:
             for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 one, other = track.race(
-                    partial(dispatch, store, token, [key]),
-                    partial(dispatch, store, token, [key]),
+                    partial(dispatch, store, token, [key]), partial(dispatch, store, token, [key])
                 )
                 assert one + other == [key.id]
                 assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
@@ -105,8 +98,7 @@ class TimeoutRaces(StoreSuite):
         with Track(2) as track:
             for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 one, other = track.race(
-                    partial(dispatch, store, token, [key]),
-                    partial(dispatch, store, "", [key]),
+                    partial(dispatch, store, token, [key]), partial(dispatch, store, "", [key])
                 )
                 assert len(one + other) <= 1
                 found = store.find(key.id)
@@ -123,8 +115,7 @@ class TimeoutRaces(StoreSuite):
             for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 again = [timeout(key.id, key.due), timeout(f"{key.id} beside", now + HOUR)]
                 _, sent = track.race(
-                    partial(store.store_many, again),
-                    partial(dispatch, store, token, [key]),
+                    partial(store.store_many, again), partial(dispatch, store, token, [key])
                 )
                 assert sent == [key.id]
                 assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
@@ -137,8 +128,7 @@ class TimeoutRaces(StoreSuite):
             for n in range(max(50, rounds // 10)):
                 name = f"{n}"
                 _, answer = track.race(
-                    partial(store.store_many, [timeout(name, now)]),
-                    partial(store.cancel, name),
+                    partial(store.store_many, [timeout(name, now)]), partial(store.cancel, name)
                 )
                 assert answer in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED)
                 assert store.find(name) == (TimeoutState.CANCELLED, None)
@@ -151,8 +141,7 @@ class TimeoutRaces(StoreSuite):
             for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 newer = replacement(key.id, now + HOUR, now, body=b"newer")
                 [repeat], sent = track.race(
-                    partial(store.store_many, [newer]),
-                    partial(dispatch, store, token, [key]),
+                    partial(store.store_many, [newer]), partial(dispatch, store, token, [key])
                 )
                 replaced = repeat.kind is RepeatKind.REPLACED
                 assert replaced is (sent == []), (key, repeat.kind, sent)
@@ -274,10 +263,7 @@ class TimeoutRaces(StoreSuite):
             store = stores(f"{stores.endpoint}.{n}")
             store.store_many([timeout(f"{i:03}", now - 1, saga="s") for i in range(60)])
 
-            cancelled, sent = race(
-                partial(store.cancel_saga, "s"),
-                partial(drain, store, limit=7),
-            )
+            cancelled, sent = race(partial(store.cancel_saga, "s"), partial(drain, store, limit=7))
             sent += drain(store)
 
             # A timeout that was locked when the saga was cancelled is not counted, and goes out.
@@ -330,8 +316,7 @@ class TimeoutRaces(StoreSuite):
                 held = store.claim(store.now(), 1, "o")
                 assert ids(held) == ["a"]
                 _, other = track.race(
-                    partial(store.release, held.token),
-                    lambda: store.claim(store.now(), 1, "p"),
+                    partial(store.release, held.token), lambda: store.claim(store.now(), 1, "p")
                 )
                 if other.token:
                     assert ids(store.claim(store.now(), 1, "q")) == []
