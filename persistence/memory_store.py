@@ -52,7 +52,7 @@ from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.routes import EARLY_CANCEL
 
 from .memory_insight import MemoryClaim, MemoryContents, MemoryInsight, MemoryKnown, MemoryRow
-from .remembered import AWAITED, Remembered, kind_of, unpack
+from .remembered import AWAITED, Remembered, kind_of, memory_of_new, unpack, with_first
 
 _CLOSED: Final = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -110,22 +110,27 @@ class MemoryTimeoutStore(MemoryInsight):
         if known is None and cleared is not None:
             return self._cancelled_on_arrival(timeout, content, cleared.channel)
         if known is None:
-            made = MemoryKnown(TimeoutState.PENDING, timeout.due, content=content)
+            memory = memory_of_new(timeout, content)
+            made = MemoryKnown(TimeoutState.PENDING, timeout.due, content=memory)
             self._in.known[timeout.id] = made
             self._in.rows[timeout.key] = MemoryRow(timeout)
             return None
         kind = self._replaced(known, timeout, content) or kind_of(known.content, timeout, content)
         if kind is RepeatKind.CANCELLED:
             at = self._clock.now()
-            known.content, known.due, known.closed_at = content, timeout.due, at
+            known.due, known.closed_at = timeout.due, at
+            known.content = memory_of_new(timeout, content)
             self._record_event("cancelled", at, timeout, EARLY_CANCEL)
+        elif kind is RepeatKind.SUPERSEDED:
+            known.content = with_first(known.content, timeout, content) or known.content
         return kind
 
     def _cancelled_on_arrival(
         self, timeout: Timeout, content: bytes, channel: str | None
     ) -> RepeatKind:
         at = self._clock.now()
-        closed = MemoryKnown(TimeoutState.CANCELLED, timeout.due, at, content=content)
+        memory = memory_of_new(timeout, content)
+        closed = MemoryKnown(TimeoutState.CANCELLED, timeout.due, at, content=memory)
         self._in.known[timeout.id] = closed
         self._record_event("cancelled", at, timeout, channel or EARLY_CANCEL)
         return RepeatKind.CANCELLED

@@ -2,12 +2,14 @@
 
 The digest of the message that counts; for an id whose message was replaced also the digest of the
 first message, and when the last replacement was sent. So a redelivery of either is known, and an
-older replacement too, after the timeout is closed as well.
+older replacement too, after the timeout is closed as well. A replacement may overtake the first
+message, which is in the hands of another consumer, or of a consumer that was killed: then the first
+message is remembered when it comes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from timeoutmgr.contracts import OnConflict, RepeatKind, Timeout
@@ -21,7 +23,10 @@ _SENT_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The content of an id's message; *first* and *replaced_at* only if it was replaced."""
+    """The content of an id's message; *replaced_at* only if it is a replacement.
+
+    *first* is the content that was replaced, None if that message has not come yet.
+    """
 
     content: bytes
     first: bytes | None = None
@@ -29,7 +34,8 @@ class Remembered:
 
     def replaced_by(self, timeout: Timeout, content: bytes) -> Remembered:
         """Return the memory once *timeout* has replaced the message."""
-        return Remembered(content, self.first or self.content, timeout.created)
+        first = self.content if self.replaced_at is None else self.first
+        return Remembered(content, first, timeout.created)
 
     def kind_of(self, timeout: Timeout, content: bytes) -> RepeatKind:
         """Return the kind of *timeout* beside the message that it cannot replace."""
@@ -38,27 +44,48 @@ class Remembered:
         known = (self.content, self.first)
         if any(one is not None and is_same(one, content) for one in known):
             return RepeatKind.DUPLICATE
-        return RepeatKind.CONFLICT
+        return RepeatKind.SUPERSEDED if self.overtook(timeout) else RepeatKind.CONFLICT
+
+    def overtook(self, timeout: Timeout) -> bool:
+        """Return whether *timeout*, of unknown content, came behind its own replacement."""
+        is_first = self.first is None and timeout.on_conflict is OnConflict.KEEP
+        return is_first and self._is_older(timeout)
 
     def _is_older(self, timeout: Timeout) -> bool:
         return self.replaced_at is not None and timeout.created < self.replaced_at
 
     def pack(self) -> bytes:
         """Return it as the bytes of a column."""
-        if self.first is None or self.replaced_at is None:
+        if self.replaced_at is None:
             return self.content
+        first = b"" if self.first is None else in_full(self.first)
         sent = self.replaced_at.to_bytes(_SENT_BYTES, "big", signed=True)
-        return in_full(self.content) + in_full(self.first) + sent
+        return in_full(self.content) + first + sent
 
 
 def unpack(packed: bytes | None) -> Remembered | None:
     """Return the unpacked value; None where the content is not known."""
     if not packed:
         return None
-    content, first, sent = packed[:SIZE], packed[SIZE : 2 * SIZE], packed[2 * SIZE :]
-    if not first:
-        return Remembered(content)
-    return Remembered(content, first, int.from_bytes(sent, "big", signed=True))
+    if len(packed) <= SIZE:
+        return Remembered(packed)
+    first, sent = packed[SIZE:-_SENT_BYTES] or None, packed[-_SENT_BYTES:]
+    return Remembered(packed[:SIZE], first, int.from_bytes(sent, "big", signed=True))
+
+
+def memory_of_new(timeout: Timeout, content: bytes) -> bytes:
+    """Return the memory, packed, of *timeout* with *content*, whose id is new."""
+    if timeout.on_conflict is not OnConflict.REPLACE:
+        return content
+    return Remembered(content, replaced_at=timeout.created).pack()
+
+
+def with_first(packed: bytes | None, timeout: Timeout, content: bytes) -> bytes | None:
+    """Return the memory *packed* with *timeout*, if its replacement overtook it; else None."""
+    remembered = unpack(packed)
+    if remembered is None or not remembered.overtook(timeout):
+        return None
+    return replace(remembered, first=content).pack()
 
 
 def kind_of(packed: bytes | None, timeout: Timeout, content: bytes) -> RepeatKind:

@@ -25,7 +25,7 @@ from timeoutmgr.database import as_connection
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import StorageConflict
 from timeoutmgr.message.routes import EARLY_CANCEL
-from timeoutmgr.persistence.remembered import AWAITED, kind_of
+from timeoutmgr.persistence.remembered import AWAITED, kind_of, memory_of_new, with_first
 
 from .batch_writes import require_fit
 from .commands import TimeoutCommands
@@ -51,17 +51,16 @@ class Repeats:
             # The insert that met the key has locked it for reading already; a transaction that
             # repeats its reads would not see it otherwise.
             self._known = self._known.with_for_update(read=True)
-        self._arrive = (
+        self._remember = (
             update(keys)
             .where(
                 keys.c.endpoint == context.endpoint,
                 keys.c.id == bindparam("id_"),
-                keys.c.content == AWAITED,
+                keys.c.content == bindparam("known_"),
             )
-            .values(
-                content=bindparam("content_"), due=bindparam("due_"), closed_at=bindparam("at_")
-            )
+            .values(content=bindparam("content_"))
         )
+        self._arrive = self._remember.values(due=bindparam("due_"), closed_at=bindparam("at_"))
 
     def prepare(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
         """Take the lock that replacements need before any key is locked, on MySQL."""
@@ -97,6 +96,11 @@ class Repeats:
         kind = kind_of(key.content, timeout, content)
         if kind is RepeatKind.CANCELLED:
             return self._arrived(connection, timeout, content, channel)
+        if kind is RepeatKind.SUPERSEDED and (more := with_first(key.content, timeout, content)):
+            change = {"id_": timeout.id, "known_": key.content, "content_": more}
+            if connection.execute(self._remember, change).rowcount == 0:
+                # Another message came first, or the timeout was replaced, since the key was read.
+                return self.settle(connection, timeout, row, content, channel)
         return kind
 
     def examine(self, timeouts: Sequence[Timeout], transaction: Transaction) -> Sequence[Repeat]:
@@ -117,7 +121,8 @@ class Repeats:
     ) -> RepeatKind:
         """Note that the message of an early cancel has come; once, however often it comes."""
         at = self._context.now(connection)
-        came = {"id_": timeout.id, "content_": content, "due_": timeout.due, "at_": at}
+        came = {"id_": timeout.id, "known_": AWAITED, "due_": timeout.due, "at_": at}
+        came["content_"] = memory_of_new(timeout, content)
         if connection.execute(self._arrive, came).rowcount == 0:
             return RepeatKind.DUPLICATE
         reach("repeats.arrival_noted")
@@ -148,6 +153,7 @@ class _Item:
     key: Key
     row: dict[str, Any]
     content: bytes
+    replaces: bool
 
 
 class TimeoutInsert:
@@ -203,7 +209,8 @@ class TimeoutInsert:
         row = to_row(self._context.endpoint, timeout)
         if has_place:  # all rows of a batch have the same columns
             row["place"] = packed(timeout.place)
-        return _Item(timeout, timeout.key, row, content_of(timeout))
+        replaces = timeout.on_conflict is OnConflict.REPLACE
+        return _Item(timeout, timeout.key, row, content_of(timeout), replaces)
 
     def _all_new(self, connection: Connection, batch: Sequence[_Item]) -> None:
         # By id, so that two batches that share ids wait for each other in one order.
@@ -258,7 +265,10 @@ class TimeoutInsert:
 
     def _insert_keys(self, connection: Connection, batch: Sequence[_Item]) -> int:
         keys = [item.key for item in batch]
-        contents = [item.content for item in batch]
+        contents = [
+            memory_of_new(item.timeout, item.content) if item.replaces else item.content
+            for item in batch
+        ]
         return self._context.writing.insert_keys(connection, keys, contents)
 
     def _insert_rows(self, connection: Connection, batch: Sequence[_Item]) -> None:

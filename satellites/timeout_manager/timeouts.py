@@ -64,7 +64,7 @@ _REPORTS: Final = {
     RepeatKind.DUPLICATE: ("duplicates", logging.INFO, "drops a duplicate"),
     RepeatKind.CANCELLED: ("cancelled_on_arrival", logging.INFO, "drops a cancelled message"),
     RepeatKind.REPLACED: ("timeouts_replaced", logging.INFO, "replaced a pending timeout"),
-    RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replacement sent too early"),
+    RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replaced message"),
     RepeatKind.CONFLICT: ("id_conflicts", logging.WARNING, "refused a used id"),
 }
 """For each kind of repeat: the counted event, and the level and verb of the log line."""

@@ -34,7 +34,7 @@ class RepeatKind(StrEnum):
     REPLACED = "replaced"
     """It took the place of the pending timeout."""
     SUPERSEDED = "superseded"
-    """A replacement that was sent no later than the last one applied: nothing changed."""
+    """Sent before the replacement that counts, and came behind it: nothing changed."""
     CONFLICT = "conflict"
     """Other content, and nothing to be replaced: nothing changed, the message is not stored."""
 

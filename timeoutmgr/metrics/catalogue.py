@@ -113,7 +113,7 @@ _EVENTS: Final = {
     "senders_ahead": "messages of senders whose clock is ahead",
     "storage_conflicts": "deadlocks and lock time-outs, which are tried again",
     "storage_failures": "failures of the storage",
-    "superseded": "replacements that were older than the pending message",
+    "superseded": "messages sent before a replacement that came ahead of them",
     "sweep_failures": "failed sweeps of the dead-letter queues",
     "timeouts_claimed": "timeouts that the poller claimed",
     "timeouts_cleared": "timeouts that the clear of a saga cancelled",

@@ -61,6 +61,11 @@ class Known:
     """Of the message that counts, and of the first; of none while it is awaited."""
     replaced_at: Micros | None = None
 
+    @property
+    def awaits_first(self) -> bool:
+        """Whether the message counts that overtook the message which it replaces."""
+        return self.replaced_at is not None and len(self.contents) == 1
+
 
 @dataclass(slots=True, eq=False)
 class Claim:
@@ -170,23 +175,30 @@ class Model:
                 return RepeatKind.REPLACED if is_later else RepeatKind.SUPERSEDED
         elif asks and known.replaced_at is not None and one.created < known.replaced_at:
             return RepeatKind.SUPERSEDED
-        is_known = any(content_of(one).is_same(content) for content in known.contents)
-        return RepeatKind.DUPLICATE if is_known else RepeatKind.CONFLICT
+        if any(content_of(one).is_same(content) for content in known.contents):
+            return RepeatKind.DUPLICATE
+        is_first = one.on_conflict is OnConflict.KEEP and known.awaits_first
+        if is_first and known.replaced_at is not None and one.created < known.replaced_at:
+            return RepeatKind.SUPERSEDED
+        return RepeatKind.CONFLICT
 
     def stored(self, one: Timeout, kind: RepeatKind | None, now: Micros) -> None:
         """Note that *one* was stored, or has become a repeat of *kind*."""
         content = content_of(one)
         if kind is None:
-            self.known[one.id] = Known(one, contents=(content,))
+            self.known[one.id] = Known(one, contents=(content,), replaced_at=_replaces_at(one))
         known = self.known[one.id]
         if kind is RepeatKind.CANCELLED:
             known.contents, known.closed_at = (content,), now
+            known.replaced_at = _replaces_at(one)
             self.history.append((one.id, "cancelled", now))
         elif kind is RepeatKind.REPLACED:
             doubt = self.doubt(known.timeout.key)
-            contents = (content, known.contents[-1])
+            first = () if known.awaits_first else known.contents[-1:]
             known.timeout, known.doubt = one, doubt
-            known.contents, known.replaced_at = contents, one.created
+            known.contents, known.replaced_at = (content, *first), one.created
+        elif kind is RepeatKind.SUPERSEDED and one.on_conflict is OnConflict.KEEP:
+            known.contents += (content,)
 
     def claimed(self, token: str, keys: Sequence[Key], owner: int, now: Micros) -> None:
         for claim in [one for one in self.claims.values() if not self.alive(one, now)]:
@@ -325,3 +337,7 @@ class Model:
 def content_of(one: Timeout) -> Content:
     labels = labels_of(one.message)
     return Content(one.destination, one.message.body, labels, one.due if one.due_given else None)
+
+
+def _replaces_at(one: Timeout) -> Micros | None:
+    return one.created if one.on_conflict is OnConflict.REPLACE else None

@@ -53,6 +53,10 @@ def replacement(name: str, due: Micros, created: Micros, **given: Any) -> Timeou
     return replace(made, created=created, on_conflict=OnConflict.REPLACE)
 
 
+def _overtaken(now: Micros, body: bytes) -> Timeout:
+    return replace(timeout("a", now, body=body), created=now - SECOND)
+
+
 def kinds(store: TimeoutStore, *timeouts: Timeout) -> list[RepeatKind | None]:
     """Store *timeouts* in one batch; return the effect of each, None for a new id."""
     repeats = {id(one.timeout): one.kind for one in store.store_many(timeouts)}
@@ -238,6 +242,32 @@ class TimeoutRepeats(StoreSuite):
             RepeatKind.CONFLICT,
         ]
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+    @pytest.mark.parametrize("fate", ["pending", "dispatched", "cancelled"])
+    def test_a_message_behind_its_replacement_counts_as_replaced(
+        self, store: TimeoutStore, now: Micros, fate: str
+    ) -> None:
+        first, other = (_overtaken(now, body) for body in (b"first", b"other"))
+        older = replacement("a", now - 2, now, body=b"older")
+        newer = replacement("a", now - 1, now + 1, body=b"newer")
+        if fate == "cancelled":
+            store.cancel("a")
+        else:
+            store.store_many([older])
+        store.store_many([newer])
+        if fate == "dispatched":
+            drain(store)
+
+        assert kinds(store, older, first) == [RepeatKind.SUPERSEDED, RepeatKind.SUPERSEDED]
+
+        assert kinds(store, first, other) == [RepeatKind.DUPLICATE, RepeatKind.CONFLICT]
+
+    def test_a_message_sent_behind_its_replacement_is_a_conflict(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([replacement("a", now, now - SECOND, body=b"replacement")])
+
+        assert kinds(store, _overtaken(now, b"later")) == [RepeatKind.CONFLICT]
 
     def test_a_replacement_of_the_same_instant_is_a_conflict(
         self, store: TimeoutStore, now: Micros
