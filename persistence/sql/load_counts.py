@@ -300,12 +300,7 @@ class LoadCounter:
         self._context.writing.insert_rows(connection, load, rows)
 
     def _move_on(
-        self,
-        connection: Connection,
-        one: _Pass,
-        end: Key | None,
-        tally: _Tally | None,
-        now: Micros,
+        self, connection: Connection, one: _Pass, end: Key | None, tally: _Tally | None, now: Micros
     ) -> None:
         """Keep how far the pass is."""
         passes = self._context.tables.load_passes
@@ -350,11 +345,7 @@ class CountedLoad:
         self._context = context
 
     def counts(
-        self,
-        connection: Connection,
-        edges: Sequence[Micros],
-        destination: str | None,
-        now: Micros,
+        self, connection: Connection, edges: Sequence[Micros], destination: str | None, now: Micros
     ) -> list[Count | None]:
         """Return the number between each two *edges*; None where fresh tiles do not tell it."""
         tiles = self._tiles(connection, edges, destination, now)
@@ -367,11 +358,7 @@ class CountedLoad:
         ]
 
     def _tiles(
-        self,
-        connection: Connection,
-        edges: Sequence[Micros],
-        destination: str | None,
-        now: Micros,
+        self, connection: Connection, edges: Sequence[Micros], destination: str | None, now: Micros
     ) -> list[_Tile]:
         found = self._rows(connection, edges, _ALL)
         of_it = {}

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-)
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
 from timeoutmgr.database import checked_identifier
 from timeoutmgr.database.texts import KeyText
@@ -219,12 +210,7 @@ def _batch_claims() -> Columns:
 
 
 def _fencing_tokens() -> Columns:
-    return (
-        _text("run_id", key=True),
-        _text("endpoint"),
-        _text("state"),
-        _instant("created"),
-    )
+    return (_text("run_id", key=True), _text("endpoint"), _text("state"), _instant("created"))
 
 
 def _recurring() -> Columns:

@@ -172,11 +172,7 @@ class TimeoutManager:
         )
 
     def _poller(
-        self,
-        context: FeatureContext,
-        store: TimeoutStore,
-        ready: "Readiness",
-        fetch: OutageBreaker,
+        self, context: FeatureContext, store: TimeoutStore, ready: "Readiness", fetch: OutageBreaker
     ) -> Poller:
         step = PollTimeouts(
             store=store,
@@ -294,11 +290,7 @@ def _housekeeping(
         owner=context.owner,
         ready=ready,
         measure_offset=poller.measure_offset,
-        state=lambda: {
-            PROCESS_VERSION: __version__,
-            **context.breakers.states,
-            **senders.report(),
-        },
+        state=lambda: {PROCESS_VERSION: __version__, **context.breakers.states, **senders.report()},
         telemetry=context.telemetry,
     )
 

@@ -18,13 +18,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.classes import NO_BODY, TypedMessage
 from timeoutmgr.message.labels import Labels
 from timeoutmgr.sender.bulk import OnSent
-from timeoutmgr.sender.composer import (
-    SendKeywords,
-    SendOptions,
-    Sent,
-    ToSend,
-    TypedSendKeywords,
-)
+from timeoutmgr.sender.composer import SendKeywords, SendOptions, Sent, ToSend, TypedSendKeywords
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -253,9 +247,7 @@ class AsyncEndpoint:
         return self._endpoint.snapshot()
 
     async def _sent(
-        self,
-        session: "OwnSession | None",
-        send: "Callable[[Session | Connection | None], Sent]",
+        self, session: "OwnSession | None", send: "Callable[[Session | Connection | None], Sent]"
     ) -> Sent:
         if session is None:
             return await self._threads.run(lambda: send(None))

@@ -85,11 +85,7 @@ class AsyncTimeouts:
         )
 
     async def cancel_where(
-        self,
-        *,
-        labels: Labels = NO_LABELS,
-        saga_id: str | None = None,
-        channel: str = routes.API,
+        self, *, labels: Labels = NO_LABELS, saga_id: str | None = None, channel: str = routes.API
     ) -> Sequence[Cancelled]:
         """Cancel all timeouts of one label or of one saga, as ``Timeouts.cancel_where``."""
         return await self._run(
@@ -128,11 +124,7 @@ class AsyncTimeouts:
         return await self._run(lambda: self._timeouts.pause(destination, until=until, by=by))
 
     async def restored(
-        self,
-        at: datetime,
-        *,
-        overdue: timedelta = timedelta(minutes=1),
-        by: ChangedBy = BY_API,
+        self, at: datetime, *, overdue: timedelta = timedelta(minutes=1), by: ChangedBy = BY_API
     ) -> RestoreReport:
         """Release the claims of a restored store, and report, as ``Timeouts.restored``."""
         return await self._run(lambda: self._timeouts.restored(at, overdue=overdue, by=by))

@@ -211,11 +211,7 @@ class Timeouts:
         return returned
 
     def restored(
-        self,
-        at: datetime,
-        *,
-        overdue: timedelta = timedelta(minutes=1),
-        by: ChangedBy = BY_API,
+        self, at: datetime, *, overdue: timedelta = timedelta(minutes=1), by: ChangedBy = BY_API
     ) -> RestoreReport:
         """Release the claims of a store that was restored to the time *at*; report its window.
 
@@ -293,11 +289,7 @@ class Timeouts:
             return self._store.cancel_saga(saga_id)
 
     def cancel_where(
-        self,
-        *,
-        labels: Labels = NO_LABELS,
-        saga_id: str | None = None,
-        channel: str = routes.API,
+        self, *, labels: Labels = NO_LABELS, saga_id: str | None = None, channel: str = routes.API
     ) -> Sequence[Cancelled]:
         """Cancel all timeouts of one label or of one saga; return those that were found.
 

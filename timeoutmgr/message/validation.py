@@ -128,10 +128,7 @@ class Limits:
             raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
 
     def of_endpoint(
-        self,
-        queue: str,
-        error_queue: str,
-        is_satellite: Callable[[str], bool] = is_satellite_queue,
+        self, queue: str, error_queue: str, is_satellite: Callable[[str], bool] = is_satellite_queue
     ) -> "Limits":
         """Return these limits as an endpoint has them, whose transport answers *is_satellite*.
 
@@ -149,11 +146,7 @@ class Limits:
 
 
 def check_destination(
-    destination: str,
-    limits: Limits,
-    *,
-    back_to: str | None = None,
-    message: Message | None = None,
+    destination: str, limits: Limits, *, back_to: str | None = None, message: Message | None = None
 ) -> None:
     """Raise InvalidMessage where no message may go to *destination*.
 

@@ -13,13 +13,7 @@ from timeoutmgr.errors import HandlerStopped, LeaseLost, MessageRejected, Storag
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.batch_progress import LONG_HANDLING, may_return
 from timeoutmgr.transport.in_flight import ConcurrentHandling, EndedAttempt, InFlight
-from timeoutmgr.transport.pump import (
-    IDLE_WAIT,
-    Consumption,
-    FailedAttempt,
-    Pump,
-    PumpSurroundings,
-)
+from timeoutmgr.transport.pump import IDLE_WAIT, Consumption, FailedAttempt, Pump, PumpSurroundings
 from timeoutmgr.transport.work import LINGER, OUTAGES, Work
 
 _AHEAD: Final = 2
@@ -181,11 +175,7 @@ class ConcurrentPump(Pump):
         return [(each, error) for each, error in pairs if error is not None]
 
     def _end_alone(
-        self,
-        ended: EndedAttempt,
-        error: Exception,
-        session: TransportSession,
-        receiver: Receiver,
+        self, ended: EndedAttempt, error: Exception, session: TransportSession, receiver: Receiver
     ) -> None:
         """Recover a failed message; it keeps its slot if it is tried again at once."""
         received = ended.outcome.received

@@ -188,12 +188,7 @@ class RetryResult(StrEnum):
 
 
 _SUCCESSES: Final = frozenset(
-    {
-        RetryResult.RETRIED,
-        RetryResult.WOULD_RETRY,
-        RetryResult.DELETED,
-        RetryResult.WOULD_DELETE,
-    }
+    {RetryResult.RETRIED, RetryResult.WOULD_RETRY, RetryResult.DELETED, RetryResult.WOULD_DELETE}
 )
 _REMOVED: Final = frozenset({RetryResult.RETRIED, RetryResult.DELETED})
 
@@ -316,11 +311,7 @@ class _Run:
     """One pass over the queue, which holds every message that it does not remove."""
 
     def __init__(
-        self,
-        receiver: Receiver,
-        errors: EndpointErrorQueue,
-        request: RetryRequest,
-        move: _Move,
+        self, receiver: Receiver, errors: EndpointErrorQueue, request: RetryRequest, move: _Move
     ) -> None:
         self._receiver = receiver
         self._errors = errors

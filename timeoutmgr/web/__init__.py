@@ -14,12 +14,4 @@ except ModuleNotFoundError as error:
 from timeoutmgr.web.access import Access, OneTimeLink, ProxyHeaders, Role, TokenFile, Visitor
 from timeoutmgr.web.app import dashboard
 
-__all__ = [
-    "Access",
-    "OneTimeLink",
-    "ProxyHeaders",
-    "Role",
-    "TokenFile",
-    "Visitor",
-    "dashboard",
-]
+__all__ = ["Access", "OneTimeLink", "ProxyHeaders", "Role", "TokenFile", "Visitor", "dashboard"]

@@ -8,13 +8,7 @@ from itertools import islice
 from typing import Final
 
 from timeoutmgr.contracts import Key
-from timeoutmgr.contracts.audit import (
-    AuditEntry,
-    AuditOutcome,
-    AuditRecord,
-    ChangedBy,
-    KeepsAudit,
-)
+from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, AuditRecord, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.bulk_runs import SAMPLES, BulkChange, BulkRun, BulkState
 from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.endpoint.timeouts import Timeouts
@@ -156,10 +150,6 @@ class Operations:
         store = self._source.store
         if isinstance(store, KeepsAudit):
             entry = AuditEntry(
-                action=action,
-                by=by,
-                selection=selection,
-                outcome=AuditOutcome.DENIED,
-                changed=0,
+                action=action, by=by, selection=selection, outcome=AuditOutcome.DENIED, changed=0
             )
             store.write_audit(entry)

@@ -224,10 +224,7 @@ def _store(
     run_id = report.run_id
     before = ledger.counted(run_id)
     write_timeouts(
-        judgement.to_store(options),
-        options.store,
-        run_id=run_id,
-        on_conflict=options.on_conflict,
+        judgement.to_store(options), options.store, run_id=run_id, on_conflict=options.on_conflict
     )
     done = _stored(report, ledger.counted(run_id) - before)
     ledger.note(run_id, done.document())
@@ -243,11 +240,7 @@ def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame",
         files = rows.inputFiles() or None
         return rows, which_files(spark, files) if files else {"table": options.paths[0]}
     rows = rows_of(
-        spark,
-        options.paths,
-        options.format,
-        multi_line=options.multi_line,
-        columns=options.columns,
+        spark, options.paths, options.format, multi_line=options.multi_line, columns=options.columns
     )
     return rows, which_files(spark, options.paths)
 

@@ -10,13 +10,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.ids import random_id
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
-from timeoutmgr.message.routes import (
-    TIMEOUTS,
-    Clearing,
-    ClearOrder,
-    timeout_id,
-    to_timeout_manager,
-)
+from timeoutmgr.message.routes import TIMEOUTS, Clearing, ClearOrder, timeout_id, to_timeout_manager
 from timeoutmgr.message.validation import Limits, decode_body, encode_body
 from timeoutmgr.sender.composer import Composer
 from timeoutmgr.testing.kit.clock import KitClock
@@ -111,10 +105,7 @@ class FakeContext(HandlerContext):
 def _received(message_type: str, body: object, given: FakeMessage) -> Received:
     content, content_type = encode_body(body)
     message_id = given.get("message_id") or random_id()
-    named = {
-        headers.SAGA_ID: given.get("saga_id"),
-        headers.REPLY_TO: given.get("reply_to"),
-    }
+    named = {headers.SAGA_ID: given.get("saga_id"), headers.REPLY_TO: given.get("reply_to")}
     message = Message(
         id=message_id,
         headers={

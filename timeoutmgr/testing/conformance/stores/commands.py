@@ -20,11 +20,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    HOUR,
-    SetClock,
-    timeout,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, SetClock, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     StoreSuite,
@@ -180,10 +176,7 @@ class CommandCases(StoreSuite):
 
         assert (list(done.keys), list(done.maybe_sent)) == ([Key(now - 1, "a")], [])
         before = timeout("a", now - 1, saga="s")
-        assert store.find("a") == (
-            TimeoutState.PENDING,
-            replace(before, destination="elsewhere"),
-        )
+        assert store.find("a") == (TimeoutState.PENDING, replace(before, destination="elsewhere"))
         [repeat] = store.store_many([before])
         assert repeat.kind is RepeatKind.DUPLICATE
         assert drain(store) == ["a", "b"]

@@ -3,24 +3,11 @@
 Neither index has an entry of a plain queue's message, but for MySQL, which has no partial index.
 """
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    literal_column,
-)
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Table, Text, literal_column
 
 from timeoutmgr.database.indexes import create_index_patiently
 from timeoutmgr.database.texts import KeyText
-from timeoutmgr.database.upgrade import (
-    add_missing_columns,
-    create_missing,
-    revision_attributes,
-)
+from timeoutmgr.database.upgrade import add_missing_columns, create_missing, revision_attributes
 
 revision = "0005"
 down_revision = "0004"
