@@ -22,8 +22,8 @@ NEXT_YEAR = 1_900_000_000_000_000
 @pytest.fixture
 def stored(endpoint: Endpoint) -> str:
     """The page of a pending timeout."""
-    fill(endpoint, [pending("t1", NEXT_YEAR + HOUR, body=b"secret body")])
-    return "/timeouts/t1"
+    fill(endpoint, [pending("t1-stored", NEXT_YEAR + HOUR, body=b"secret body")])
+    return "/timeouts/t1-stored"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_an_unknown_visitor_sees_nothing(site: Site, stored: str) -> None:
     site.role = None
 
     for path in ("/", "/pending", stored, "/events?region=overview", "/regions/overview"):
-        assert "t1" not in site.get(path, 401)
+        assert "t1-stored" not in site.get(path, 401)
 
 
 def test_a_viewer_sees_headers_and_no_body_and_no_action(site: Site, stored: str) -> None:

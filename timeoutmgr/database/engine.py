@@ -140,6 +140,19 @@ class Database:
         self._parts_lock = threading.Lock()
         self._all.add(self)
 
+    @cached_property
+    def _alone(self) -> Engine:
+        """PostgreSQL's connections for ``run_alone``; made when first used.
+
+        The settings are those of their sessions: a statement that is sent alone is planned before
+        it could set any.
+        """
+        return _engine(self.url, self.settings, self.unanswered, alone=True)
+
+    def _engines(self) -> list[Engine]:
+        made = [self.engine, self.apart]
+        return [*made, self._alone] if "_alone" in self.__dict__ else made
+
     def part(self, make: Callable[["Database"], Part]) -> Part:
         """Return the one part that *make* makes for this process; a forked child makes its own."""
         with self._parts_lock:
@@ -164,8 +177,8 @@ class Database:
         """Forget the shared databases: a child must not talk on its parent's connections."""
         cls._shared, cls._shared_lock = {}, threading.Lock()
         for database in list(cls._all):
-            database.engine.dispose(close=False)
-            database.apart.dispose(close=False)
+            for engine in database._engines():
+                engine.dispose(close=False)
             parts, database._parts = database._parts, {}
             database._parts_lock = threading.Lock()
             for part in parts.values():
@@ -186,9 +199,10 @@ class Database:
         return self.url.set(query={}).render_as_string(hide_password=True)
 
     def connections(self) -> tuple[int, int]:
-        """Return how many connections of the pool are used, and how many are idle."""
-        pool = self.engine.pool
-        return (pool.checkedout(), pool.checkedin()) if isinstance(pool, QueuePool) else (0, 0)
+        """Return how many connections of the pools are used, and how many are idle."""
+        every = (engine.pool for engine in self._engines())
+        pools = [pool for pool in every if isinstance(pool, QueuePool)]
+        return sum(pool.checkedout() for pool in pools), sum(pool.checkedin() for pool in pools)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -244,8 +258,11 @@ class Database:
         return self._tried(attempt)
 
     def run_alone(self, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
-        """Execute *statement* as ``run`` does, as a transaction of its own; return its rows."""
-        return self._tried(lambda: execute_alone(self.engine, statement, given))
+        """Execute *statement* as ``run`` does, as a transaction of its own; return its rows.
+
+        It goes by an index wherever it can (``BY_INDEX``).
+        """
+        return self._tried(lambda: execute_alone(self._alone, statement, given))
 
     def _tried(self, attempt_once: Callable[[], Result], patient: bool = True) -> Result:
         for attempt in range(1, _CONFLICT_TRIES + 1):
@@ -307,7 +324,8 @@ class Database:
 
     def dispose(self) -> None:
         """Close idle connections; the object stays usable."""
-        self.engine.dispose()
+        for engine in self._engines():
+            engine.dispose()
 
     def _require_version(self) -> None:
         found = getattr(self.engine.dialect, "server_version_info", None)
@@ -452,8 +470,22 @@ def _parsed(url: str | URL) -> URL:
     return parsed
 
 
+BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
+"""PostgreSQL's settings by which each statement goes by an index."""
+_PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
+_NOT_COMPILED: Final = {"jit": "off"}
+"""The planner takes the limit of a generic plan for a tenth of the table, and an interval of keys
+for a share of it. Above some millions of rows it would compile a poll anew each time: 12 functions
+for 16 rows, 273 with 27 partitions, and 676 ms in place of 12."""
+
+
 def _engine(
-    url: URL, settings: DatabaseSettings, answers: Answers, *, apart: bool = False
+    url: URL,
+    settings: DatabaseSettings,
+    answers: Answers,
+    *,
+    apart: bool = False,
+    alone: bool = False,
 ) -> Engine:
     backend = url.get_backend_name()
     if backend == "sqlite":
@@ -471,6 +503,8 @@ def _engine(
         arguments |= {"application_name": "timeoutmgr"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
+        if alone:
+            options |= {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None}
     elif backend == "mssql":
         from timeoutmgr.database import sqlserver  # its part of SQLAlchemy is large
 
@@ -488,7 +522,7 @@ def _engine(
     )
     bound_answers(engine, settings.connect_timeout, answers)
     if backend == "postgresql":
-        _compile_nothing(engine)
+        _set_at_connect(engine, _NOT_COMPILED | (BY_INDEX | _PLANNED_ONCE if alone else {}))
     if backend == "mssql":
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)
@@ -504,18 +538,13 @@ def _created(url: URL, **options: Any) -> Engine:
         ) from error
 
 
-def _compile_nothing(engine: Engine) -> None:
-    """Have PostgreSQL run statements of *engine* without compiling them first (JIT).
-
-    The planner takes the limit of a generic plan for a tenth of the table, and an interval of keys
-    for a share of it. Above some millions of rows it would compile a poll anew each time: 12
-    functions for 16 rows, 273 with 27 partitions, and 676 ms in place of 12.
-    """
+def _set_at_connect(engine: Engine, settings: Mapping[str, str]) -> None:
+    """Have PostgreSQL's sessions of *engine* begin with *settings*."""
 
     @event.listens_for(engine, "connect")
-    def set_off(connection: Any, _record: Any) -> None:
+    def set_each(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SET jit = off")
+            cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
         connection.commit()  # a rollback would undo the setting
 
 

@@ -156,14 +156,17 @@ class _Listening:
             ready, _, _ = select.select([connection.fileno(), self._wake_read], [], [])
             if self._wake_read in ready:
                 os.read(self._wake_read, _WAKES)
-            for notice in connection.notifies(timeout=0):
-                self._heard(notice)
+            connection.pgconn.consume_input()
+            while (notice := connection.pgconn.notifies()) is not None:
+                self._hear(notice.relname.decode(), notice.extra.decode())
 
     def _follow(
         self, connection: Any, followed: frozenset[NotificationListener]
     ) -> frozenset[NotificationListener]:
         """Listen for the listeners of this moment, where *followed* are listened for; return it."""
         listeners = self._listeners
+        if listeners == followed:
+            return followed
         before, after = _channels(followed), _channels(listeners)
         statements = [f"LISTEN {channel}" for channel in sorted(after - before)]
         statements += [f"UNLISTEN {channel}" for channel in sorted(before - after)]
@@ -180,10 +183,12 @@ class _Listening:
         return listeners
 
     def _heard(self, notice: Any) -> None:
+        self._hear(notice.channel, notice.payload)
+
+    def _hear(self, channel: str, payload: str) -> None:
         with self._calls:
-            there = [one for one in self._listeners if one.channel == notice.channel]
-            for hear in {one.hear for one in there}:
-                hear(notice.payload)
+            for hear in {one.hear for one in self._listeners if one.channel == channel}:
+                hear(payload)
 
 
 def _channels(listeners: Iterable[NotificationListener]) -> set[str]:

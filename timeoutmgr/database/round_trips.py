@@ -90,14 +90,12 @@ def pipelined(engine: Engine) -> Iterator[PipelinedTransaction]:
 
 
 def execute_alone(engine: Engine, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
-    """Execute *statement*, which returns rows, as a transaction of its own; return the rows."""
+    """Execute *statement*, which returns rows, as a transaction of its own; return the rows.
+
+    Connections of *engine* commit each statement.
+    """
     with _lent(engine) as driver:
-        driver.autocommit = True
-        try:
-            return driver.execute(statement.text, statement.values(given)).fetchall()
-        finally:
-            if not driver.closed:
-                driver.autocommit = False
+        return driver.execute(statement.text, statement.values(given)).fetchall()
 
 
 @contextmanager

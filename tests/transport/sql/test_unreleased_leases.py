@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import kombu as kombu_package
 import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import IntegrityError
@@ -17,10 +19,13 @@ from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
+from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport, register
 from timeoutmgr.transport.sql.leases import Leases, UnreleasedLeases
 from timeoutmgr.transport.sql.tables import LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups
+
+kombu: Any = kombu_package  # its annotations are too few to check against
+register()
 
 Make = Callable[..., list[Outgoing]]
 SELDOM = timedelta(seconds=30)
@@ -140,6 +145,37 @@ def test_a_lease_whose_commit_was_lost_is_released(away: Away, messages: Make) -
         receiver.receive(1, 0)
 
     assert ids(receiver.receive(10, 0)) == ["0", "1"]
+
+
+def test_a_lease_of_kombu_whose_answer_was_lost_is_released_beside_the_kept_leases(
+    postgres_url: str, prefix: str
+) -> None:
+    options = {"prefix": prefix, "owner_check": SELDOM.total_seconds()}
+    with FaultProxy.before(postgres_url) as proxy:
+        url = f"timeoutmgr+{proxy.url(postgres_url)}"
+        with kombu.Connection(url, transport_options=options) as connection:
+            got: list[Any] = []
+            with connection.Consumer(
+                [kombu.Queue("q")], on_message=got.append, prefetch_count=3
+            ) as consumer:
+                publish = partial(consumer.channel.basic_publish, exchange="", routing_key="q")
+                publish(consumer.channel.prepare_message("kept"))
+                connection.drain_events(timeout=10)
+                publish(consumer.channel.prepare_message("first"))
+                publish(consumer.channel.prepare_message("second"))
+                proxy.lose_reply()
+
+                with pytest.raises(TransportUnavailable):
+                    connection.drain_events(timeout=10)
+                proxy.wait_until_fired()
+
+                for _ in range(2):
+                    connection.drain_events(timeout=10)
+            assert [one.body for one in got] == [b"kept", b"first", b"second"]
+            assert [one.delivery_info["redelivered"] for one in got] == [False, True, True]
+            for one in got:
+                one.ack()
+            assert connection.default_channel.queue_declare("q", passive=True).message_count == 0
 
 
 def test_an_acknowledgement_whose_commit_failed_leaves_the_lease(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.transport.sql.conftest import Maker
+from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
@@ -199,3 +201,21 @@ def test_the_polling_interval_has_a_default_for_each_dialect(
     assert SqlQueueSettings().polling(dialect) == polling
     one = timedelta(seconds=1)
     assert SqlQueueSettings(poll_min=one, poll_max=one).polling(dialect) == (1, 1)
+
+
+def test_a_process_does_not_hear_of_its_own_message_a_second_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = QueueWakeups(), QueueWakeups()
+    hear, theirs_hear = (
+        each.listener(Database.shared(postgres_url), "channel").hear for each in (ours, theirs)
+    )
+    payload = ours.payload_of_own("q")
+
+    for each in (hear, theirs_hear):
+        each(payload)
+
+    assert (ours.any.count, theirs.any.count) == (0, 1)
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # a forked child has its parent's wakeups
+    hear(payload)
+    assert ours.any.count == 1

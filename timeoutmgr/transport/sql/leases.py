@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -248,6 +249,13 @@ class Leases:
                 found.update((row.sequence, row.delivery_count) for row in rows)
         return found.intersection(tags)
 
+    def leases_of(self, queue: str, front: FrontStatements) -> set[LeaseTag]:
+        """Return the tags of all our leases of *queue*."""
+        with self._database.read() as connection:
+            read_by_index(connection)
+            rows = connection.execute(front.leases_of, {"queue": queue, "me": self.owner})
+            return {(row.sequence, row.delivery_count) for row in rows}
+
     def release(self, queue: str, tags: Collection[LeaseTag], *, patient: bool = True) -> None:
         """Give the rows of *tags* back; leases that are not ours any more are left alone.
 
@@ -405,6 +413,10 @@ class LeaseRenewer:
         """Give *tags* of *queue* back when the database answers; no receiver holds them."""
         self._unreleased.add(queue, tags)
 
+    def one_lease(self, queue: str, front: FrontStatements) -> AbstractContextManager[None]:
+        """Wrap a lease of *queue* whose tags are known with its answer only."""
+        return self._unreleased.one_lease(queue, front)
+
     def give_back(self) -> None:
         """Give back unreleased leases, before a receiver leases more. Raises StorageUnavailable."""
         self._unreleased.give_back(self._held)
@@ -473,6 +485,8 @@ class UnreleasedLeases:
         # A receiver waits for another's giving back: it must not lease the messages behind.
         self._release_lock = threading.Lock()
         self._tags: dict[str, set[LeaseTag]] = {}
+        self._making = threading.Lock()
+        self._doubtful: dict[str, FrontStatements] = {}
 
     def add(self, queue: str, tags: Collection[LeaseTag]) -> None:
         """Note *tags* of *queue*, which no receiver holds now; some may never have been leased."""
@@ -480,11 +494,28 @@ class UnreleasedLeases:
             if tags:
                 self._tags.setdefault(queue, set()).update(tags)
 
+    @contextmanager
+    def one_lease(self, queue: str, front: FrontStatements) -> Iterator[None]:
+        """Wrap a lease of *queue*, until its receiver holds the rows.
+
+        If its answer is lost, all leases of *queue* that no receiver holds are given back.
+        """
+        with self._making:
+            try:
+                yield
+            except BaseException:
+                self._doubtful[queue] = front
+                raise
+
     def give_back(self, held: Callable[[], Collection[LeaseTag]]) -> None:
         """Give all back except the *held* leases. Raises StorageUnavailable; they are kept then."""
-        if not self._tags:
+        if not self._tags and not self._doubtful:
             return
         with self._release_lock:
+            with self._making:  # each lease there is has its receiver's answer
+                for queue, front in list(self._doubtful.items()):
+                    self.add(queue, self._leases.leases_of(queue, front).difference(held()))
+                    del self._doubtful[queue]
             with self._lock:
                 noted = {queue: set(tags) for queue, tags in self._tags.items()}
             for queue, tags in noted.items():

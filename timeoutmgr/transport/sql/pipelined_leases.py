@@ -1,4 +1,4 @@
-"""Leases on PostgreSQL in two round trips, and settlements in one, through psycopg."""
+"""Leases and settlements on PostgreSQL in one or two round trips, through psycopg."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from timeoutmgr.transport.sql.leases import (
     fitting,
     lost_leases,
 )
-from timeoutmgr.transport.sql.statements import (
-    BY_INDEX,
-    BY_INDEX_AND_LAZILY,
-    FrontStatements,
-)
+from timeoutmgr.transport.sql.statements import READ_BY_INDEX, FrontStatements
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 
 
@@ -32,12 +28,12 @@ class _LargeBody(Exception):
 class PipelinedLeases(Leases):
     """The leases of PostgreSQL, and the settlements that no transaction of a caller joins.
 
-    No commit for a consumer of kombu waits for the server's disk; such a consumer is known by the
-    *front* of its queue. If the server itself crashes, the leases of the last moments may be lost,
-    and their messages are delivered again, which each consumer of kombu expects of a broker that
-    crashed. Nothing is lost or early: a lease changes only who may have the message, and its end.
-    Nothing is settled twice: the row goes once, with the acknowledgement that meets it. A process
-    that is killed takes no commit along.
+    A lease of a kombu consumer is one statement, and so is its settlement. Neither commit waits for
+    the server's disk; such a consumer is known by the *front* of its queue. If the server itself
+    crashes, the leases of the last moments may be lost, and their messages are delivered again,
+    which each consumer of kombu expects of a broker that crashed. Nothing is lost or early: a lease
+    changes only who may have the message, and its end. Nothing is settled twice: the row goes once,
+    with the acknowledgement that meets it. A process that is killed takes no commit along.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -55,18 +51,24 @@ class PipelinedLeases(Leases):
         """Lease rows as the base class says."""
         if not self._session_locks.is_unbroken(self.owner):
             self.keep_session_lock()
+        if front is not None and room is None:
+            mine = {"me": self.owner, "lease": self._lease}
+            return self._rows_alone(front.lease_alone, queue, limit, **mine)
         most, room, inline = self._bounds(limit, room)
+        which = {"queue": queue, "limit": most, "inline": inline}
 
         def lease(transaction: PipelinedTransaction) -> list[LeasedRow]:
-            found = self._front_rows(queue, most, front, transaction, inline)
+            transaction.execute(self._of(READ_BY_INDEX), {})
+            free_rows = self._of((front or self._statements).free_rows)
+            found = [LeasedRow(*row) for row in transaction.execute(free_rows, which)]
             rows = fitting(found, room)
             if any(row.body is None for row in rows):
                 raise _LargeBody
             if rows:
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 sequences = [row.sequence for row in rows]
-                which = {"sequences": sequences, "me": self.owner, "lease": self._lease}
-                transaction.execute(self._of(self._statements.lease), which)
+                chosen = {"sequences": sequences, "me": self.owner, "lease": self._lease}
+                transaction.execute(self._of(self._statements.lease), chosen)
                 reach("leases.written")
             return list(rows)
 
@@ -79,18 +81,9 @@ class PipelinedLeases(Leases):
         self, queue: str, limit: int, front: FrontStatements | None = None
     ) -> tuple[list[LeasedRow], bool]:
         """Remove rows as the base class says."""
-
-        def remove(transaction: PipelinedTransaction) -> tuple[list[LeasedRow], Any]:
-            rows = self._front_rows(queue, limit, front, transaction, self._any_size)
-            if not rows:
-                return [], None
-            sequences = [row.sequence for row in rows]
-            transaction.execute(self._of(self._statements.remove), {"sequences": sequences})
-            probe = self._of((front or self._statements).probe)
-            return rows, transaction.execute(probe, {"queue": queue})
-
-        rows, others = self._database.run_pipelined(remove)
-        return rows, others is not None and others.rowcount > 0
+        rows = self._rows_alone((front or self._statements).remove_alone, queue, limit)
+        # To ask in the same statement costs each message more than a look that finds nothing.
+        return rows, bool(rows)
 
     def ack(
         self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
@@ -99,9 +92,13 @@ class PipelinedLeases(Leases):
         if connection is not None:
             super().ack(tags, connection, lazily=lazily)
             return
+        settled = self._settled_alone(tags) if lazily else self._settled(tags)
+        if settled < len(tags):
+            raise lost_leases(len(tags) - settled, len(tags))
 
+    def _settled(self, tags: Collection[LeaseTag]) -> int:
         def settle(transaction: PipelinedTransaction) -> list[Any]:
-            transaction.execute(self._of(BY_INDEX_AND_LAZILY if lazily else BY_INDEX), {})
+            transaction.execute(self._of(READ_BY_INDEX), {})
             cursors = []
             for delivery, sequences in by_delivery(tags):
                 which = {"sequences": sequences, "me": self.owner, "delivery": delivery}
@@ -109,22 +106,25 @@ class PipelinedLeases(Leases):
                 reach("leases.settled")
             return cursors
 
-        settled = sum(cursor.rowcount for cursor in self._database.run_pipelined(settle))
-        if settled < len(tags):
-            raise lost_leases(len(tags) - settled, len(tags))
+        return sum(cursor.rowcount for cursor in self._database.run_pipelined(settle))
 
-    def _front_rows(
-        self,
-        queue: str,
-        limit: int,
-        front: FrontStatements | None,
-        transaction: PipelinedTransaction,
-        inline: int,
+    def _settled_alone(self, tags: Collection[LeaseTag]) -> int:
+        settled = 0
+        for delivery, sequences in by_delivery(tags):
+            which = {"sequences": sequences, "me": self.owner, "delivery": delivery}
+            [(count,)] = self._alone(self._statements.ack_alone, which)
+            settled += count
+        return settled
+
+    def _rows_alone(
+        self, statement: Executable, queue: str, limit: int, **more: Any
     ) -> list[LeasedRow]:
-        transaction.execute(self._of(BY_INDEX if front is None else BY_INDEX_AND_LAZILY), {})
-        which = {"queue": queue, "limit": min(limit, LARGEST_LEASE), "inline": inline}
-        statement = self._of((front or self._statements).free_rows)
-        return [LeasedRow(*row) for row in transaction.execute(statement, which)]
+        most = min(limit, LARGEST_LEASE)
+        which = {"queue": queue, "limit": most, "inline": self._any_size, **more}
+        return [LeasedRow(*row) for row in self._alone(statement, which)]
+
+    def _alone(self, statement: Executable, given: dict[str, Any]) -> Any:
+        return self._database.run_alone(self._of(statement), given)
 
     def _of(self, statement: Executable) -> DriverStatement:
         if statement not in self._compiled:

@@ -44,7 +44,7 @@ from timeoutmgr.transport.sql.limits import LimitedQueues
 from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, ends, options_of, shaped
 from timeoutmgr.transport.sql.statements import QueueStatements, commit_lazily
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
-from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify, payload_of
+from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
@@ -211,7 +211,7 @@ class SqlQueues:
         if statement is None:
             made = self._statements.send_and_notify(list(row), lazily=transient)
             statement = self._alone[form] = DriverStatement(made, self._database.engine)
-        payload = payload_of([row["queue"]])
+        payload = self._wakeups.payload_of_own(row["queue"])
         self._database.run_alone(statement, {**row, "channel": self._channel, "payload": payload})
         return True
 

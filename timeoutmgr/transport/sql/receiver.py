@@ -215,6 +215,12 @@ class SqlReceiver:
         return rows
 
     def _lease_rows(self, limit: int) -> Sequence[LeasedRow]:
+        if self._front is None:
+            return self._leased_rows(limit)
+        with self._renewer.one_lease(self.queue, self._front):
+            return self._leased_rows(limit)
+
+    def _leased_rows(self, limit: int) -> Sequence[LeasedRow]:
         try:
             # Messages being settled count until their transaction has ended.
             room = self._bytes.room

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -23,11 +23,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
+from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Function, Insert
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.arrays import NumberArray
 from timeoutmgr.database.dialects import Dialect
+from timeoutmgr.database.engine import BY_INDEX
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.transport.sql.tables import QueueTables
@@ -51,7 +52,6 @@ def as_transport(database: Database) -> Iterator[None]:
 
 # --- plans -------------------------------------------------------------------------------------
 
-_BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
 _LAZILY: Final = {"synchronous_commit": "off"}
 
 
@@ -66,7 +66,7 @@ def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> Non
     crashes within the next moments, the transaction may be undone, alone or with later ones.
     """
     if connection.dialect.name == "postgresql":
-        settings = _BY_INDEX | _LAZILY if commit_lazily else _BY_INDEX
+        settings = BY_INDEX | _LAZILY if commit_lazily else BY_INDEX
         connection.exec_driver_sql(
             "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
         )
@@ -78,14 +78,21 @@ def commit_lazily(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
-def _settings(settings: Mapping[str, str]) -> Select[Any]:
-    return select(*(func.set_config(name, value, True) for name, value in settings.items()))
+def _local(settings: Mapping[str, str]) -> list[Function[Any]]:
+    return [func.set_config(name, value, True) for name, value in settings.items()]
 
 
-BY_INDEX: Final = _settings(_BY_INDEX)
+READ_BY_INDEX: Final = select(*_local(BY_INDEX))
 """``read_by_index`` as one statement."""
-BY_INDEX_AND_LAZILY: Final = _settings(_BY_INDEX | _LAZILY)
-"""The same for a transaction that may commit lazily."""
+
+
+def committed_lazily(statement: Select[Any]) -> Select[Any]:
+    """Return *statement*, whose transaction is its own, so that its commit is lazy if it writes.
+
+    For each of its rows the setting is made anew, which costs nothing.
+    """
+    [set_lazily] = _local(_LAZILY)
+    return statement.where(set_lazily == _LAZILY["synchronous_commit"])
 
 
 HEAD: Final = 1000
@@ -206,7 +213,7 @@ class QueueStatements:
         row = self.send.values({name: bindparam(name) for name in columns})
         others = [func.pg_notify(bindparam("channel"), bindparam("payload"))]
         if lazily:
-            others += [func.set_config(name, value, True) for name, value in _LAZILY.items()]
+            others += _local(_LAZILY)
         return select(*others).add_cte(row.cte("sent"))
 
 
@@ -219,6 +226,7 @@ class FrontStatements:
     def __init__(self, tables: QueueTables, terms: _Terms) -> None:
         messages = tables.messages.c
         size = func.length(messages.body)
+        self._table, self._terms = tables.messages, terms
         self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.free_rows: Final[Select[Any]] = (
             select(
@@ -261,6 +269,39 @@ class FrontStatements:
         self.free_chosen: Final = _by_key(
             update(tables.messages).where(terms.chosen).values(lease_owner=None, lease_until=0),
             terms.dialect,
+        )
+
+    # --- on PostgreSQL alone, each a transaction of its own: queue, limit, inline; me, lease
+
+    @cached_property
+    def lease_alone(self) -> Select[Any]:
+        """Lease the first free rows, and return them in their order."""
+        messages, found = self._table.c, self.free_rows.cte("found")
+        leased = (
+            update(self._table)
+            .where(messages.sequence.in_(select(found.c.sequence)))
+            .values(
+                lease_owner=bindparam("me"),
+                lease_until=self._terms.now + bindparam("lease"),
+                delivery_count=messages.delivery_count + 1,
+            )
+        )
+        return committed_lazily(select(found).add_cte(leased.cte("leased")))
+
+    @cached_property
+    def remove_alone(self) -> Select[Any]:
+        """Remove the first free rows, and return them in their order."""
+        found = self.free_rows.cte("found")
+        chosen = self._table.c.sequence.in_(select(found.c.sequence))
+        removed = delete(self._table).where(chosen).cte("removed")
+        return committed_lazily(select(found).add_cte(removed))
+
+    @cached_property
+    def leases_of(self) -> Select[Any]:
+        """Read sequence and delivery count of each lease of *me* in *queue*."""
+        messages = self._table.c
+        return select(messages.sequence, messages.delivery_count).where(
+            self._terms.front, messages.lease_owner == bindparam("me")
         )
 
 
@@ -309,10 +350,17 @@ class LeaseStatements(FrontStatements):
         this_delivery = chosen & mine & (messages.delivery_count == bindparam("delivery"))
         self.ack: Final = _by_key(delete(tables.messages).where(this_delivery), dialect)
         self.remove: Final = _by_key(delete(tables.messages).where(chosen), dialect)
+        self._this_delivery: Final = this_delivery
         self.release: Final = _by_key(
             update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0),
             dialect,
         )
+
+    @cached_property
+    def ack_alone(self) -> Select[Any]:
+        """Settle as ``ack``, on PostgreSQL and as a transaction of its own; return how many."""
+        gone = delete(self._table).where(self._this_delivery).returning(self._table.c.sequence)
+        return committed_lazily(select(func.count()).select_from(gone.cte("gone")))
 
 
 class ExpiryStatements:

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import logging
+import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -67,6 +69,7 @@ class QueueWakeups:
         """Notified with every other, for threads that wait on several queues."""
         self._lock = threading.Lock()
         self._wakeups: dict[str, Wakeup] = {}
+        self._mark = f"!{secrets.token_hex(6)}"
 
     @classmethod
     def of(cls, database: Database, table: str) -> "QueueWakeups":
@@ -99,6 +102,17 @@ class QueueWakeups:
         for wakeup in (*wakeups, self.any):
             wakeup.notify()
 
+    def payload_of_own(self, queue: str) -> str:
+        """Return the payload of a NOTIFY for listeners of *queue*, but not for our own listener.
+
+        The caller wakes the receivers of this process itself. A second wakeup, some moments later,
+        would cost each of them a look that finds nothing.
+        """
+        return json.dumps([queue, self._own_mark()])
+
+    def _own_mark(self) -> str:
+        return f"{self._mark}.{os.getpid()}"  # a forked child hears its parent
+
     def listener(self, database: Database, channel: str) -> NotificationListener:
         """Return a listener that notifies the receivers of the queues in each NOTIFY."""
         return NotificationListener(database, channel, hear=self._hear, missed=self.notify_all)
@@ -116,7 +130,8 @@ class QueueWakeups:
                 extra={"event": "notify_unknown"},
             )
             return
-        self.notify(queues)
+        if self._own_mark() not in queues:
+            self.notify(queues)
 
 
 _LONGEST_PAYLOAD: Final = 7900
