@@ -359,8 +359,8 @@ class LeaseStatements(FrontStatements):
     @cached_property
     def ack_alone(self) -> Select[Any]:
         """Settle as ``ack``, on PostgreSQL and as a transaction of its own; return how many."""
-        gone = delete(self._table).where(self._this_delivery).returning(self._table.c.sequence)
-        return committed_lazily(select(func.count()).select_from(gone.cte("gone")))
+        met = delete(self._table).where(self._this_delivery).returning(self._table.c.sequence)
+        return committed_lazily(select(func.count()).select_from(met.cte("met")))
 
 
 class ExpiryStatements:

@@ -69,7 +69,7 @@ class QueueWakeups:
         """Notified with every other, for threads that wait on several queues."""
         self._lock = threading.Lock()
         self._wakeups: dict[str, Wakeup] = {}
-        self._mark = f"!{secrets.token_hex(6)}"
+        self._signature = f"!{secrets.token_hex(6)}"
 
     @classmethod
     def of(cls, database: Database, table: str) -> "QueueWakeups":
@@ -108,10 +108,10 @@ class QueueWakeups:
         The caller wakes the receivers of this process itself. A second wakeup, some moments later,
         would cost each of them a look that finds nothing.
         """
-        return json.dumps([queue, self._own_mark()])
+        return json.dumps([queue, self._own_signature()])
 
-    def _own_mark(self) -> str:
-        return f"{self._mark}.{os.getpid()}"  # a forked child hears its parent
+    def _own_signature(self) -> str:
+        return f"{self._signature}.{os.getpid()}"  # a forked child hears its parent
 
     def listener(self, database: Database, channel: str) -> NotificationListener:
         """Return a listener that notifies the receivers of the queues in each NOTIFY."""
@@ -130,7 +130,7 @@ class QueueWakeups:
                 extra={"event": "notify_unknown"},
             )
             return
-        if self._own_mark() not in queues:
+        if self._own_signature() not in queues:
             self.notify(queues)
 
 
