@@ -203,7 +203,7 @@ class _Bulk:
         """Return the destinations that must exist now, since they are used only later."""
         if not self.outlet.check_destinations:
             return []
-        return sorted({one.final_queue for one in composed if one.final_queue is not None})
+        return sorted({name for one in composed if (name := one.final_queue) is not None})
 
     def settle(self, window: _Window) -> None:
         """Count and report confirmed messages; raise for the rest, and for the end of *window*.
