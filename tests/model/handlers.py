@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -222,7 +222,7 @@ class _Run:
         step = made(
             queue=INPUT,
             handlers={ANY: [self._handle_list if scenario.lists else self._handle]},
-            composer=a_composer(quiet),
+            composer=replace(a_composer(quiet), new_id=lambda: cast(str, player.ask(_NEW_ID))),
             clock=quiet,
             telemetry=quiet,
         )
@@ -286,6 +286,14 @@ class _Run:
             paused = handling._replace(pauses=handling.pauses + 1)
             for end in (LONGER_THAN_BATCH, LONG):
                 yield f" {end}", world._replace(handling=paused), end
+
+
+def _read_crashes(world: World) -> Outcomes:
+    yield "", world, f"new after {world.crashes} crashes"
+
+
+_NEW_ID = Op("new id", _read_crashes, quick=True)
+"""An id that differs after a crash: a handler that repeats under a new id must be seen."""
 
 
 def _connection(context: HandlerContext) -> _Connection:
