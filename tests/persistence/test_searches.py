@@ -8,8 +8,9 @@ import pytest
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, timeout
-from timeoutmgr.contracts import Count, GroupBy, Groups, LoadWindow, TimeoutFilter
+from timeoutmgr.contracts import Count, GroupBy, Groups, Key, LoadWindow, TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql import insight as looking
 from timeoutmgr.persistence.sql import searches
 from timeoutmgr.persistence.sql.insight import StoreInsight
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
@@ -60,6 +61,16 @@ def test_a_search_of_fast_rows_reads_them_all(
     assert fast.count_in_bounds(NOBODY) == Count(0)
     assert fast.list_in_bounds(NOBODY).searched_to is None
     assert fast.load(LoadWindow(NOW, 10, 3)).counts == [Count(10)] * 3
+
+
+def test_a_search_of_fast_rows_ends_behind_so_many_rows(
+    insight: Callable[[Stopwatch], StoreInsight], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "LOOKED_AT", 10)
+    fast = insight(Stopwatch(0.0))
+
+    assert fast.count_in_bounds(NOBODY) == Count(0, exact=False)
+    assert fast.list_in_bounds(NOBODY).searched_to == Key(NOW + 9, "09")
 
 
 def test_a_search_of_slow_rows_ends_when_the_time_is_up(

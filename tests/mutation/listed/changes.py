@@ -139,8 +139,8 @@ MUTANTS = (
         before="            left -= size\n",
         after="            left -= 0\n",
         tests=(
-            "tests/persistence/test_counting.py::"
-            "test_a_search_for_a_destination_ends_behind_so_many_rows[sqlite]",
+            "tests/persistence/test_searches.py::"
+            "test_a_search_of_fast_rows_ends_behind_so_many_rows",
         ),
     ),
     Mutant(

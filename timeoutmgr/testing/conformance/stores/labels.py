@@ -139,9 +139,9 @@ class LabelCases(StoreSuite):
         other = waiting(labelled("c", now, task="u"), sent=now)
         by_no_queue = replace(labelled("d", now, task="t"), created=now)
 
-        [repeat] = store.store_many([waited, sent_later, other, by_no_queue])
+        repeats = store.store_many([waited, sent_later, other, by_no_queue])
 
-        assert (repeat.timeout.id, repeat.kind) == ("a", RepeatKind.CANCELLED)
+        assert [(one.timeout.id, one.kind) for one in repeats] == [("a", RepeatKind.CANCELLED)]
         assert sorted(pending(store)) == ["b", "c", "d"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
         [again] = store.store_many([waited])
