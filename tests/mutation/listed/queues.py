@@ -142,4 +142,26 @@ MUTANTS = (
             "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[sqlite]",
         ),
     ),
+    Mutant(
+        name="a lease whose answer was lost is left alone",
+        promise="A message that no consumer has is free.",
+        file=_LEASES,
+        before="                self._doubtful[queue] = front\n",
+        after="",
+        tests=(
+            f"{_TESTS}/test_unreleased_leases.py::"
+            "test_a_lease_of_kombu_whose_answer_was_lost_is_released_beside_the_kept_leases",
+        ),
+    ),
+    Mutant(
+        name="a process hears of its own message again",
+        promise="A wakeup costs one look.",
+        file=f"{_SQL}/wakeups.py",
+        before="        if self._own_signature() not in queues:\n",
+        after="        if queues:\n",
+        tests=(
+            f"{_TESTS}/test_waiting.py::"
+            "test_a_process_does_not_hear_of_its_own_message_a_second_time",
+        ),
+    ),
 )

@@ -395,4 +395,27 @@ MUTANTS = (
             "test_tombstones_outlive_redeliveries_and_are_purged_in_the_end[sqlite]",
         ),
     ),
+    # --- replacing
+    Mutant(
+        name="a message that its replacement overtook is a conflict",
+        promise="Messages of one id count in the order in which they were sent.",
+        file="persistence/remembered.py",
+        before="RepeatKind.SUPERSEDED if self.overtook(timeout) else RepeatKind.CONFLICT",
+        after="RepeatKind.CONFLICT",
+        tests=(
+            "tests/testing/test_conformance_stores.py::TestSqlite::"
+            "test_a_message_behind_its_replacement_counts_as_replaced[pending]",
+        ),
+    ),
+    Mutant(
+        name="any message from before a replacement counts as replaced",
+        promise="A message with other content under a used id is not lost.",
+        file="persistence/remembered.py",
+        before="    return replace(remembered, first=content).pack()\n",
+        after="    return packed\n",
+        tests=(
+            "tests/testing/test_conformance_stores.py::TestSqlite::"
+            "test_a_message_behind_its_replacement_counts_as_replaced[pending]",
+        ),
+    ),
 )

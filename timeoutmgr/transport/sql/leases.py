@@ -514,7 +514,7 @@ class UnreleasedLeases:
         with self._release_lock:
             with self._making:  # each lease there is has its receiver's answer
                 for queue, front in list(self._doubtful.items()):
-                    self.add(queue, self._leases.leases_of(queue, front).difference(held()))
+                    self.add(queue, self._leases.leases_of(queue, front))
                     del self._doubtful[queue]
             with self._lock:
                 noted = {queue: set(tags) for queue, tags in self._tags.items()}
