@@ -158,7 +158,7 @@ class _Listening:
                 os.read(self._wake_read, _WAKES)
             connection.pgconn.consume_input()
             while (notice := connection.pgconn.notifies()) is not None:
-                self._hear(notice.relname.decode(), notice.extra.decode())
+                self._hear(notice.relname.decode(), notice.extra.decode(errors="replace"))
 
     def _follow(
         self, connection: Any, followed: frozenset[NotificationListener]

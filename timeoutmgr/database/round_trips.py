@@ -113,6 +113,12 @@ def _lent(engine: Engine) -> Iterator[Any]:
         if raised.connection_invalidated and held is not None:
             held.invalidate(error)
         raise raised from error
+    except BaseException as error:
+        # Interrupted in a statement, whose answer would be taken for that of the next.
+        status = psycopg.pq.TransactionStatus.ACTIVE
+        if held is not None and held.driver_connection.info.transaction_status == status:
+            held.invalidate(error)
+        raise
     finally:
         if held is not None:
             held.close()
