@@ -6,30 +6,30 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
-_FREE: Final = ~(0xF000 << 64 | 0xC000 << 48)
-_VARIANT: Final = 0x8000 << 48
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 _RANDOM: Final = 4
 _OF_CONTENT: Final = 8
 
 
-def uuid_text(number: int, version: int) -> str:
-    """Return the UUID of RFC 4122 that has *number*'s bits, except the bits of version and variant.
+def uuid_text(octets: bytes, version: int) -> str:
+    """Return the UUID of RFC 4122 of 16 *octets*, except the bits of version and variant.
 
-    As ``uuid.UUID`` spells it, without the object in between: each message needs two of them.
+    As ``uuid.UUID`` spells it, without the object in between: each message needs three of them.
     """
-    text = f"{number & _FREE | version << 76 | _VARIANT:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    text = octets.hex()
+    low, high, variant = text[8:12], text[13:16], _VARIANT[text[16]]
+    return f"{text[:8]}-{low}-{version}{high}-{variant}{text[17:20]}-{text[20:]}"
 
 
 def random_id() -> str:
     """Return a new id, as ``uuid.uuid4`` makes them."""
-    return uuid_text(int.from_bytes(os.urandom(16), "big"), _RANDOM)
+    return uuid_text(os.urandom(16), _RANDOM)
 
 
 def id_of(*parts: str) -> str:
     """Return the id that the same *parts* give each time, and no other parts."""
     digest = _digest(*(part.encode("utf-8", "surrogatepass") for part in parts))
-    return uuid_text(int.from_bytes(digest[:16], "big"), _OF_CONTENT)
+    return uuid_text(digest[:16], _OF_CONTENT)
 
 
 class RepeatableIds:
@@ -55,7 +55,7 @@ class RepeatableIds:
         # Each of the two is one step: of two threads that send the same none gets the other's id.
         number = next(self._numbers.setdefault(content, count()))
         digest = _digest(content, str(number).encode())
-        return uuid_text(int.from_bytes(digest[:16], "big"), _OF_CONTENT)
+        return uuid_text(digest[:16], _OF_CONTENT)
 
 
 def _digest(*parts: bytes) -> bytes:

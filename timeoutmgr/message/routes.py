@@ -75,7 +75,7 @@ def timeout_id(endpoint: str, message_id: str) -> str:
     """
     name = f"{len(endpoint)}:{endpoint}{message_id}"
     digest = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()
-    return uuid_text(int.from_bytes(digest[:16], "big"), _VERSION)
+    return uuid_text(digest[:16], _VERSION)
 
 
 def is_timeout_id(text: str) -> bool:
