@@ -22,7 +22,8 @@ def test_a_random_id_is_a_uuid_of_version_4_and_another_each_time() -> None:
 @pytest.mark.parametrize("number", [0, 2**128 - 1, 0x0123456789ABCDEF0123456789ABCDEF])
 @pytest.mark.parametrize("version", [4, 5])
 def test_an_id_is_spelled_as_uuid_spells_it(number: int, version: int) -> None:
-    assert uuid_text(number.to_bytes(16, "big"), version) == str(uuid.UUID(int=number, version=version))
+    by_uuid = str(uuid.UUID(int=number, version=version))
+    assert uuid_text(number.to_bytes(16, "big"), version) == by_uuid
 
 
 def test_repeated_sends_get_their_ids_again_in_any_order() -> None:
