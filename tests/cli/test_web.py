@@ -47,7 +47,8 @@ def test_a_token_file_admits_other_machines(installed: Folder) -> None:
     program = installed.start("web", "--host", "0.0.0.0", "--port", "0", "--tokens", "tokens")
     program.wait_for("open http://0.0.0.0:")
     (line,) = [line for line in program.out if line.startswith("open ")]
-    answer = httpx.get(line.removeprefix("open ").strip().replace("0.0.0.0", "127.0.0.1"))
+    url = line.removeprefix("open ").strip().replace("0.0.0.0", "127.0.0.1")
+    answer = httpx.get(url, timeout=30)
 
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
 

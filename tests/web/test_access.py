@@ -33,7 +33,8 @@ def served(endpoint: Endpoint) -> Iterator[Callable[[Access], httpx.Client]]:
 
     def serve(access: Access) -> httpx.Client:
         server = Served(dashboard(endpoint, access=access)).__enter__()
-        opened.append((server, httpx.Client(base_url=server.url, follow_redirects=True)))
+        client = httpx.Client(base_url=server.url, timeout=30, follow_redirects=True)
+        opened.append((server, client))
         return opened[-1][1]
 
     yield serve
