@@ -158,11 +158,13 @@ class SqlPersistence:
             atomic_dispatch=atomic_dispatch,
         )
 
-    def migration_source(self, endpoint: str, clock: Clock) -> "Source":
-        """Return the pending timeouts of *endpoint*, as the source of a migration."""
+    def migration_source(
+        self, endpoint: str, clock: Clock, *, queues_only: bool = False
+    ) -> "Source":
+        """Return the pending timeouts of *endpoint*, as ``MigrationPlaces`` says."""
         from .migration import SqlSource
 
-        return SqlSource(self.timeouts(endpoint, clock).context, self._name)
+        return SqlSource(self.timeouts(endpoint, clock).context, self._name, queues_only)
 
     def migration_target(self, endpoint: str, clock: Clock) -> "Target":
         """Return the store of *endpoint*, as the target of a migration."""

@@ -65,7 +65,7 @@ class Place:
     def into_levels(self, names: str = "run") -> Participants:
         """From the store into our levels."""
         return Participants(
-            source=self.persistence.migration_source(self.name, self.clock),
+            source=self.persistence.migration_source(self.name, self.clock, queues_only=True),
             target=self.target(),
             ledger=self.persistence.migration_ledger(self.name, self.clock),
             runner=names,

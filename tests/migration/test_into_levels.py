@@ -14,7 +14,9 @@ from tests.persistence.making import SECOND, timeout
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.message import headers
+from timeoutmgr.message.foreign import AMQP, Foreign, Route
 from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.message import with_headers
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import (
     Batch,
@@ -164,6 +166,29 @@ def test_a_batch_that_may_have_been_sent_is_sent_to_its_end(place: Place, aborts
     assert (report.collected, report.new, report.returned) == ((4, 2, 2) if aborts else (6, 6, 0))
     assert report.verified
     place.wait_for_levels(place.names, report.new + 1)  # one id of the first batch is there twice
+
+
+@pytest.mark.parametrize("exchange", ["", "tasks"])
+def test_a_message_of_another_program_stays_in_the_store(place: Place, exchange: str) -> None:
+    [ours, foreign] = place.some(2)
+    carried = Foreign(Route(exchange, place.queue), AMQP, b"p").as_headers()
+    quoting = {"note": 'it quotes "TimeoutManager.Route": as a value'}
+    ours = replace(ours, message=with_headers(ours.message, quoting))
+    foreign = replace(
+        foreign,
+        message=with_headers(foreign.message, carried),
+        destination=Route(exchange, place.queue).destination,
+    )
+    place.store.store_many([ours, foreign])
+    parts = place.into_levels()
+    left = parts.source.survey(Window(safety=0)).left
+    parts.close()
+
+    report = place.migrate()
+
+    assert (left, report.new, report.verified) == (1, 1, True)
+    assert [one.id for one in pending(place.store)] == [foreign.id]
+    place.wait_for_levels(place.names, 1)
 
 
 def test_a_queue_is_not_asked_for_its_messages(place: Place) -> None:

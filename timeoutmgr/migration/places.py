@@ -225,8 +225,9 @@ class MigrationContext:
             )
 
     def _own_source(self) -> Source:
+        # The levels lead to queues alone.
         return self._store(self._asked.source).migration_source(
-            self._endpoint, self._settings.clock
+            self._endpoint, self._settings.clock, queues_only=self._asked.target.is_levels
         )
 
     def _foreign(self) -> Source:

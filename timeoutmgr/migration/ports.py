@@ -277,8 +277,11 @@ class StepInputs(PlanInputs, Protocol):
 class MigrationPlaces(Persistence, Protocol):
     """A persistence that timeouts can be moved out of and into, and that keeps a ledger."""
 
-    def migration_source(self, endpoint: str, clock: Clock) -> Source:
-        """Return the pending timeouts of *endpoint*, as a source."""
+    def migration_source(self, endpoint: str, clock: Clock, *, queues_only: bool = False) -> Source:
+        """Return the pending timeouts of *endpoint*, as a source.
+
+        With *queues_only*, messages of other programs stay: they are sent by a route.
+        """
         ...
 
     def migration_target(self, endpoint: str, clock: Clock) -> Target:

@@ -269,7 +269,7 @@ class Survey:
     destinations: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     left: int = 0
-    """Due outside the window, or too soon: they stay."""
+    """Due outside the window, or too soon, or sent by a route that the target does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
+from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
 from timeoutmgr.migration.ports import LedgerWrite
@@ -139,9 +140,10 @@ class SqlSource:
 
     hides_atomically: Final = True
 
-    def __init__(self, context: StoreContext, name: str) -> None:
+    def __init__(self, context: StoreContext, name: str, queues_only: bool = False) -> None:
         self._context = context
         self._name = name
+        self._queues_only = queues_only
         self._timeouts = context.tables.timeouts
         self._labels = LabelRows(context)
         self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
@@ -382,11 +384,14 @@ class SqlSource:
 
     def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:
         timeouts = self._timeouts
+        # A header's name has no quotes inside of a value: those have a backslash before them.
+        to_queue = [~timeouts.c.headers.contains(f'"{ROUTE}":')] if self._queues_only else []
         return [
             timeouts.c.endpoint == self._context.endpoint,
             timeouts.c.due >= window.first(now),
             timeouts.c.due < window.end,
             timeouts.c.hidden_by.is_(None),
+            *to_queue,
         ]
 
     def _hidden(self, run_id: str, batch: Batch) -> list[ColumnElement[bool]]:
