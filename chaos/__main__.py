@@ -66,6 +66,17 @@ _BETWEEN = "Seconds between two faults: minimum and maximum."
     help="Share of messages that coroutines handle.",
 )
 @click.option(
+    "--foreign",
+    type=float,
+    default=_DEFAULTS.foreign,
+    help="Share of messages of another program, by an exchange.",
+)
+@click.option(
+    "--split",
+    is_flag=True,
+    help="All messages are foreign: the fleet's queues in the store, the consumer's at the broker.",
+)
+@click.option(
     "--delayed-store",
     is_flag=True,
     help="Use a delayed message store instead of the timeout manager.",

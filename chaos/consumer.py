@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from chaos.consumer_ledger import ConsumerLedger, Delivery
 from chaos.environment import PROCESS, Environment
 from chaos.failure_ledger import FAILURES, FailureLedgerWriter
+from chaos.foreign_messages import defect_of, is_foreign
 from chaos.handling import AWAITED, PLAIN, Failing
 from chaos.received_message import delivery_of
 from timeoutmgr import AsyncHandlerContext, EndpointConfiguration, HandlerContext
@@ -76,7 +77,13 @@ class DeliveryRecorder:
         self._running = 0
 
     def seen(self, name: str, context: HandlerContext) -> Delivery:
-        """Return the row of a message that is being handled."""
+        """Return the row of a message that is being handled.
+
+        A foreign message that differs from what was sent fails, and ends in the error queue, where
+        the judge finds no cause for it.
+        """
+        if is_foreign(context.headers) and (defect := defect_of(name, context.headers)):
+            raise HandlerFailure(defect)
         return replace(delivery_of(name, context), batch=self._batch(context))
 
     def record(self, delivery: Delivery, session: Session | None) -> None:

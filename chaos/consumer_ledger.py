@@ -61,6 +61,7 @@ class Delivery:
     before its due time, into RabbitMQ's delay levels: *dispatched_at* is then its sender's time.
     *received_by* names the incarnation of a receiver that sends the message on. *batch* names the
     transaction that messages share, *at_once* counts the coroutines that ran; zero for a function.
+    A *foreign* message is of another program.
     """
 
     message_id: str
@@ -73,6 +74,7 @@ class Delivery:
     received_by: str = ""
     batch: str = ""
     at_once: int = 0
+    foreign: bool = False
 
 
 class ConsumerLedger:
@@ -102,6 +104,7 @@ class ConsumerLedger:
             Column("received_by", String(200), nullable=False),
             Column("batch", String(200), nullable=False),
             Column("at_once", Integer, nullable=False),
+            Column("foreign", Boolean, nullable=False),
         )
         self._rows: dict[int, Delivery] = {}
 

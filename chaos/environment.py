@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from sqlalchemy import make_url
@@ -43,7 +44,8 @@ class Environment:
     dead-letter queues, of a node of the run's own. In a *mixed* fleet there is a second endpoint,
     which has its delays in RabbitMQ's levels; *sends_natively* marks its processes.
     *levels* says that the levels take part. *failing* and *awaited* are the shares of the handling
-    plan.
+    plan, *foreign* is that of another program's messages. With *split* the queues of the endpoints
+    are in the store's database, and those of the consumer at the broker.
     """
 
     folder: str
@@ -59,6 +61,8 @@ class Environment:
     sends_natively: bool = False
     failing: float = 0.0
     awaited: float = 0.0
+    foreign: float = 0.0
+    split: bool = False
 
     @classmethod
     def load(cls) -> "Environment":
@@ -143,9 +147,14 @@ class Environment:
         return [one + name for one in self.endpoints for name in (*delayed, *dead)]
 
     @property
-    def queues(self) -> list[str]:
-        """All queues of the run."""
-        return [*self.endpoints, *self.satellites, self.consumer, self.errors]
+    def queues_of_endpoints(self) -> list[str]:
+        """The queues of the sending endpoints."""
+        return [*self.endpoints, *self.satellites]
+
+    @property
+    def queues_of_consumer(self) -> list[str]:
+        """The consumer's queue, and the error queue of all."""
+        return [self.consumer, self.errors]
 
     @property
     def urls(self) -> list[str]:
@@ -158,21 +167,31 @@ class Environment:
         return [name for url in self.urls for name in _drivers(url)]
 
     @property
-    def broker_is_database(self) -> bool:
-        """Whether the queues are tables."""
-        return is_database(self.broker)
-
-    @property
     def one_database(self) -> bool:
         """Whether queues and store share a database: then every step is one transaction."""
-        return self.broker_is_database and same_database(
+        return is_database(self.broker) and same_database(
             make_url(self.broker), make_url(self.store)
         )
 
+    def is_foreign(self, name: str) -> bool:
+        """Return whether the message *name* is of another program."""
+        return Random(f"{self.seed} foreign {name}").random() < self.foreign
+
+    @property
+    def own_queues(self) -> str:
+        """The URL of the endpoints' queues."""
+        return self.store if self.split else self.broker
+
+    def own_transport(self) -> Transport:
+        """Return the transport of the endpoints' queues, as the settings file has it."""
+        return self._transport(self.own_queues)
+
     def transport(self) -> Transport:
-        """Return the transport, as the settings file has it."""
-        options = {"prefix": self.prefix} if self.broker_is_database else {}
-        return transport_from_url(self.broker, **options)
+        """Return the transport of the consumer's queues."""
+        return self._transport(self.broker)
+
+    def _transport(self, url: str) -> Transport:
+        return transport_from_url(url, **({"prefix": self.prefix} if is_database(url) else {}))
 
     def persistence(self) -> Persistence:
         """Return the persistence."""
@@ -209,7 +228,7 @@ class Environment:
         tables: dict[str, Mapping[str, object]] = {}
         top: dict[str, object] = {
             "endpoint": self.own,
-            "transport": self.broker,
+            "transport": self.own_queues,
             "error_queue": self.errors,
             # Messages that must become dead letters are for a queue that does not exist.
             "check_destinations": not self.dead_letters,
@@ -220,9 +239,10 @@ class Environment:
             native = {_NATIVE: {"fallback_to_store": True}} if self.sends_natively else {}
             top |= {"persistence": self.store, "features": ["timeout-manager", *native]}
             tables |= self._of_manager | native
-        if self.broker_is_database:
+        if is_database(self.own_queues):
             lease = f"{max(self.claim_time, 1.0):g}s"
-            tables["transport_options"] = {"prefix": self.prefix, "lease": lease}
+            elsewhere = {"destinations": self.broker} if self.split else {}
+            tables["transport_options"] = {"prefix": self.prefix, "lease": lease, **elsewhere}
         return settings_text(top, tables)
 
     @property

@@ -61,9 +61,9 @@ class JudgeVerdict:
     under the same id, *without_a_crash* the repeats that no fault explains; *redelivered* counts
     redeliveries by the consumer's own broker, which are no repeats. *revived* messages arrived
     after a confirmed cancel, *strangers* were never sent, *renamed* arrived under another id.
-    *dead* messages lie in a dead-letter queue; *accepted* excludes them. *through_levels* counts
-    messages from RabbitMQ's delay levels, *migrated* describes the migration into the levels.
-    *handled* counts batches, coroutines and failures.
+    *dead* messages lie in a dead-letter queue; *accepted* excludes them. *foreign* counts messages
+    of another program, *through_levels* those from RabbitMQ's delay levels; *migrated* describes
+    the migration into the levels. *handled* counts batches, coroutines and failures.
     *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
     not. *ended* counts processes that ended by themselves. *broken* names each broken promise.
     """
@@ -93,6 +93,7 @@ class JudgeVerdict:
     examples: tuple[str, ...]
     """Stories of a few messages whose promise was broken."""
     through_levels: int = 0
+    foreign: int = 0
     migrated: Migrated | None = None
     handled: HandledCounts = field(default_factory=HandledCounts)
 
@@ -109,6 +110,8 @@ class JudgeVerdict:
             f"dead letters {self.dead}, "
             f"ended by themselves {self.ended}, seed {self.seed}; {self.handled}"
         )
+        if self.foreign:
+            line += f"; {self.foreign} of another program"
         if self.through_levels:
             line += f"; {self.through_levels} came through delay levels"
         if self.migrated is not None:
@@ -221,6 +224,7 @@ def judge(evidence: Evidence) -> JudgeVerdict:
         through_levels=len(
             {one.name for one in evidence.deliveries if one.through_levels} & promises.keys()
         ),
+        foreign=len({one.name for one in evidence.deliveries if one.foreign}),
         migrated=evidence.migrated,
         handled=handled_counts(evidence.deliveries, evidence.failures, evidence.errors),
         examples=tuple(_story(name, by_name[name], evidence) for name in sorted(suspects)[:10]),

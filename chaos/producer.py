@@ -14,11 +14,13 @@ from random import Random
 from typing import Final
 
 from chaos.environment import PROCESS, Environment
+from chaos.foreign_messages import foreign_message, route_of
 from chaos.handling import Failing
 from chaos.producer_ledger import ProducerLedgerWriter
 from chaos.worker import sender
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import DeliveryFailed, StorageUnavailable, TransportUnavailable, Unroutable
+from timeoutmgr.message.foreign import Foreign
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.routes import timeout_id
 
@@ -120,7 +122,7 @@ class Producer:
                 self._endpoint.send(
                     self._destination(ping),
                     self._environment.handling.message_type(ping.name),
-                    self._body(ping),
+                    self._content(ping),
                     deliver_at=from_micros(ping.due),
                     message_id=ping.name,
                     # Only a store can cancel: without a delay level, all messages are in the store.
@@ -162,9 +164,24 @@ class Producer:
     def _destination(self, ping: _Ping) -> str:
         if ping.dies:
             return self._environment.nowhere
+        if self._is_foreign(ping):
+            return route_of(self._environment).destination
         return self._environment.consumer if ping.then is None else self._environment.other
 
-    def _body(self, ping: _Ping) -> dict[str, object]:
+    def _is_foreign(self, ping: _Ping) -> bool:
+        # The delay levels carry no message of another program.
+        is_stored = not self._environment.sends_natively
+        plain = ping.then is None and not ping.dies
+        return plain and is_stored and self._environment.is_foreign(ping.name)
+
+    def _content(self, ping: _Ping) -> dict[str, object] | Foreign:
+        if self._is_foreign(ping):
+            named = {"name": ping.name}
+            environment, kind = (
+                self._environment,
+                self._environment.handling.message_type(ping.name),
+            )
+            return foreign_message(environment, ping.name, kind, named)
         if ping.then is None:
             return {"name": ping.name}
         return {"name": ping.name, "then": {"name": ping.follower, "due": ping.then}}

@@ -3,6 +3,7 @@
 import time
 
 from chaos.consumer_ledger import Delivery
+from chaos.foreign_messages import is_foreign
 from chaos.trace_headers import SENT_AT, SENT_BY
 from timeoutmgr import HandlerContext
 from timeoutmgr.message import headers
@@ -29,4 +30,5 @@ def delivery_of(name: str, context: HandlerContext, received_by: str = "") -> De
         redelivered=context.delivery_count,
         through_levels=through_levels,
         received_by=received_by,
+        foreign=is_foreign(context.headers),
     )

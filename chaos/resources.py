@@ -59,6 +59,7 @@ class Resources:
     def __init__(self, environment: Environment) -> None:
         self._environment: Final = environment
         self._transport: Final = environment.transport()
+        self._own_transport: Final = environment.own_transport()
         self._levels: Final = (
             Levels(self._transport, [environment.consumer, *environment.endpoints])
             if environment.levels
@@ -104,11 +105,12 @@ class Resources:
     def waiting(self) -> int:
         """Return how many messages wait in the queues of consumer and satellites."""
         environment = self._environment
-        return self._count(environment.consumer, *environment.endpoints, *environment.satellites)
+        at_consumer = _count(self._transport, environment.consumer)
+        return at_consumer + _count(self._own_transport, *environment.queues_of_endpoints)
 
     def in_errors(self) -> int:
         """Return how many messages are in the error queue."""
-        return self._count(self._environment.errors)
+        return _count(self._transport, self._environment.errors)
 
     def failed_messages(self) -> list[Message]:
         """Return the messages of the error queue, which stay there."""
@@ -151,7 +153,8 @@ class Resources:
     def clear(self) -> None:
         """Delete the queues and tables of this run."""
         try:
-            delete_queues(self._transport, self._environment.queues)
+            delete_queues(self._own_transport, self._environment.queues_of_endpoints)
+            delete_queues(self._transport, self._environment.queues_of_consumer)
             if self._levels is not None:
                 self._levels.clear()
         finally:
@@ -163,13 +166,10 @@ class Resources:
         """Close all connections; a second call is a no-op."""
         self.deliveries.close()
         self._transport.close()
+        self._own_transport.close()
         self._pending.close()
         if self._queue_manager is not None:
             self._queue_manager.store.close()
-
-    def _count(self, *queues: str) -> int:
-        with closing(self._transport.session()) as session:
-            return sum(session.count(queue) for queue in queues)
 
 
 class _Pending:
@@ -208,6 +208,11 @@ def _senders(environment: Environment) -> Iterator[EndpointConfiguration]:
         its_own = replace(environment, sends_natively=natively)
         its_own.save(name)
         yield its_own.worker(name)
+
+
+def _count(transport: Transport, *queues: str) -> int:
+    with closing(transport.session()) as session:
+        return sum(session.count(queue) for queue in queues)
 
 
 def delete_queues(transport: Transport, queues: Sequence[str]) -> None:

@@ -271,4 +271,6 @@ def _environment(settings: ChaosSettings, folder: Path) -> Environment:
         mixed=settings.native,
         failing=settings.failing,
         awaited=settings.awaited,
+        foreign=settings.share_foreign,
+        split=settings.split,
     )

@@ -22,7 +22,9 @@ class ChaosSettings:
     second are sent by all producers together, each due within *longest_delay*; the share
     *cancelled* of them is cancelled, and the share *dead* is for a queue that does not exist,
     and has to leave a dead letter. The handlers of the share *failing* fail, once or always, and
-    coroutines handle the share *awaited*. With *delayed_store* a delayed message store takes the
+    coroutines handle the share *awaited*. Another program's messages are the share *foreign*; with
+    *split* they are all that is sent, the queues of the fleet are in the store's database, and the
+    broker has the consumer's alone. With *delayed_store* a delayed message store takes the
     timeout manager's place; it cancels nothing. With *native* the fleet is mixed: every second
     worker and producer is of another endpoint, which has its delays in RabbitMQ's levels, and half
     of the messages go on from one endpoint to the other. With *migrate* the timeouts of the first
@@ -44,6 +46,8 @@ class ChaosSettings:
     dead: float = 0.0
     failing: float = 0.03
     awaited: float = 0.5
+    foreign: float = 0.2
+    split: bool = False
     delayed_store: bool = False
     native: bool = False
     migrate: bool = False
@@ -72,6 +76,7 @@ class ChaosSettings:
             "dead": 0.0,
             "failing": 0.0,
             "awaited": 0.0,
+            "foreign": 0.0,
             "claim_time": 1.0,
             "drain": 1.0,
         }
@@ -80,7 +85,7 @@ class ChaosSettings:
                 raise ConfigurationError(
                     f"{name} must be at least {limit:g}, got {getattr(self, name)}"
                 )
-        for name in ("cancelled", "dead", "failing", "awaited"):
+        for name in ("cancelled", "dead", "failing", "awaited", "foreign"):
             if getattr(self, name) > 1.0:
                 raise ConfigurationError(f"{name} is a share up to 1, got {getattr(self, name)}")
         for name in _RANGES:
@@ -94,6 +99,8 @@ class ChaosSettings:
             raise ConfigurationError("a broker on SQLite needs a store; give both")
         if self.uses_levels:
             self._check_levels()
+        if self.split:
+            self._check_split()
 
     @property
     def uses_levels(self) -> bool:
@@ -104,6 +111,20 @@ class ChaosSettings:
     def share_cancelled(self) -> float:
         """Share of messages to cancel; a delayed message store cancels none."""
         return 0.0 if self.delayed_store else self.cancelled
+
+    @property
+    def share_foreign(self) -> float:
+        """Share of messages of another program."""
+        return 1.0 if self.split else self.foreign
+
+    def _check_split(self) -> None:
+        if self.store is None or self.broker is None:
+            raise ConfigurationError("split needs a store and, beside it, a broker; give both")
+        if self.uses_levels or self.delayed_store or self.dead:
+            raise ConfigurationError(
+                "split is for a timeout manager and messages that arrive; leave out native, "
+                "migrate, delayed_store and dead"
+            )
 
     def _check_levels(self) -> None:
         if not (self.broker or "").startswith(("amqp://", "pyamqp://")):

@@ -11,8 +11,10 @@ from typing import Any, Final, cast
 from sqlalchemy import Insert, literal
 from sqlalchemy.sql import FromClause
 
+from chaos.foreign_messages import with_traces
 from timeoutmgr.contracts import Sending, SendResult, Transport, TransportSession
 from timeoutmgr.database.row_moves import KeepsRows, MessageRows
+from timeoutmgr.message.foreign import Route
 from timeoutmgr.message.message import Outgoing
 
 SENT_BY: Final = "Chaos.SentBy"
@@ -77,9 +79,11 @@ class _SigningSession:
         return self._inner.send([self._sign(one) for one in outgoing], **how)
 
     def _sign(self, one: Outgoing) -> Outgoing:
+        signature = {SENT_BY: self._sender}
+        if isinstance(one.via, Route):
+            return with_traces(one, signature)
         if one.destination not in self._queues:
             return one
-        signature = {SENT_BY: self._sender}
         if one.via is not None:
             signature[SENT_AT] = str(time.time_ns() // 1_000)
         message = replace(one.message, headers={**one.message.headers, **signature})

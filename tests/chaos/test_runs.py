@@ -48,6 +48,7 @@ def test_chaos_on_one_file_repeats_nothing(chaos: Chaos) -> None:
     assert verdict["repeated"] == 0
     assert verdict["kills"] > 0
     assert verdict["dead"] > 0
+    assert verdict["foreign"] > 0
     assert verdict["handled"]["with_a_failure"] > 0
     assert verdict["handled"]["in_errors"] > 0
     assert verdict["handled"]["awaited"] > 0
@@ -82,8 +83,24 @@ def test_killed_workers_lose_nothing_on_rabbitmq_and_postgresql(
     assert verdict["accepted"] == verdict["delivered"] > 0
     assert (verdict["pauses"], verdict["cuts"]) == (0, 0)
     assert verdict["kills"] > 0
+    assert verdict["foreign"] > 0
     assert verdict["handled"]["in_errors"] > 0
     assert verdict["handled"]["at_once"] > 1
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_messages_of_another_program_reach_a_broker_beside_the_database(
+    chaos: Chaos, rabbitmq_url: str, postgres_url: str
+) -> None:
+    where = ("--split", "--broker", rabbitmq_url, "--store", postgres_url)
+
+    verdict = chaos("--seconds", "8", "--seed", "1", *where)
+
+    assert verdict["broken"] == []
+    assert verdict["foreign"] == verdict["accepted"] == verdict["delivered"] > 0
+    assert verdict["kills"] > 0
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from timeoutmgr.errors import ConfigurationError
     ("setting", "value"),
     [
         *(("seconds", 0.0), ("workers", 0), ("cancelled", 1.1), ("dead", -0.1)),
-        *(("failing", 1.1), ("awaited", -0.1)),
+        *(("failing", 1.1), ("awaited", -0.1), ("foreign", 1.1)),
         ("kill_every", (2.0, 1.0)),
     ],
 )
@@ -31,8 +31,13 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> N
         ({"native": True}, "RabbitMQ"),
         ({"migrate": True, "broker": "redis://localhost"}, "RabbitMQ"),
         ({"migrate": True, "broker": "amqp://localhost", "delayed_store": True}, "delayed_store"),
-        ({"migrate": True, "broker": "amqp://localhost", "dead": 0.1}, "dead"),
+        ({"migrate": True, "broker": "amqp://h", "dead": 0.1}, "dead"),
         ({"native": True, "broker": "amqp://localhost", "producers": 1}, "producers"),
+        ({"split": True, "store": "postgresql://localhost"}, "broker"),
+        (
+            {"split": True, "store": "sqlite:///a", "broker": "amqp://localhost", "dead": 0.1},
+            "dead",
+        ),
     ],
 )
 def test_settings_that_delay_levels_cannot_serve_are_refused(
