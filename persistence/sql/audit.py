@@ -18,13 +18,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, insert, select
 
-from timeoutmgr.contracts.audit import (
-    AuditCheck,
-    AuditEntry,
-    AuditRecord,
-    AuditVerdict,
-    to_text,
-)
+from timeoutmgr.contracts.audit import AuditCheck, AuditEntry, AuditRecord, AuditVerdict, to_text
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
 

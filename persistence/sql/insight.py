@@ -248,11 +248,7 @@ class StoreInsight(TimeoutQueries):
             return Load(window, counts, now)
 
     def _unread(
-        self,
-        connection: Connection,
-        edges: Sequence[Micros],
-        destination: str | None,
-        now: Micros,
+        self, connection: Connection, edges: Sequence[Micros], destination: str | None, now: Micros
     ) -> Sequence[Count]:
         """Return the number between each two *edges*, without reading the timeouts there."""
         counted = self._counted.counts(connection, edges, destination, now)
@@ -478,10 +474,7 @@ class StoreInsight(TimeoutQueries):
 
     def _oldest_due(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
         """Return when the oldest timeout was due that no pause holds."""
-        found = (
-            self._first_place(connection, parked),
-            self._oldest_retried(connection, parked),
-        )
+        found = (self._first_place(connection, parked), self._oldest_retried(connection, parked))
         return min((due for due in found if due is not None), default=None)
 
     def _first_place(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:

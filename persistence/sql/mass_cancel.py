@@ -9,14 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, select, update
 from sqlalchemy.sql import FromClause
 
-from timeoutmgr.contracts import (
-    Cancelled,
-    CancelResult,
-    Key,
-    Timeout,
-    TimeoutFilter,
-    TimeoutState,
-)
+from timeoutmgr.contracts import Cancelled, CancelResult, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import AuditEntry, ChangedBy
 from timeoutmgr.contracts.sagas import memory_of
 from timeoutmgr.crashpoints import reach

@@ -5,13 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from timeoutmgr.contracts import (
-    Clock,
-    RepeatKind,
-    SendResult,
-    Timeout,
-    Transaction,
-)
+from timeoutmgr.contracts import Clock, RepeatKind, SendResult, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     InvalidMessage,

@@ -43,14 +43,7 @@ from timeoutmgr.message.validation import (
 )
 from timeoutmgr.resilience.channel_log import ChannelLog
 from timeoutmgr.satellites.delivery.dispatch import addressed
-from timeoutmgr.telemetry import (
-    CountEach,
-    During,
-    Operation,
-    Telemetry,
-    count_each_of,
-    during_of,
-)
+from timeoutmgr.telemetry import CountEach, During, Operation, Telemetry, count_each_of, during_of
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 

@@ -112,9 +112,7 @@ def errors() -> None:
 @_failures
 @option("--groups", "only_groups", is_flag=True, help="Groups alone, without the messages.")
 @limit(
-    "Maximum number of messages to list; groups count all of them.",
-    default=100,
-    show_default=True,
+    "Maximum number of messages to list; groups count all of them.", default=100, show_default=True
 )
 @common(environment=False)
 @click.pass_obj
@@ -389,11 +387,7 @@ def _retried_document(result: "RetriedMessage") -> dict[str, str | None]:
 
 
 def _print_list(
-    groups: "Sequence[FailureGroup]",
-    failures: "Sequence[FailureRecord]",
-    total: int,
-    *,
-    cut: bool,
+    groups: "Sequence[FailureGroup]", failures: "Sequence[FailureRecord]", total: int, *, cut: bool
 ) -> None:
     if groups:
         _print_groups(groups)

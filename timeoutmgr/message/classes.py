@@ -208,13 +208,7 @@ def _of_pydantic(given: Any) -> TypedMessageClass:
 
     errors = (ValidationError, RecursionError)
     return TypedMessageClass(
-        given,
-        _name(given),
-        adapter.validate_json,
-        encode,
-        adapter.dump_python,
-        reasons,
-        errors,
+        given, _name(given), adapter.validate_json, encode, adapter.dump_python, reasons, errors
     )
 
 

@@ -12,12 +12,7 @@ from starlette.responses import Response
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
-from timeoutmgr.message.instants import (
-    Micros,
-    duration_micros,
-    from_micros,
-    parse_duration,
-)
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, parse_duration
 from timeoutmgr.message.redaction import masked, on_one_line
 from timeoutmgr.web.access import Visitor
 from timeoutmgr.web.actions import CHANNEL, changed_by, form_of, require_number, told

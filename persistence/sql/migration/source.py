@@ -117,14 +117,7 @@ def _statement(context: StoreContext) -> Select[Any]:
     written = insert(history).from_select(
         ["id", "due", "at", "destination", "attempt", "run_id", "event", "endpoint", "node"],
         select(
-            *(
-                moved.c.id,
-                moved.c.due,
-                at,
-                moved.c.destination,
-                moved.c.attempts,
-                run,
-            ),
+            *(moved.c.id, moved.c.due, at, moved.c.destination, moved.c.attempts, run),
             *(bindparam(None, _STATE, type_=Text), endpoint, bindparam("node", type_=Text)),
         ),
     )

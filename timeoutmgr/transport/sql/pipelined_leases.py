@@ -10,13 +10,7 @@ from sqlalchemy.sql.expression import Executable
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
-from timeoutmgr.transport.sql.leases import (
-    LARGEST_LEASE,
-    Leases,
-    by_delivery,
-    fitting,
-    lost_leases,
-)
+from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases, by_delivery, fitting, lost_leases
 from timeoutmgr.transport.sql.statements import READ_BY_INDEX, FrontStatements
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 
