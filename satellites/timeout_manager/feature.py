@@ -36,13 +36,14 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.message.validation import is_allowed
 from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.satellites.control import MOST_KEYS
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.poller import LEAD, Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
-from .dispatcher import ORDERS, DispatchTimeouts
+from .dispatcher import ORDERS, ORDERS_OF_ROWS, DispatchTimeouts
 from .sender_clocks import SenderClocks, report_clock_offset
 from .timeouts import StoreTimeouts
 from .wakeups import OtherPollers
@@ -54,6 +55,9 @@ FETCH_SENTENCE = (
 )
 STORE_SENTENCE = "Repeated failures when storing timeouts, endpoint will be terminated."
 DISPATCH_SENTENCE = "Repeated failures when dispatching timeouts, endpoint will be terminated."
+_MOVED = 5
+"""Chunks in one order where the database moves the rows itself: a crash repeats nothing there, and
+an order costs statements, however many timeouts it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +152,11 @@ class TimeoutManager:
         wait = self.time_to_wait_before_critical_error
         breakers = _breakers(context, wait)
         context.breakers.watch_silence(persistence.database, breakers.fetch, wait)
-        poller = self._poller(context, store, ready, breakers.fetch)
+        dispatch = _dispatch_step(context, store)
+        chunk = self.chunk if dispatch.move_many is None else min(self.chunk * _MOVED, MOST_KEYS)
+        poller = self._poller(context, store, ready, breakers.fetch, chunk)
         others = self._other_pollers(context, store, poller)
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
-        dispatch = _dispatch_step(context, store)
         wake = _wake_all(poller, others)
         storing = replace(
             _storing_step(context, store, wake, dispatch, senders), on_cancelled=self.on_cancelled
@@ -172,14 +177,19 @@ class TimeoutManager:
         )
 
     def _poller(
-        self, context: FeatureContext, store: TimeoutStore, ready: "Readiness", fetch: OutageBreaker
+        self,
+        context: FeatureContext,
+        store: TimeoutStore,
+        ready: "Readiness",
+        fetch: OutageBreaker,
+        chunk: int,
     ) -> Poller:
         step = PollTimeouts(
             store=store,
             queue=context.settings.name + DISPATCHER,
             owner=context.owner,
             mode=context.mode,
-            chunk=self.chunk,
+            chunk=chunk,
             clock=context.clock,
             new_id=context.new_id,
             telemetry=context.telemetry,
@@ -227,7 +237,7 @@ class TimeoutManager:
             name="Timeout Dispatcher Processor",
             queue=endpoint + DISPATCHER,
             step=dispatch,
-            batch=ORDERS,
+            batch=ORDERS if dispatch.move_many is None else ORDERS_OF_ROWS,
             storage=Outage(breaker=breakers.dispatch_lock, probe=ready.probe),
             broker=breakers.dispatch,
         )

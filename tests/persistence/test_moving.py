@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 
 from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.database import Database
+from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.database.row_moves import Move
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
@@ -244,6 +248,24 @@ def test_a_moved_message_wakes_a_receiver_that_waits(place: Place) -> None:
         place.moved(keys)
 
         assert wakeup.count > before
+
+
+def test_other_processes_are_woken_by_the_commit_of_a_move_and_not_before(
+    place: Place, postgres_url: str
+) -> None:
+    keys = place.stored(place.timeout("a"), place.timeout("b"))
+    where = make_url(postgres_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(where, autocommit=True) as listening:
+        listening.execute(f"LISTEN {channel_of(place.transport.tables.messages.fullname)}")
+
+        with rolled_back(place.database) as transaction:
+            place.move("", keys, AT, transaction)
+        undone = [notice.payload for notice in listening.notifies(timeout=0.2)]
+        place.moved(keys)
+        heard = [notice.payload for notice in listening.notifies(timeout=10, stop_after=1)]
+
+    assert undone == []
+    assert [place.queue in json.loads(payload) for payload in heard] == [True]
 
 
 def test_only_postgresql_moves_rows(sqlite_url: str) -> None:

@@ -82,8 +82,18 @@ class MessageRows(Protocol):
         """
         ...
 
-    def announce(self, queues: Collection[str], transaction: Transaction) -> None:
-        """Wake the receivers of *queues* when *transaction* has committed."""
+    def announcing(self) -> ColumnElement[Any] | None:
+        """Return the expression that wakes receivers in other processes, at the commit.
+
+        Its parameter is ``announced``. None where they look by themselves.
+        """
+        ...
+
+    def announce(self, queues: Collection[str], transaction: Transaction) -> str:
+        """Wake the receivers of *queues* in this process when *transaction* has committed.
+
+        Returns what is ``announced`` to the others.
+        """
         ...
 
 

@@ -54,7 +54,11 @@ class InDatabaseDispatch:
             skip_locked=True, of=timeouts
         )
         self._lock: Final = OnKeys(context, lambda keyed: locked.where(keyed, *can_go))
-        self._move: Final = OnKeys(context, lambda keyed: closing(context, keyed, self._passed_on))
+        announcing = into.announcing()
+        self._is_announced: Final = announcing is not None
+        self._move: Final = OnKeys(
+            context, lambda keyed: closing(context, keyed, self._passed_on, announcing)
+        )
 
     def move_many(
         self, token: str, keys: Sequence[Key], at: Micros, transaction: Transaction
@@ -80,10 +84,12 @@ class InDatabaseDispatch:
         if self._context.has_database_clock:
             at = max(row[3] for row in rows)
         ended = token if len(moved) == len(asked) else ""
-        statement, parameters = self._move.of(list(moved), token=ended, at=at, stamp=to_wire(at))
-        connection.execute(statement, parameters)
+        given: dict[str, Any] = {"token": ended, "at": at, "stamp": to_wire(at)}
+        announced = self._into.announce(set(moved.values()), transaction)
+        if self._is_announced:
+            given["announced"] = announced
+        connection.execute(*self._move.of(list(moved), **given))
         reach("moving.moved")
-        self._into.announce(set(moved.values()), transaction)
         return moved
 
     def _passed_on(self, removed: CTE) -> Insert:

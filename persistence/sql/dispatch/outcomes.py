@@ -12,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     Insert,
+    Select,
     Text,
     bindparam,
     delete,
@@ -74,11 +75,13 @@ def closing(
     context: StoreContext,
     keyed: ColumnElement[bool],
     passed_on: Callable[[CTE], Insert] | None = None,
+    announcing: ColumnElement[Any] | None = None,
 ) -> Executable:
     """Return the statement that closes the rows which are *keyed*, with its parameters open.
 
     The parameters are listed at ``BulkClose.close`` and in the condition. *passed_on* makes of the
-    rows that are removed a statement that keeps their messages elsewhere.
+    rows that are removed a statement that keeps their messages elsewhere, *announcing* is an
+    expression that wakes their receivers.
     """
     timeouts, keys = context.tables.timeouts, context.tables.keys
     history, claims = context.tables.history, context.tables.claims
@@ -114,9 +117,9 @@ def closing(
         ended.cte("ended"),
         *([] if passed_on is None else [passed_on(removed).cte("passed")]),
     ]
+    announced = None if announcing is None else select(announcing)
     if not is_wanted(context, state):
-        only: Executable = closed.add_cte(*besides)
-        return only
+        return _with(announced, closed, *besides)
     recorded = insert(history).from_select(
         ["id", "due", "at", "destination", "attempt", "run_id", "event", "endpoint", "node"],
         select(
@@ -131,7 +134,15 @@ def closing(
             *(_text(state), removed.c.endpoint, bindparam("node", context.node, type_=Text)),
         ),
     )
-    return recorded.add_cte(closed.cte("closed"), *besides)
+    return _with(announced, recorded, closed.cte("closed"), *besides)
+
+
+def _with(announced: Select[Any] | None, statement: Any, *besides: CTE) -> Executable:
+    """Return *statement* with those *besides*; all of them under *announced*, if it is given."""
+    if announced is not None:
+        return announced.add_cte(statement.cte("stated"), *besides)
+    whole: Executable = statement.add_cte(*besides)
+    return whole
 
 
 def _text(value: str) -> Any:

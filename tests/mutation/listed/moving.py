@@ -45,6 +45,14 @@ MUTANTS = (
         tests=(f"{_TESTS}::test_messages_are_queued_in_the_order_in_which_they_are_due",),
     ),
     Mutant(
+        name="a move tells other processes of no queue",
+        promise="A receiver in another process is woken by the commit of a move.",
+        file=_MOVING,
+        before='given["announced"] = announced',
+        after='given["announced"] = "[]"',
+        tests=(f"{_TESTS}::test_other_processes_are_woken_by_the_commit_of_a_move_and_not_before",),
+    ),
+    Mutant(
         name="a claim goes on behind one that was undone",
         promise="What a transaction claimed that came to nothing is claimed next.",
         file="persistence/sql/claim/claimer.py",

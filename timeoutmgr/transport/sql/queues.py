@@ -13,6 +13,7 @@ from sqlalchemy import (
     Insert,
     Text,
     and_,
+    bindparam,
     case,
     cast,
     func,
@@ -215,10 +216,16 @@ class SqlQueues:
         self._database.run_alone(statement, {**row, "channel": self._channel, "payload": payload})
         return True
 
-    def announce(self, queues: set[str], connection: Connection) -> None:
-        """Wake the receivers of *queues*, into which rows were put, when *connection* commits."""
-        self._notify(queues, connection)
+    def announcing(self) -> ColumnElement[Any] | None:
+        """Return the expression that wakes receivers in other processes, None if they poll."""
+        if self._channel is None:
+            return None
+        return func.pg_notify(literal(self._channel), bindparam("announced", type_=Text))
+
+    def announce(self, queues: set[str], connection: Connection) -> str:
+        """Wake the receivers of *queues* in this process, and return what others are told."""
         after_commit(connection, _notifier(self._wakeups, queues))
+        return self._wakeups.payload_of_own(*queues)
 
     def bind(
         self,
@@ -395,9 +402,13 @@ class PostgreSQLMessageRows:
         rows = select(*columns.values()).order_by(*order)
         return insert(self._tables.messages).from_select(list(columns), rows)
 
-    def announce(self, queues: Collection[str], transaction: Transaction) -> None:
-        """Wake the receivers of *queues*, here and in other processes, after the commit."""
-        self._queues.announce(set(queues), as_connection(transaction))
+    def announcing(self) -> ColumnElement[Any] | None:
+        """Return the expression that wakes receivers in other processes."""
+        return self._queues.announcing()
+
+    def announce(self, queues: Collection[str], transaction: Transaction) -> str:
+        """Wake the receivers of *queues* in this process, and return what others are told."""
+        return self._queues.announce(set(queues), as_connection(transaction))
 
 
 def _with(headers: ColumnElement[str], added: Mapping[str, ColumnElement[str]]) -> Any:

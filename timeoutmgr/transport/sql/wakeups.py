@@ -102,13 +102,13 @@ class QueueWakeups:
         for wakeup in (*wakeups, self.any):
             wakeup.notify()
 
-    def payload_of_own(self, queue: str) -> str:
-        """Return the payload of a NOTIFY for listeners of *queue*, but not for our own listener.
+    def payload_of_own(self, *queues: str) -> str:
+        """Return the payload of a NOTIFY for listeners of *queues*, but not for our own listener.
 
         The caller wakes the receivers of this process itself. A second wakeup, some moments later,
         would cost each of them a look that finds nothing.
         """
-        return json.dumps([queue, self._own_signature()])
+        return payload_of((*queues, self._own_signature()))
 
     def _own_signature(self) -> str:
         return f"{self._signature}.{os.getpid()}"  # a forked child hears its parent
