@@ -41,7 +41,7 @@ def foreign_message(
     if scheme(environment.broker) in ("amqp", "pyamqp"):
         prepared = AmqpMessage(json.dumps(body), application_headers=given, **content, **properties)
     else:
-        prepared = {name.replace("_", "-"): value for name, value in content.items()}
+        prepared = {key.replace("_", "-"): value for key, value in content.items()}
         prepared |= {"body": json.dumps(body), "headers": given, "properties": properties}
     return foreign_from_kombu(prepared, route_of(environment))
 
