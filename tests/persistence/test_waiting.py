@@ -24,6 +24,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.testing.signals import eventually
 
 HOUR = 3_600 * SECOND
 WAITING = 4_000
@@ -205,6 +206,12 @@ def _settle(stores: Stores) -> None:
     database = stores.persistence.database
     if database.dialect.name == "postgresql":
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as one:
+            # The server's own ANALYZE has a snapshot, which keeps the dead rows.
+            snapshots = text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+            )
+            eventually(lambda: one.execute(snapshots).scalar_one() == 0, "no snapshot is in use")
             one.execute(text("VACUUM suite_timeouts"))
 
 
