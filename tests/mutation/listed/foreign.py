@@ -303,4 +303,15 @@ MUTANTS = (
             "test_a_number_that_no_broker_reads_is_refused_at_the_door_and_before_a_send",
         ),
     ),
+    Mutant(
+        name="a migration takes messages of other programs to delay levels",
+        promise="Beside delay levels a message of another program stays in the store.",
+        file="persistence/sql/migration/source.py",
+        before="if self._queues_only else []",
+        after="if not self else []",
+        tests=(
+            "tests/migration/test_into_levels.py::"
+            "test_a_message_of_another_program_stays_in_the_store[tasks]",
+        ),
+    ),
 )
