@@ -52,7 +52,7 @@ def is_foreign(given: Mapping[str, str]) -> bool:
 
 
 def defect_of(name: str, given: Mapping[str, str]) -> str | None:
-    """Return how the foreign message *name* differs from what was sent; None if it does not.
+    """Return how the foreign message *name* differs from what was sent; None if both are equal.
 
     An endpoint reads each header as a text.
     """
@@ -62,9 +62,10 @@ def defect_of(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def with_traces(outgoing: Outgoing, traces: Mapping[str, str]) -> Outgoing:
-    """Return a foreign *outgoing* with *traces* in its own headers: all others end with its route.
+    """Return a foreign *outgoing* with *traces*, and the instant of its dispatch.
 
-    Also the instant of its dispatch. A message of ours is returned as it is.
+    Both stand in the headers of the other program: the headers of ours around them end with the
+    route. A message of ours is returned unchanged.
     """
     foreign = foreign_of(outgoing)
     if foreign is None:

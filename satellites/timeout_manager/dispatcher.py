@@ -44,8 +44,8 @@ from timeoutmgr.transport.work import Work
 ORDERS: Final = 8
 """Chunks that are received together, so that the next chunk can be locked meanwhile."""
 ORDERS_OF_ROWS: Final = 2
-"""The same where the database moves the rows, which nothing overlaps: an order has more of them,
-and their messages are in their queues when the transaction has ended."""
+"""Orders that are received together where the database moves the rows: an order is larger there,
+and all messages of one transaction reach their queues at its end."""
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
 

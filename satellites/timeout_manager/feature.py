@@ -68,7 +68,9 @@ class TimeoutManager:
     before the critical error hooks run; with zero they run at the first failure. The poller polls
     at least once each *poll_interval* (or each wait, if that is shorter, so that an outage is
     noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
-    sent repeats at most that many. *store_batch* messages are stored in one transaction.
+    sent repeats at most that many. Where PostgreSQL moves the rows itself, a crash repeats none,
+    and a control message has five times as many, up to 1,000. *store_batch* messages are stored in
+    one transaction.
     *on_cancelled* is called with each timeout whose message arrives after a cancel, before the
     message is acknowledged; an error of it has the message delivered again, and a crash before the
     call leaves the call out.

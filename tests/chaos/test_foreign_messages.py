@@ -26,7 +26,7 @@ def test_of_two_foreign_messages_the_one_that_differs_ends_in_the_error_queue(
     )
     destination = route_of(environment).destination
     sound = foreign_message(environment, "sound", PLAIN, {"name": "sound"})
-    # Its headers are those of another name, as if it had been changed on the way.
+    # With the headers of another name, as if somebody had changed the message on the way.
     changed = foreign_message(environment, "other", PLAIN, {"name": "changed"})
     with (
         closing(Resources(environment)) as resources,

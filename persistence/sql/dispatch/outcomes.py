@@ -138,7 +138,7 @@ def closing(
 
 
 def _with(announced: Select[Any] | None, statement: Any, *besides: CTE) -> Executable:
-    """Return *statement* with those *besides*; all of them under *announced*, if it is given."""
+    """Return *statement* with *besides* as one statement, which ends in *announced*, if given."""
     if announced is not None:
         return announced.add_cte(statement.cte("stated"), *besides)
     whole: Executable = statement.add_cte(*besides)

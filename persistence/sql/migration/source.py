@@ -377,7 +377,7 @@ class SqlSource:
 
     def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:
         timeouts = self._timeouts
-        # A header's name has no quotes inside of a value: those have a backslash before them.
+        # Inside of a header's value, JSON puts a backslash before each quote.
         to_queue = [~timeouts.c.headers.contains(f'"{ROUTE}":')] if self._queues_only else []
         return [
             timeouts.c.endpoint == self._context.endpoint,

@@ -223,7 +223,7 @@ class SqlQueues:
         return func.pg_notify(literal(self._channel), bindparam("announced", type_=Text))
 
     def announce(self, queues: set[str], connection: Connection) -> str:
-        """Wake the receivers of *queues* in this process, and return what others are told."""
+        """Wake the receivers of *queues* in this process; return the payload for the others."""
         after_commit(connection, _notifier(self._wakeups, queues))
         return self._wakeups.payload_of_own(*queues)
 
@@ -407,7 +407,7 @@ class PostgreSQLMessageRows:
         return self._queues.announcing()
 
     def announce(self, queues: Collection[str], transaction: Transaction) -> str:
-        """Wake the receivers of *queues* in this process, and return what others are told."""
+        """Wake the receivers of *queues* in this process; return the payload for the others."""
         return self._queues.announce(set(queues), as_connection(transaction))
 
 
