@@ -35,12 +35,7 @@ from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.headers import (
-    BROKER_HEADERS,
-    DISPATCHED_AT,
-    RELATED_TO_TIMEOUT,
-    ROUTE,
-)
+from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT, ROUTE
 from timeoutmgr.transport.sql.limits import LimitedQueues
 from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, ends, options_of, shaped
 from timeoutmgr.transport.sql.statements import QueueStatements, commit_lazily
