@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, select, update
 
@@ -145,8 +144,7 @@ def _examined(key: Any, timeout: Timeout) -> RepeatKind:
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """A timeout as it is written."""
 
     timeout: Timeout
@@ -210,7 +208,7 @@ class TimeoutInsert:
         if has_place:  # all rows of a batch have the same columns
             row["place"] = packed(timeout.place)
         replaces = timeout.on_conflict is OnConflict.REPLACE
-        return _Item(timeout, timeout.key, row, content_of(timeout), replaces)
+        return _Item(timeout, Key(row["due"], timeout.id), row, content_of(timeout), replaces)
 
     def _all_new(self, connection: Connection, batch: Sequence[_Item]) -> None:
         # By id, so that two batches that share ids wait for each other in one order.

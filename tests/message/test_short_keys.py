@@ -45,6 +45,20 @@ def test_long_or_many_names_are_not_remembered() -> None:
     assert calls_of(("a",) * (MOST_NAMES + 1)) == 2
 
 
+def test_no_more_names_are_remembered_than_there_are_entries() -> None:
+    calls = []
+
+    @remembers_short(2)
+    def count(given: str) -> int:
+        calls.append(given)
+        return len(given)
+
+    for name in ("a", "b", "a", "c", "a"):
+        assert count(name) == 1
+
+    assert calls == ["a", "b", "c", "a"]  # the third name takes the place of both before it
+
+
 def test_names_that_are_no_text_are_not_remembered() -> None:
     assert calls_of((1, 2)) == 2  # type: ignore[arg-type]  # keys of another type
 

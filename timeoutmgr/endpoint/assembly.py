@@ -287,8 +287,9 @@ def _with_canary(
             settings.input_queue, canary.MESSAGE_TYPE, {}, options, delay_clock=sender.now
         )
         sender.send([composed.outgoing])
-        assert composed.sent.id is not None, "the timeout manager keeps it"
-        return composed.sent.id
+        timeout_id = composed.sent.id
+        assert timeout_id is not None, "the timeout manager keeps it"
+        return timeout_id
 
     task = canary.Canary(ours, settings.name, features.store, send, critical, settings.telemetry)
     return replace(features, tasks=(*features.tasks, task))

@@ -204,14 +204,15 @@ class HandlerContext:
             delay_clock=self._delay_clock,
         )
         self._outgoing.append(composed.outgoing)
-        if composed.sent.id is not None:
+        sent = composed.sent
+        if sent.id is not None:
             # Not as it was given: middleware may have changed it.
             saga_id = composed.outgoing.message.headers.get(headers.SAGA_ID)
-            self._keep(composed.sent.id, saga_id)
+            self._keep(sent.id, saga_id)
         if composed.due is not None:
             # Not as it was given, which may be a format name.
-            self._delayed_for.append(composed.sent.destination)
-        return composed.sent
+            self._delayed_for.append(sent.destination)
+        return sent
 
     @overload
     def send_local(self, message: TypedMessage, /, **given: Unpack[TypedSendKeywords]) -> Sent: ...

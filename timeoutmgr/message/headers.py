@@ -5,7 +5,7 @@ fixed by the wire format; ours start with ``TimeoutManager.``.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Final, TypeVar
 
 MESSAGE_ID: Final = "NServiceBus.MessageId"
@@ -167,18 +167,28 @@ Found = TypeVar("Found")
 
 
 def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callable[[Names], Found]]:
-    """Return a decorator that keeps the last *entries* results for names that are few and short.
+    """Return a decorator that keeps *entries* results at most, for names that are few and short.
 
     For longer names the function is called each time: a sender chooses the names, and must not fill
     the memory with them. An error is never kept.
     """
 
     def decorate(function: Callable[[Names], Found]) -> Callable[[Names], Found]:
-        remembered = lru_cache(maxsize=entries)(function)
+        remembered: dict[Names, Found] = {}
 
         @wraps(function)
         def call(names: Names) -> Found:
-            return remembered(names) if _is_short(names) else function(names)
+            # Looked up first: each message passes here three times, and few names are new. That is
+            # why this is no lru_cache, which would have to be asked after the length.
+            try:
+                return remembered[names]
+            except KeyError:
+                found = function(names)
+            if _is_short(names):
+                if len(remembered) >= entries:
+                    remembered.clear()
+                remembered[names] = found
+            return found
 
         return call
 

@@ -312,6 +312,7 @@ def check_no_expiry(given: Mapping[str, str]) -> None:
 
 
 _JSON: Final = frozenset({"application/json", "text/json"})
+_to_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 def encode_body(body: object) -> tuple[bytes, str]:
@@ -323,7 +324,7 @@ def encode_body(body: object) -> tuple[bytes, str]:
     if type(body) not in PLAIN and is_message(body):
         return class_of(body).write(body), "application/json"
     try:
-        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode(), "application/json"
+        return _to_json(body).encode(), "application/json"
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(
             f"the body cannot be written as JSON: {error}; pass plain values without NaN, or bytes "

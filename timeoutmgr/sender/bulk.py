@@ -102,8 +102,9 @@ class _Window:
 
     def answer(self, repeats: Sequence[RepeatKind | None]) -> None:
         """Note the answers of the store on the ids."""
-        both = zip(self.composed, repeats, strict=True)
-        self.composed = [one.answered(repeat) for one, repeat in both]
+        if any(repeats):
+            both = zip(self.composed, repeats, strict=True)
+            self.composed = [one.answered(repeat) for one, repeat in both]
 
     def is_open(self) -> bool:
         is_full = len(self.items) >= WINDOW or self.size >= WINDOW_BYTES
@@ -114,10 +115,10 @@ class _Window:
         if self.error is None:
             self.error = error
 
-    def confirmed(self) -> list[Sent]:
+    def confirmed(self) -> list[Composed]:
         """Return the messages that were confirmed."""
         both = zip(self.composed, self.results, strict=False)
-        return [one.sent for one, result in both if result is SendResult.CONFIRMED]
+        return [one for one, result in both if result is SendResult.CONFIRMED]
 
     def left(self) -> list[ToSend]:
         """Return the other items, so that sending them again is sending the same messages."""
@@ -127,7 +128,7 @@ class _Window:
         return again + self.refused
 
     def _under_its_id(self, place: int) -> ToSend:
-        item, message_id = self.items[place], self.composed[place].sent.message_id
+        item, message_id = self.items[place], self.composed[place].outgoing.message.id
         return replace(item, options=replace(item.options, message_id=message_id))
 
     def check(self) -> None:
@@ -194,7 +195,7 @@ class _Bulk:
         )
         if self.delayed_only and composed.due is None:
             raise InvalidMessage(
-                f"message {composed.sent.message_id!r:.80} is not delayed; give it a delay or "
+                f"message {composed.outgoing.message.id!r:.80} is not delayed; give it a delay or "
                 "deliver_at, or use send_many"
             )
         return composed
@@ -215,7 +216,7 @@ class _Bulk:
         self.sent += len(done)
         if done and self.on_sent is not None:
             try:
-                self.on_sent(done)
+                self.on_sent([one.sent for one in done])
             except Exception as error:
                 window.end(error)
         try:

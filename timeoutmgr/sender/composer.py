@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypedDict
 
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
@@ -123,17 +123,32 @@ SendMiddleware: TypeAlias = Callable[[ToSend], ToSend]
 """Returns the message to send in place of the message that a program gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(NamedTuple):
     """A message ready to be sent, and the answer for its sender.
 
-    *may_repeat* says that its id was given, and may have been used before.
+    *destination* is the queue that it is finally for. *timeout_id_of* gives the id of the timeout
+    from that of the message, where a timeout is stored. *may_repeat* says that its id was given,
+    and may have been used before; *repeat* is the store's answer on that.
     """
 
     outgoing: Outgoing
-    sent: Sent
-    due: Micros | None
+    destination: str
+    due: Micros | None = None
+    timeout_id_of: Callable[[str], str] | None = None
     may_repeat: bool = False
+    repeat: RepeatKind | None = None
+
+    @property
+    def sent(self) -> Sent:
+        """The answer, made when it is asked for: a bulk asks for few of its answers."""
+        message_id, id_of = self.outgoing.message.id, self.timeout_id_of
+        return Sent(
+            message_id=message_id,
+            destination=self.destination,
+            id=None if id_of is None else id_of(message_id),
+            due=None if self.due is None else from_micros(self.due),
+            repeat=self.repeat,
+        )
 
     @property
     def final_queue(self) -> str | None:
@@ -143,11 +158,11 @@ class Composed:
         declares its queues.
         """
         is_routed = headers.ROUTE in self.outgoing.message.headers
-        return None if self.due is None or is_routed else self.sent.destination
+        return None if self.due is None or is_routed else self.destination
 
     def answered(self, repeat: RepeatKind | None) -> "Composed":
         """Return it with the store's answer for its sender."""
-        return self if repeat is None else replace(self, sent=replace(self.sent, repeat=repeat))
+        return self if repeat is None else self._replace(repeat=repeat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +225,7 @@ class Composer:
             else Outgoing(destination, message)
         )
         if due is None or delays is None:
-            return Composed(outgoing, Sent(message_id=message.id, destination=destination), None)
+            return Composed(outgoing, destination)
         check_ahead(due, begin, self.limits)
         check_no_expiry(message.headers)
         routed = delays(outgoing, due)
@@ -218,13 +233,8 @@ class Composer:
             routed = _with_conflict_headers(
                 routed, on_conflict, due_given=options.deliver_at is not None
             )
-        sent = Sent(
-            message_id=message.id,
-            destination=destination,
-            id=None if routed.via is not None else self.timeout_id_of(message.id),
-            due=from_micros(due),
-        )
-        return Composed(routed, sent, due, may_repeat=options.message_id is not None)
+        id_of = None if routed.via is not None else self.timeout_id_of
+        return Composed(routed, destination, due, id_of, may_repeat=options.message_id is not None)
 
     def _changed(self, message: ToSend) -> ToSend:
         """Return *message* as middleware changes it, before any check of it."""

@@ -88,7 +88,7 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     is_foreign = ROUTE in composed.outgoing.message.headers
     if _is_in(outlet.transport.database, connection) and not (can_store and is_foreign):
         answered = composed.answered(_examined(outlet, composed, connection))
-        if answered.sent.repeat is not RepeatKind.CONFLICT:
+        if answered.repeat is not RepeatKind.CONFLICT:
             _enqueue(outlet, composed, connection)
         return answered.sent
     direct = outlet.direct

@@ -88,7 +88,10 @@ MUTANTS = (
     breaks(
         10,
         _COMPOSER,
-        ("due=from_micros(due),", "due=from_micros(begin),"),
+        (
+            "        return Composed(routed, destination, due, id_of,",
+            "        return Composed(routed, destination, begin, id_of,",
+        ),
         f"{_COMPOSER_TESTS}::test_send_returns_id_and_due_of_a_delayed_message",
         name="the sender is told another due time",
     ),

@@ -98,12 +98,12 @@ class SentRows:
             content_type=content_type,
         )
         composed = composer.compose(row["destination"], message_type or "", body, options)
-        message = composed.outgoing.message
+        message, sent = composed.outgoing.message, composed.sent
         given = {name: text for name, text in message.headers.items() if name not in _ROUTING}
         return {
             "endpoint": self.endpoint,
-            "id": composed.sent.id,
-            "due": composed.sent.due,
+            "id": sent.id,
+            "due": sent.due,
             "destination": row["destination"],
             "saga_id": row.get("saga_id"),
             "message_id": message.id,
