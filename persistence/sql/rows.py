@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final
 from uuid import uuid4
@@ -102,19 +103,18 @@ def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]
 class OnKeys:
     """A statement about some keys, as *make* makes it of the condition that a row is of them."""
 
+    # Each is made when it is first used: most stores never use most of them.
+    _interval = cached_property(lambda s: s._make(_keyed(s._context)))
+    _instant = cached_property(lambda s: s._make(_of_one_instant(s._context)))
+
     def __init__(
         self, context: StoreContext, make: Callable[[ColumnElement[bool]], Executable]
     ) -> None:
         self._context, self._make = context, make
-        # SQL Server compares no pairs.
+        # SQL Server compares no pairs. PostgreSQL does not end a search within one instant where a
+        # comparison of pairs would.
         self._has_no_pairs: Final = context.database.dialect.name == "mssql"
-        self._interval: Final = make(_keyed(context))
-        # PostgreSQL does not end a search within one instant where a comparison of pairs would.
-        self._instant: Final = (
-            make(_of_one_instant(context))
-            if context.database.dialect.name == "postgresql"
-            else self._interval
-        )
+        self._ends_instants: Final = context.database.dialect.name != "postgresql"
 
     def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
         """Return the statement for *keys*, at least one key, and its parameters."""
@@ -123,7 +123,8 @@ class OnKeys:
             return self._make(_of_endpoint_at_each(self._context, keys)), mine | others
         parameters = _these(self._context, keys) | others
         one_instant = parameters.get("lowest") == parameters.get("highest")
-        return (self._instant if one_instant else self._interval), parameters
+        by_interval = self._ends_instants or not one_instant
+        return (self._interval if by_interval else self._instant), parameters
 
 
 def _these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
