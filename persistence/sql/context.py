@@ -26,6 +26,7 @@ from sqlalchemy.sql.selectable import Select
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
 from timeoutmgr.database.binary_copy import can_copy
+from timeoutmgr.database.commits import LAZILY, set_locally
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
@@ -278,11 +279,12 @@ class ClaimLock:
         self._context = context
         # PostgreSQL prepares a claim by a single statement, since a claim is nothing but round
         # trips: it locks, reads from now on in the order of the key, and lets go of the lock for a
-        # process that is stopped while it holds it, as all other claims wait for it.
+        # process that is stopped while it holds it, as all other claims wait for it. A claim that
+        # a crash of the server undoes is made again.
+        settings = BY_KEY | LAZILY | {"idle_in_transaction_session_timeout": PATIENCE}
         self._at_once = select(
             func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
-            *(func.set_config(name, value, True) for name, value in BY_KEY.items()),
-            func.set_config("idle_in_transaction_session_timeout", PATIENCE, True),
+            *set_locally(settings),
             context.now_column,
         )
         self._key = _lock_key(context)

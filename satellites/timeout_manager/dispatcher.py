@@ -197,7 +197,10 @@ class _LockedRows:
     def close(self, result: BatchResult) -> None:
         at = result.at
         outcomes = [
-            *(_dispatched(timeout, at) for timeout in result.dispatched),
+            *(
+                Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at)
+                for timeout in result.dispatched
+            ),
             *(_failed(one, at) for one in result.failed),
         ]
         if result.retries:
@@ -218,10 +221,6 @@ class _LockedRows:
 def _now_of(locked: LockedTimeouts) -> Micros | None:
     """Return the time of the store's clock if *locked* tells it."""
     return int(locked.now()) if isinstance(locked, HasStoreClock) else None
-
-
-def _dispatched(timeout: Timeout, at: Micros) -> Outcome:
-    return Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at)
 
 
 def _failed(one: Undeliverable, at: Micros) -> Outcome:

@@ -407,7 +407,8 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         due=due,
         destination=destination,
         message=_without_routing(message),
-        saga_id=_saga_of_timeout(message),
+        # Its header stays on the message in any case.
+        saga_id=None if is_delayed_retry(message.headers) else _saga(message),
         created=_sent_at(message, now),
         due_given=headers.DELIVER_AT_GIVEN in message.headers,
         on_conflict=_on_conflict(message),
@@ -496,11 +497,6 @@ def _saga(message: Message) -> str | None:
     if not 0 < len(saga) <= 200 or not saga.isprintable():
         raise MessageRejected(f"malformed saga id {saga!r:.60}; expected 1 to 200 printable signs")
     return saga
-
-
-def _saga_of_timeout(message: Message) -> str | None:
-    """Return the saga of the timeout *message*; its header stays on the message in any case."""
-    return None if is_delayed_retry(message.headers) else _saga(message)
 
 
 def _kept(message: Message) -> tuple[str, ...]:

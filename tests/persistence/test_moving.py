@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url, text
 
 from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
+from tests.services.private import PrivateServer
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.database import Database
 from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.database.row_moves import Move
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing
@@ -72,10 +74,19 @@ class Place:
         return [tuple(row) for row in self.database.run(lambda one: one.execute(mine).all())]
 
 
+Tables: TypeAlias = tuple[SqlPersistence, SqlTransport]
+
+
 @pytest.fixture(scope="module")
-def tables(postgres_url: str) -> Iterator[tuple[SqlPersistence, SqlTransport]]:
+def tables(postgres_url: str) -> Iterator[Tables]:
     """The tables of timeouts and of queues; every test has its own endpoint and queue in them."""
-    database = Database.shared(postgres_url)
+    with _tables_in(postgres_url) as made:
+        yield made
+
+
+@contextmanager
+def _tables_in(url: str) -> Iterator[Tables]:
+    database = Database.shared(url)
     persistence = SqlPersistence(
         database, prefix="moving_", settings=SqlSettings(clock="host", history="full")
     )
@@ -87,16 +98,20 @@ def tables(postgres_url: str) -> Iterator[tuple[SqlPersistence, SqlTransport]]:
 
 
 @pytest.fixture
-def place(tables: tuple[SqlPersistence, SqlTransport], unique: str) -> Place:
+def place(tables: Tables, unique: str) -> Place:
+    return _place_in(tables, unique)
+
+
+def _place_in(tables: Tables, name: str) -> Place:
     persistence, transport = tables
-    transport.session().create_queues([unique])
-    store = persistence.timeouts(unique, SetClock(AT), atomic_dispatch=True)
+    transport.session().create_queues([name])
+    store = persistence.timeouts(name, SetClock(AT), atomic_dispatch=True)
     assert isinstance(store, SqlTimeoutStore)
     rows = transport.message_rows()
     assert rows is not None
     move = store.mover(rows, lambda name: True)
     assert move is not None
-    return Place(store, transport, move, unique)
+    return Place(store, transport, move, name)
 
 
 # Quotes, backslashes, signs that JSON must escape, other scripts; not the NUL, which is refused.
@@ -266,6 +281,64 @@ def test_other_processes_are_woken_by_the_commit_of_a_move_and_not_before(
 
     assert undone == []
     assert [place.queue in json.loads(payload) for payload in heard] == [True]
+
+
+def test_a_claim_and_a_move_wait_for_no_disk_and_what_others_count_on_does(place: Place) -> None:
+    keys = place.stored(place.timeout("a"))
+    with place.database.begin() as transaction:
+        assert place.store.claim(AT, 10, "o", transaction=transaction).keys
+        assert not _waits_for_disk(transaction)
+    with place.database.begin() as transaction:
+        assert list(place.move("", keys, AT, transaction)) == keys
+        assert not _waits_for_disk(transaction)
+
+    with (
+        closing(place.transport.session().receiver(place.queue, prefetch=10)) as receiver,
+        place.database.begin() as transaction,
+    ):
+        place.store.store_many([place.timeout("b")], transaction=transaction)
+        receiver.ack(receiver.receive(10, 0.0), transaction=transaction)
+        assert _waits_for_disk(transaction)
+
+
+def _waits_for_disk(transaction: Connection) -> bool:
+    return bool(transaction.execute(text("SHOW synchronous_commit")).scalar_one() == "on")
+
+
+def test_what_a_crash_of_the_server_undoes_is_as_before_and_what_was_settled_stays_settled(
+    private_server: Callable[[str], PrivateServer], unique: str
+) -> None:
+    server = private_server("postgres")
+    server.start()
+    with _tables_in(server.url) as tables:
+        place = _place_in(tables, unique)
+        settled: set[str] = set()
+        for crash in range(3):
+            names = [f"{crash}-{number}" for number in range(20)]
+            keys = place.stored(*map(place.timeout, names))
+            place.moved(keys[:10])
+            settled |= _names(place.received())  # with a commit that waits
+            place.moved(keys[10:])
+            server.kill()
+            server.start()
+            with suppress(StorageUnavailable):  # the pool has a connection to the old server
+                place.database.ping()
+
+            pending = {name for name in names if _is_pending(place, name)}
+            queued = _names(place.received())
+            assert not queued & settled
+            assert not pending & (queued | settled)
+            assert pending | queued | settled >= set(names)
+            settled |= queued
+
+
+def _names(messages: Sequence[Message]) -> set[str]:
+    return {one.headers["name"] for one in messages}
+
+
+def _is_pending(place: Place, name: str) -> bool:
+    found = place.store.find(name)
+    return found is not None and found[0] is TimeoutState.PENDING
 
 
 def test_only_postgresql_moves_rows(sqlite_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The clock of a window asks once, and then counts on by the monotonic clock."""
+"""The clock of a bulk asks once a second, and counts on by the monotonic clock in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_timeout_manager
-from timeoutmgr.sender.bulk import WindowClock
+from timeoutmgr.sender.bulk import BulkClock
 from timeoutmgr.sender.composer import SendOptions
 
 
@@ -20,32 +20,35 @@ def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
     return to_timeout_manager(outgoing, due, "sales.Timeouts")
 
 
-def test_a_window_asks_once_and_counts_on_if_the_wall_clock_steps() -> None:
-    clock, asked = FakeClock(), []
+def test_a_bulk_asks_once_a_second_and_counts_on_if_the_wall_clock_steps() -> None:
+    clock, answers = FakeClock(), [START, START + 90 * SECOND]
 
     def ask() -> Micros:
-        asked.append(clock.now())
         clock.advance(0.25)  # the answer takes its time: too late rather than early
-        return START
+        return answers.pop(0)
 
-    window = WindowClock(ask, clock)
+    bulk = BulkClock(ask, clock)
 
-    assert window() == START + SECOND // 4
-    clock.advance(60)
+    assert bulk() == START
+    clock.advance(0.5)
     clock.step_wall(timedelta(hours=-1))
-    assert window() == START + 60 * SECOND + SECOND // 4
-    assert len(asked) == 1
+    assert bulk() == START + 3 * SECOND // 4
+    assert len(answers) == 1
+
+    clock.advance(0.5)
+    assert bulk() == START + 90 * SECOND
+    assert answers == []
 
 
-def test_a_window_without_a_database_has_no_time_of_its_own_and_asks_once() -> None:
-    asked = []
+def test_a_bulk_without_a_database_has_no_time_of_its_own_and_asks_once_a_second() -> None:
+    clock, asked = FakeClock(), []
 
     def ask() -> None:
         asked.append(1)
 
-    window = WindowClock(ask, FakeClock())
+    bulk = BulkClock(ask, clock)
 
-    assert [window(), window()] == [None, None]
+    assert [bulk(), bulk()] == [None, None]
     assert len(asked) == 1
 
 

@@ -1,10 +1,10 @@
-"""Calls that run after the commit of a caller's transaction, and only then."""
+"""Calls that run after the commit of a caller's transaction, and commits that wait for no disk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, ExceptionContext, event
+from sqlalchemy import Connection, ExceptionContext, Function, Select, event, func
 
 _KEY: Final = "timeoutmgr_after_commit"
 _FOLLOW: Final = "timeoutmgr_follow"
@@ -99,3 +99,32 @@ def _run(info: dict[Any, Any]) -> None:
     calls, pending.committed = pending.committed, []
     for call in calls:
         call()
+
+
+# --- lazy commits, which do not wait for PostgreSQL's disk --------------------------------------
+# If the server itself crashes within the next moments, the transaction may be undone, and with it
+# all that were committed later, but none before: the database is as it was a moment ago. So what
+# only carries a message on inside the database may commit lazily. Its next durable commit, that of
+# a handler say, brings everything before it to the disk.
+
+LAZILY: Final = {"synchronous_commit": "off"}
+
+
+def commit_lazily(connection: Connection) -> None:
+    """Have the open transaction commit lazily."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+
+
+def committed_lazily(statement: Select[Any]) -> Select[Any]:
+    """Return *statement* for PostgreSQL, whose transaction is to commit lazily if it finds a row.
+
+    For each of its rows the setting is made anew, which costs nothing.
+    """
+    [set_lazily] = set_locally(LAZILY)
+    return statement.where(set_lazily == LAZILY["synchronous_commit"])
+
+
+def set_locally(settings: Mapping[str, str]) -> list[Function[Any]]:
+    """Return the calls that give PostgreSQL *settings* until the end of the transaction."""
+    return [func.set_config(name, value, True) for name, value in settings.items()]

@@ -4,8 +4,8 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
@@ -37,7 +37,6 @@ from timeoutmgr.message.validation import check_destination
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, send_many, store_many
 from timeoutmgr.sender.composer import (
-    Composed,
     SendKeywords,
     SendOptions,
     Sent,
@@ -49,8 +48,6 @@ from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from timeoutmgr.contracts import DeliveryOptions
     from timeoutmgr.endpoint.recurrence import Recurring
     from timeoutmgr.sender.in_transaction import CallerSession
@@ -342,34 +339,26 @@ class Endpoint:
         options: SendOptions,
         session: "CallerSession | None",
     ) -> Sent:
-        if session is None:
-            return self._compose_and_send(destination, message_type, body, options, None)
-        with callers_connection(self._outlet, session) as connection:
-            return self._compose_and_send(destination, message_type, body, options, connection)
-
-    def _compose_and_send(
-        self,
-        destination: str,
-        message_type: str,
-        body: object,
-        options: SendOptions,
-        connection: "Connection | None",
-    ) -> Sent:
-        composed = self._parts.composer.compose(
-            destination,
-            message_type,
-            body,
-            options,
-            stored=connection is not None,
-            delay_clock=self._parts.sender.now
-            if connection is None
-            else lambda: time_in(self._outlet_inside, connection),
-        )
-        with installation.schema_expected(self._parts):
-            if connection is not None:
-                return send_inside(self._outlet_inside, composed, connection)
-            self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
-        return composed.sent
+        inside = nullcontext() if session is None else callers_connection(self._outlet, session)
+        with inside as connection:
+            composed = self._parts.composer.compose(
+                destination,
+                message_type,
+                body,
+                options,
+                stored=connection is not None,
+                delay_clock=self._parts.sender.now
+                if connection is None
+                else lambda: time_in(self._outlet_inside, connection),
+            )
+            with installation.schema_expected(self._parts):
+                if connection is not None:
+                    return send_inside(self._outlet_inside, composed, connection)
+                queue = composed.final_queue if self._parts.settings.check_destinations else None
+                self._parts.sender.send(
+                    [composed.outgoing], finally_for=[] if queue is None else [queue]
+                )
+            return composed.sent
 
     @overload
     def send_local(
@@ -473,11 +462,6 @@ class Endpoint:
     def _check_open(self) -> None:
         if self._is_closed:
             raise EndpointClosed(self.name)
-
-    def _to_check(self, composed: Sequence[Composed]) -> list[str]:
-        if not self._parts.settings.check_destinations:
-            return []
-        return [each.final_queue for each in composed if each.final_queue is not None]
 
     def _wake(self, due: Micros) -> None:
         address = self._parts.features.manager_address

@@ -23,12 +23,15 @@ from timeoutmgr.transport.work import require_confirmed
 # --- the clock by which a relative delay becomes a due time -----------------------------------
 
 
-@dataclass(slots=True)
-class WindowClock:
-    """A database's clock for the messages of one window: asked once, at the first delay.
+_FRESH_FOR: Final = 1.0
+"""Seconds for which a reading of the database's clock is carried on by the monotonic clock."""
 
-    From then on the monotonic clock counts, because a caller may take long to draw the next
-    message. *ask* returns None if the host's clock is the only clock.
+
+@dataclass(slots=True)
+class BulkClock:
+    """A database's clock for the messages of one bulk: asked at the first delay, then each second.
+
+    In between the monotonic clock counts. *ask* returns None if the host's clock is the only clock.
     """
 
     ask: Callable[[], Micros | None]
@@ -37,14 +40,12 @@ class WindowClock:
 
     def __call__(self) -> Micros | None:
         """Return the database's time now; None if only the host's clock counts."""
-        if self._asked is None:
-            # Read before the answer comes: the error makes a message late, never early.
-            before = self.clock.monotonic()
-            self._asked = (self.ask(), before)
+        # Read before an answer comes: the error makes a message late, never early.
+        now = self.clock.monotonic()
+        if self._asked is None or now - self._asked[1] > _FRESH_FOR:
+            self._asked = (self.ask(), now)
         theirs, since = self._asked
-        if theirs is None:
-            return None
-        return theirs + round((self.clock.monotonic() - since) * 1_000_000)
+        return None if theirs is None else theirs + round((now - since) * 1_000_000)
 
 
 WINDOW: Final = 500
@@ -82,8 +83,6 @@ class BulkInterrupted(TimeoutManagerError):
 class _Window:
     """Messages that are sent together: as they were drawn and composed, and their results."""
 
-    clock: DelayClock
-    """The clock from which the relative delays of the window count."""
     items: list[ToSend] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
     size: int = 0
@@ -148,6 +147,12 @@ class _Bulk:
     on_sent: OnSent | None
     delayed_only: bool = False
     sent: int = 0
+    clock: DelayClock = field(init=False)
+    """The clock from which relative delays count."""
+
+    def __post_init__(self) -> None:
+        ask = self._stored_now if self.delayed_only else self.outlet.sender.now
+        self.clock = BulkClock(ask, self.outlet.clock)
 
     def draw(self, window: _Window, most: int, most_bytes: int) -> list[Composed]:
         """Draw at most so many into *window*, and return them; it knows why there are no more."""
@@ -155,7 +160,7 @@ class _Bulk:
         try:
             for message in self.drawn:
                 try:
-                    window.add(message, self._compose(message, window.clock))
+                    window.add(message, self._compose(message))
                 except Exception as error:
                     window.refused = [message]  # it is drawn, and the caller has it no more
                     window.end(error)
@@ -171,18 +176,13 @@ class _Bulk:
             window.end(error)
         return window.composed[before:]
 
-    def window(self) -> _Window:
-        """Return the next window; the database is asked for its time once in it."""
-        ask = self._stored_now if self.delayed_only else self.outlet.sender.now
-        return _Window(WindowClock(ask, self.outlet.clock))
-
     def _stored_now(self) -> Micros | None:
         shared = None if self.outlet.direct is None else self.outlet.direct.database
         if shared is None or as_database(shared).dialect.now is None:
             return None
         return shared.now(self.outlet.clock)
 
-    def _compose(self, message: ToSend, clock: DelayClock) -> Composed:
+    def _compose(self, message: ToSend) -> Composed:
         if not isinstance(message, ToSend):
             raise InvalidMessage(f"a bulk is made of ToSend, got {message!r:.60}")
         composed = self.outlet.composer.compose(
@@ -191,7 +191,7 @@ class _Bulk:
             message.body,
             message.options,
             stored=self.delayed_only,
-            delay_clock=clock,
+            delay_clock=self.clock,
         )
         if self.delayed_only and composed.due is None:
             raise InvalidMessage(
@@ -233,7 +233,7 @@ def send_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None
     bulk = _Bulk(outlet, iter(messages), on_sent)
     is_more = True
     while is_more:
-        window = bulk.window()
+        window = _Window()
         try:
             with outlet.sender.window() as sending:
                 while window.is_open():
@@ -271,7 +271,7 @@ def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | Non
     woken_for: Micros | None = None
     is_more = True
     while is_more:
-        window = bulk.window()
+        window = _Window()
         composed = bulk.draw(window, WINDOW, WINDOW_BYTES)
         if composed:
             try:

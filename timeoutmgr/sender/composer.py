@@ -216,7 +216,8 @@ class Composer:
             destination = self.policy.queue_of(destination)
         check_destination(destination, self.limits)
         message = self._message(destination, message_type, body, options, now, cause, ids)
-        message = self._marked(message, options, destination)
+        if more := self.policy.delivery_headers(options.delivery, message.headers, destination):
+            message = replace(message, headers={**message.headers, **more})
         check_headers(message.headers, self.limits)
         check_body(message.body, self.limits)
         outgoing = (
@@ -288,10 +289,6 @@ class Composer:
             "Enable TimeoutManager; beside NativeDelayedDelivery(fallback_to_store=True), send "
             f"with cancellable=True too. Or leave {asked} out",
         )
-
-    def _marked(self, message: Message, options: SendOptions, destination: str) -> Message:
-        more = self.policy.delivery_headers(options.delivery, message.headers, destination)
-        return replace(message, headers={**message.headers, **more}) if more else message
 
     def _message(
         self,

@@ -2,7 +2,8 @@
 
 Two statements in the transaction that also acknowledges the order: the first locks the movable
 rows, and returns no more than keys; the second takes the rows out, puts their messages into the
-queues, and sets tombstones and history.
+queues, and sets tombstones and history. The transaction commits lazily: no message leaves the
+database by it, and a crash of the server that undoes it undoes all that receivers did since.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy import CTE, BigInteger, Insert, Text, bindparam, select
 from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
+from timeoutmgr.database.commits import committed_lazily
 from timeoutmgr.database.row_moves import MessageRows
 from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.message.instants import Micros, to_wire
@@ -53,7 +55,9 @@ class InDatabaseDispatch:
         locked = found.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
         )
-        self._lock: Final = OnKeys(context, lambda keyed: locked.where(keyed, *can_go))
+        self._lock: Final = OnKeys(
+            context, lambda keyed: committed_lazily(locked.where(keyed, *can_go))
+        )
         announcing = into.announcing()
         self._is_announced: Final = announcing is not None
         self._move: Final = OnKeys(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
+_DISK = (
+    "tests/persistence/test_moving.py::"
+    "test_a_claim_and_a_move_wait_for_no_disk_and_what_others_count_on_does"
+)
 _SQL = "persistence/sql"
 _PAUSING = "tests/persistence/test_pausing.py"
 _BULK = "tests/persistence/test_bulk_runs.py"
@@ -50,6 +54,22 @@ MUTANTS = (
         before="            parked_at(context).element.is_(None),\n",
         after="",
         tests=("tests/persistence/test_moving.py::test_a_timeout_that_a_pause_holds_is_not_moved",),
+    ),
+    Mutant(
+        name="a move inside the database waits for the disk",
+        promise="What only carries a message on inside the database commits lazily.",
+        file=f"{_SQL}/dispatch/in_database.py",
+        before="committed_lazily(locked.where(keyed, *can_go))",
+        after="locked.where(keyed, *can_go)",
+        tests=(_DISK,),
+    ),
+    Mutant(
+        name="an acknowledgement with its effects does not wait for the disk",
+        promise="What was settled stays settled.",
+        file="timeoutmgr/transport/sql/leases.py",
+        before="        read_by_index(connection, commit_lazily=lazily)\n",
+        after="        read_by_index(connection, commit_lazily=True)\n",
+        tests=(_DISK,),
     ),
     Mutant(
         name="a resume does not wait for a dispatcher that parks",

@@ -190,7 +190,7 @@ MUTANTS = (
     breaks(
         24,
         _STORING,
-        ("saga_id=_saga_of_timeout(message),", "saga_id=None,"),
+        ("saga_id=None if is_delayed_retry(message.headers) else _saga(message),", "saga_id=None,"),
         f"{_STORING_TESTS}::test_a_timeout_is_stored_with_all_that_it_came_with",
         name="a timeout is stored without its saga",
     ),

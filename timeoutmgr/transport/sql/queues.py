@@ -29,7 +29,7 @@ from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows, in_statements, misfit
-from timeoutmgr.database.commits import after_commit
+from timeoutmgr.database.commits import after_commit, commit_lazily
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.database.soundness import refusals
@@ -38,7 +38,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT, ROUTE
 from timeoutmgr.transport.sql.limits import LimitedQueues
 from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, ends, options_of, shaped
-from timeoutmgr.transport.sql.statements import QueueStatements, commit_lazily
+from timeoutmgr.transport.sql.statements import QueueStatements
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 

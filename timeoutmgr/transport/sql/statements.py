@@ -1,6 +1,6 @@
 """Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, Final, TypeVar
@@ -23,10 +23,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Function, Insert
+from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.arrays import NumberArray
+from timeoutmgr.database.commits import LAZILY, committed_lazily, set_locally
 from timeoutmgr.database.dialects import Dialect
 from timeoutmgr.database.engine import BY_INDEX
 from timeoutmgr.database.failures import Failure, classify, unavailable
@@ -52,8 +53,6 @@ def as_transport(database: Database) -> Iterator[None]:
 
 # --- plans -------------------------------------------------------------------------------------
 
-_LAZILY: Final = {"synchronous_commit": "off"}
-
 
 def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> None:
     """Have PostgreSQL go by an index in each later statement of the transaction.
@@ -62,37 +61,17 @@ def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> Non
     which the queue was empty would read all of a long queue, for each batch; and without
     statistics the server would sort a queue for its first hundred messages.
 
-    A transaction that may *commit_lazily* does not wait for the server's disk: if the server itself
-    crashes within the next moments, the transaction may be undone, alone or with later ones.
+    The transaction may *commit_lazily*, as ``database.commits`` says.
     """
     if connection.dialect.name == "postgresql":
-        settings = BY_INDEX | _LAZILY if commit_lazily else BY_INDEX
+        settings = BY_INDEX | LAZILY if commit_lazily else BY_INDEX
         connection.exec_driver_sql(
             "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
         )
 
 
-def commit_lazily(connection: Connection) -> None:
-    """Have the commit not wait for the server's disk, as ``read_by_index`` says."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
-
-
-def _local(settings: Mapping[str, str]) -> list[Function[Any]]:
-    return [func.set_config(name, value, True) for name, value in settings.items()]
-
-
-READ_BY_INDEX: Final = select(*_local(BY_INDEX))
+READ_BY_INDEX: Final = select(*set_locally(BY_INDEX))
 """``read_by_index`` as one statement."""
-
-
-def committed_lazily(statement: Select[Any]) -> Select[Any]:
-    """Return *statement*, whose transaction is its own, so that its commit is lazy if it writes.
-
-    For each of its rows the setting is made anew, which costs nothing.
-    """
-    [set_lazily] = _local(_LAZILY)
-    return statement.where(set_lazily == _LAZILY["synchronous_commit"])
 
 
 HEAD: Final = 1000
@@ -208,12 +187,12 @@ class QueueStatements:
     def send_and_notify(self, columns: Sequence[str], *, lazily: bool) -> Select[Any]:
         """Return the insert of a row of *columns* with its NOTIFY (channel, payload).
 
-        As a transaction of its own it may commit *lazily*, as ``read_by_index`` says.
+        As a transaction of its own it may commit *lazily*, as ``database.commits`` says.
         """
         row = self.send.values({name: bindparam(name) for name in columns})
         others = [func.pg_notify(bindparam("channel"), bindparam("payload"))]
         if lazily:
-            others += _local(_LAZILY)
+            others += set_locally(LAZILY)
         return select(*others).add_cte(row.cte("sent"))
 
 
