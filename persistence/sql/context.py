@@ -279,9 +279,12 @@ class ClaimLock:
         self._context = context
         # PostgreSQL prepares a claim by a single statement, since a claim is nothing but round
         # trips: it locks, reads from now on in the order of the key, and lets go of the lock for a
-        # process that is stopped while it holds it, as all other claims wait for it. A claim that
-        # a crash of the server undoes is made again.
-        settings = BY_KEY | LAZILY | {"idle_in_transaction_session_timeout": PATIENCE}
+        # process that is stopped while it holds it, as all other claims wait for it.
+        settings = BY_KEY | {"idle_in_transaction_session_timeout": PATIENCE}
+        if context.atomic:
+            # Nothing has left the database by a claim that a crash of the server undoes. Elsewhere
+            # the claim has to tell that its timeouts may have been sent.
+            settings |= LAZILY
         self._at_once = select(
             func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
             *set_locally(settings),

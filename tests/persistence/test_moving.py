@@ -301,6 +301,19 @@ def test_a_claim_and_a_move_wait_for_no_disk_and_what_others_count_on_does(place
         assert _waits_for_disk(transaction)
 
 
+def test_a_claim_whose_messages_leave_the_database_waits_for_the_disk(
+    tables: Tables, unique: str
+) -> None:
+    """After a crash of the server it tells that its timeouts may have been sent."""
+    persistence, _transport = tables
+    store = persistence.timeouts(unique, SetClock(AT))
+    store.store_many([timeout("a")])
+
+    with persistence.database.begin() as transaction:
+        assert store.claim(AT, 10, "o", transaction=transaction).keys
+        assert _waits_for_disk(transaction)
+
+
 def _waits_for_disk(transaction: Connection) -> bool:
     return bool(transaction.execute(text("SHOW synchronous_commit")).scalar_one() == "on")
 

@@ -64,6 +64,17 @@ MUTANTS = (
         tests=(_DISK,),
     ),
     Mutant(
+        name="a claim whose messages leave the database does not wait for the disk",
+        promise="What may have been sent is told.",
+        file=f"{_SQL}/context.py",
+        before="        if context.atomic:\n",
+        after="        if context:\n",
+        tests=(
+            "tests/persistence/test_moving.py::"
+            "test_a_claim_whose_messages_leave_the_database_waits_for_the_disk",
+        ),
+    ),
+    Mutant(
         name="an acknowledgement with its effects does not wait for the disk",
         promise="What was settled stays settled.",
         file="timeoutmgr/transport/sql/leases.py",
