@@ -102,10 +102,10 @@ def _run(info: dict[Any, Any]) -> None:
 
 
 # --- lazy commits, which do not wait for PostgreSQL's disk --------------------------------------
-# If the server itself crashes within the next moments, the transaction may be undone, and with it
-# all that were committed later, but none before: the database is as it was a moment ago. So what
-# only carries a message on inside the database may commit lazily. Its next durable commit, that of
-# a handler say, brings everything before it to the disk.
+# A crash of the server within the next moments may undo the transaction, and with it each later
+# transaction, but no earlier one: the database is as it was a moment ago. So a transaction that
+# only carries a message on inside the database may commit lazily. The next durable commit, of a
+# handler say, brings every transaction before it to the disk.
 
 LAZILY: Final = {"synchronous_commit": "off"}
 
