@@ -1,9 +1,11 @@
-"""The clock of the host; every other part gets its clock from its caller."""
+"""Clocks: the host's, and a server's that the host carries on. A part gets its from its caller."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from timeoutmgr.message.instants import Micros
 
@@ -32,3 +34,40 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return seconds that never go back."""
         return time.monotonic()
+
+
+_FRESH_FOR: Final = 1.0
+"""Seconds for which an answer of a server is carried on."""
+
+
+class CarriedClock:
+    """A server's clock: asked at most once a second, and carried on by the host's monotonic clock.
+
+    It may be ahead by the time that an answer took, and is never behind: a delay that counts from
+    it ends late rather than early. *ask* returns None where only the host's clock counts.
+    """
+
+    def __init__(self, ask: Callable[[], Micros | None], host: Clock) -> None:
+        self._ask = ask
+        self._host = host
+        self._asking = threading.Lock()
+        self._answer: tuple[Micros | None, float] | None = None
+
+    def __call__(self) -> Micros | None:
+        """Return the server's time, which may have to be asked for."""
+        self.refresh()
+        return self.carried()
+
+    def refresh(self) -> None:
+        """Ask the server, unless it was asked a moment ago; not on an event loop."""
+        with self._asking:
+            before = self._host.monotonic()
+            if self._answer is None or before - self._answer[1] >= _FRESH_FOR:
+                self._answer = self._ask(), before
+
+    def carried(self) -> Micros | None:
+        """Return the server's time by the last answer; None before the first one."""
+        theirs, since = self._answer or (None, 0.0)
+        if theirs is None:
+            return None
+        return theirs + int((self._host.monotonic() - since) * 1_000_000) + 1

@@ -1,4 +1,4 @@
-"""The clock of a bulk asks once a second, and counts on by the monotonic clock in between."""
+"""A server's clock is asked once a second, and carried on by the monotonic clock in between."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer
+from timeoutmgr.clock import CarriedClock
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_timeout_manager
-from timeoutmgr.sender.bulk import BulkClock
 from timeoutmgr.sender.composer import SendOptions
 
 
@@ -20,35 +20,36 @@ def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
     return to_timeout_manager(outgoing, due, "sales.Timeouts")
 
 
-def test_a_bulk_asks_once_a_second_and_counts_on_if_the_wall_clock_steps() -> None:
-    clock, answers = FakeClock(), [START, START + 90 * SECOND]
+def test_a_carried_clock_asks_once_a_second_and_goes_on_if_the_wall_clock_steps() -> None:
+    host, answers = FakeClock(), [START, START + 90 * SECOND]
 
     def ask() -> Micros:
-        clock.advance(0.25)  # the answer takes its time: too late rather than early
+        host.advance(0.25)  # the answer needs its time: too late rather than early
         return answers.pop(0)
 
-    bulk = BulkClock(ask, clock)
+    server = CarriedClock(ask, host)
 
-    assert bulk() == START
-    clock.advance(0.5)
-    clock.step_wall(timedelta(hours=-1))
-    assert bulk() == START + 3 * SECOND // 4
+    assert server() == START + SECOND // 4 + 1
+    host.advance(0.5)
+    host.step_wall(timedelta(hours=-1))
+    assert server() == server.carried() == START + 3 * SECOND // 4 + 1
     assert len(answers) == 1
 
-    clock.advance(0.5)
-    assert bulk() == START + 90 * SECOND
+    host.advance(0.25)
+    assert server.carried() == START + SECOND + 1
+    assert server() == START + 90 * SECOND + SECOND // 4 + 1
     assert answers == []
 
 
-def test_a_bulk_without_a_database_has_no_time_of_its_own_and_asks_once_a_second() -> None:
-    clock, asked = FakeClock(), []
+def test_a_carried_clock_without_a_server_has_no_time_and_asks_once_a_second() -> None:
+    asked = []
 
     def ask() -> None:
         asked.append(1)
 
-    bulk = BulkClock(ask, clock)
+    server = CarriedClock(ask, FakeClock())
 
-    assert [bulk(), bulk()] == [None, None]
+    assert [server.carried(), server(), server()] == [None, None, None]
     assert len(asked) == 1
 
 

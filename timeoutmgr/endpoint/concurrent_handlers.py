@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from timeoutmgr.clock import CarriedClock
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.endpoint.async_context import BESIDE_OTHERS, AsyncHandler, AsyncHandlerContext
-from timeoutmgr.endpoint.awaited_handler import CarriedClock
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.handlers import (
     HandledMessage,
@@ -36,7 +36,7 @@ class WorkAtOnce:
 
     def now(self) -> Micros | None:
         """Return the time of the clock beside the queues; None where only the host's counts."""
-        return self.clock.now()
+        return self.clock.carried()
 
 
 class ConcurrentHandlerStep:
@@ -63,7 +63,7 @@ class ConcurrentHandlerStep:
     ) -> Callable[[], None]:
         """Begin the coroutines of *received*; an error before them ends it at once."""
         try:
-            self._work.clock.read()
+            self._work.clock.refresh()
             prepared = self._step.prepare(received, self._work)
         except Exception as error:
             ended(HandlingOutcome(received, error))
@@ -72,7 +72,7 @@ class ConcurrentHandlerStep:
             ended(HandlingOutcome(received))
             return _nothing
         refusal = BESIDE_OTHERS if self._work.is_atomic else None
-        context = AsyncHandlerContext(prepared.context, self._work.clock.now, refusal=refusal)
+        context = AsyncHandlerContext(prepared.context, self._work.clock.carried, refusal=refusal)
 
         def end(error: Exception | None) -> None:
             ended(HandlingOutcome(received, error, None if error else context))

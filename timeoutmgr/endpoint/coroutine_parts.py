@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
+from timeoutmgr.clock import CarriedClock
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.endpoint.async_context import (
@@ -11,7 +12,7 @@ from timeoutmgr.endpoint.async_context import (
     AsyncHandlerContext,
     AsyncHandlerMiddleware,
 )
-from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
+from timeoutmgr.endpoint.awaited_handler import AwaitedHandler
 from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines

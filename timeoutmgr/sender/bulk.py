@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from timeoutmgr.contracts import Clock, RepeatKind, SendResult
+from timeoutmgr.clock import CarriedClock
+from timeoutmgr.contracts import RepeatKind, SendResult
 from timeoutmgr.database import as_database
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
@@ -19,34 +20,6 @@ from timeoutmgr.sender.in_transaction import wake_or_wait
 from timeoutmgr.sender.sender import Outlet
 from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
-
-# --- the clock by which a relative delay becomes a due time -----------------------------------
-
-
-_FRESH_FOR: Final = 1.0
-"""Seconds for which a reading of the database's clock is carried on by the monotonic clock."""
-
-
-@dataclass(slots=True)
-class BulkClock:
-    """A database's clock for the messages of one bulk: asked at the first delay, then each second.
-
-    In between the monotonic clock counts. *ask* returns None if the host's clock is the only clock.
-    """
-
-    ask: Callable[[], Micros | None]
-    clock: Clock
-    _asked: tuple[Micros | None, float] | None = field(default=None, init=False)
-
-    def __call__(self) -> Micros | None:
-        """Return the database's time now; None if only the host's clock counts."""
-        # Read before an answer comes: the error makes a message late, never early.
-        now = self.clock.monotonic()
-        if self._asked is None or now - self._asked[1] > _FRESH_FOR:
-            self._asked = (self.ask(), now)
-        theirs, since = self._asked
-        return None if theirs is None else theirs + round((now - since) * 1_000_000)
-
 
 WINDOW: Final = 500
 """Messages that are sent before the confirms of all of them are awaited."""
@@ -152,7 +125,7 @@ class _Bulk:
 
     def __post_init__(self) -> None:
         ask = self._stored_now if self.delayed_only else self.outlet.sender.now
-        self.clock = BulkClock(ask, self.outlet.clock)
+        self.clock = CarriedClock(ask, self.outlet.clock)
 
     def draw(self, window: _Window, most: int, most_bytes: int) -> list[Composed]:
         """Draw at most so many into *window*, and return them; it knows why there are no more."""

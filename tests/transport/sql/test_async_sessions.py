@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 from tests.support.clock import FakeClock
 from tests.transport.sql.test_handler_batches import COUNT, Ledger, Stand
 from timeoutmgr import AsyncHandlerContext
+from timeoutmgr.clock import CarriedClock
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_database
 from timeoutmgr.endpoint.async_session import async_session
-from timeoutmgr.endpoint.awaited_handler import AwaitedHandler, CarriedClock
+from timeoutmgr.endpoint.awaited_handler import AwaitedHandler
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, Unsupported
 from timeoutmgr.message.message import Received
