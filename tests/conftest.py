@@ -198,9 +198,9 @@ def _go_without(reason: str) -> NoReturn:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Have tests that use Spark share two workers."""
-    from tests.scheduling import SparkInTwoWorkers
+    from tests.scheduling import GroupedByWhatTheyShare
 
-    return SparkInTwoWorkers(config, log) if config.getvalue("dist") == "load" else None
+    return GroupedByWhatTheyShare(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,16 +13,23 @@ _FIRST: Final = tuple(
 )
 
 
-class SparkInTwoWorkers(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
-    """Any test goes to a free worker, but Spark's tests go to two workers, which share a JVM.
+# Each of these reads the whole house into syntax trees, which a process keeps.
+_READERS: Final = tuple(
+    f"tests/test_{name}" for name in ("exits", "import_rule", "log_lines", "measures")
+)
 
-    A single worker keeps the JVM busy for half of the time; a third worker would only wait.
+
+class GroupedByWhatTheyShare(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
+    """Any test goes to a free worker, but tests that share what is costly go to the same one.
+
+    Spark's tests go to two workers, which share a JVM: a single worker keeps the JVM busy for half
+    of the time; a third worker would only wait. The readers of the house go to one.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if not nodeid.startswith(SPARK):
-            return nodeid
-        return "first" if nodeid.startswith(_FIRST) else "second"
+        if nodeid.startswith(SPARK):
+            return "first" if nodeid.startswith(_FIRST) else "second"
+        return "readers" if nodeid.startswith(_READERS) else nodeid
 
     def _reschedule(self, node: Any) -> None:
         """Drop the complete units first: xdist counts every unit of a worker after each test."""
