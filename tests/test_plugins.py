@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoints
+from pathlib import Path
 
 import pytest
 
-from timeoutmgr import plugins
+from timeoutmgr import Endpoint, plugins
 from timeoutmgr.errors import UnknownPart
+from timeoutmgr.settings.file import configuration_from
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(plugins.BUILT_IN))
@@ -53,17 +55,41 @@ def test_names_are_sorted_and_unique() -> None:
 def test_installed_packages_are_looked_through_once_for_each_path_of_imports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked: list[str] = []
+    looked: list[int] = []
 
-    def find(*, group: str) -> EntryPoints:
-        looked.append(group)
+    def find() -> EntryPoints:
+        looked.append(len(sys.path))
         return EntryPoints()
 
     monkeypatch.setattr(plugins, "entry_points", find)
     monkeypatch.setattr(sys, "path", [*sys.path, "/no/such/folder"])
-    for _ in range(2):
-        plugins.names(plugins.FEATURES)
+    for group in (plugins.FEATURES, plugins.TRANSPORTS):
+        plugins.names(group)
     monkeypatch.setattr(sys, "path", [*sys.path, "/another"])
     plugins.names(plugins.FEATURES)
 
-    assert looked == [plugins.FEATURES] * 2
+    assert looked == [len(sys.path) - 1, len(sys.path)]
+
+
+def test_a_program_of_our_parts_alone_looks_through_no_installed_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def find() -> EntryPoints:
+        raise AssertionError("our parts are in a table")
+
+    monkeypatch.setattr(plugins, "entry_points", find)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    settings = tmp_path / "timeoutmgr.toml"
+    settings.write_text(
+        f"""
+        endpoint = "sales"
+        transport = "sqlite:///{tmp_path}/sales.db"
+        persistence = "sqlite:///{tmp_path}/sales.db"
+        features = ["timeout-manager"]
+        [timeout-manager]
+        concurrency = 2
+        [persistence_options]
+        max_in_flight = 10
+        """
+    )
+    Endpoint(configuration_from(settings, environ={"TIMEOUTMGR_CONCURRENCY": "3"})).close()

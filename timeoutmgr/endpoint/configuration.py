@@ -710,7 +710,7 @@ def transport_from_url(url: str, **options: Any) -> Transport:
     """Return the transport that *url* names; databases are our SQL queue, the rest is kombu's."""
     plain = url.removeprefix("timeoutmgr+")
     scheme = _scheme(plain)
-    if scheme in plugins.names(plugins.TRANSPORTS):
+    if plugins.knows(plugins.TRANSPORTS, scheme):
         options.pop("accept_loss", None)
         part = plugins.load(plugins.TRANSPORTS, scheme)
         return cast(Transport, _known_options(part, options)(plain, **options))

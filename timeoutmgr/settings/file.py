@@ -154,19 +154,18 @@ class _ConfiguredParts:
 
     def refuse_unknown(self) -> None:
         """Raise UnknownSetting for the first unknown key."""
-        tables = keys.table_names()
         for (table, key), given in self._values.items():
             if table == keys.RECURRING:
                 continue  # its keys are names, and the tables inside check their own
             if table is None:
-                known = [*keys.TOP, *tables, keys.RECURRING]
                 if key == keys.RECURRING:
                     raise given.wrong("a table for each name, such as [recurring.daily-report]")
                 if key not in keys.TOP:
+                    known = [*keys.TOP, *keys.table_names(), keys.RECURRING]
                     raise UnknownSetting(key, given.source, keys.nearest(key, known), known)
                 continue
-            if table not in tables:
-                known = [*tables, keys.RECURRING, *keys.TOP]
+            if not keys.is_table(table):
+                known = [*keys.table_names(), keys.RECURRING, *keys.TOP]
                 raise UnknownSetting(table, given.source, keys.nearest(table, known), known)
             known = list(keys.parameters(self.part(table)))
             if key not in known:
@@ -175,8 +174,9 @@ class _ConfiguredParts:
     def refuse_disabled(self, source: str) -> None:
         """Raise ConfigurationError if a file sets up a feature without enabling it."""
         for (table, _key), given in self._values.items():
-            is_feature = table in plugins.names(plugins.FEATURES)
-            if table is None or not is_feature or table in self.features:
+            if table is None or table in self.features:
+                continue
+            if not keys.is_feature(table):
                 continue
             raise ConfigurationError(
                 f"[{table}] in {given.source or source} sets up a feature that is not enabled; "
@@ -186,7 +186,7 @@ class _ConfiguredParts:
     def _transport(self) -> Any:
         url = self._text("transport").removeprefix("timeoutmgr+")
         scheme = url.partition("://")[0].partition("+")[0]
-        if scheme in plugins.names(plugins.TRANSPORTS):
+        if plugins.knows(plugins.TRANSPORTS, scheme):
             return plugins.load(plugins.TRANSPORTS, scheme)
         from timeoutmgr.transport.kombu_transport import KombuTransport
         from timeoutmgr.transport.refusals import family_of
@@ -349,7 +349,7 @@ def _from_mapping(
         if key in keys.TOP or not isinstance(value, Mapping):
             yield (None, key), _given(key, value, source, environ)
             continue
-        if not value and key not in (*keys.table_names(), keys.RECURRING):
+        if not value and key != keys.RECURRING and not keys.is_table(key):
             known = [*keys.table_names(), keys.RECURRING, *keys.TOP]
             raise UnknownSetting(key, source, keys.nearest(key, known), known)
         for inner, each in value.items():
@@ -395,6 +395,8 @@ def _known_variables(
     Reading a table imports its part, which would slow down a start.
     """
     known: dict[str, SettingKey] = {keys.environment_name(key): (None, key) for key in keys.TOP}
+    if asked is not None and asked.keys() <= known.keys():
+        return known
     for table in keys.table_names():
         stem = keys.environment_name(table, "")
         if asked is None or any(variable.startswith(stem) for variable in asked):

@@ -78,6 +78,8 @@ BUILT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     }
 )
 """Tables that make one settings object of the core."""
+_OTHER_TABLES: Final = (*BUILT, TRANSPORT_OPTIONS, PERSISTENCE_OPTIONS)
+"""Tables that set up no feature."""
 
 # Set by a key outside the table, or, for an owner, never: an owner names one process of the
 # processes that share the settings.
@@ -112,8 +114,19 @@ def nearest(key: str, known: list[str]) -> str | None:
 
 
 def table_names() -> list[str]:
-    """Return the tables that a settings file may have."""
-    return [*plugins.names(plugins.FEATURES), *BUILT, TRANSPORT_OPTIONS, PERSISTENCE_OPTIONS]
+    """Return the tables that a settings file may have; slow, for an error or a list."""
+    return [*plugins.names(plugins.FEATURES), *_OTHER_TABLES]
+
+
+def is_table(name: str) -> bool:
+    """Return whether a settings file may have the table *name*."""
+    return name in _OTHER_TABLES or is_feature(name)
+
+
+def is_feature(table: str) -> bool:
+    """Return whether *table* sets up a feature."""
+    other = table in _OTHER_TABLES or table == RECURRING
+    return not other and plugins.knows(plugins.FEATURES, table)
 
 
 def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:

@@ -245,7 +245,7 @@ def _other_broker(given: str | Transport | None) -> Transport | None:
     if not isinstance(given, str):
         return given
     url = given.removeprefix("timeoutmgr+")
-    if url.partition("://")[0].partition("+")[0] in plugins.names(plugins.TRANSPORTS):
+    if plugins.knows(plugins.TRANSPORTS, url.partition("://")[0].partition("+")[0]):
         return SqlTransport(url)
     from timeoutmgr.transport.kombu_transport import KombuTransport
 
