@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -15,11 +16,13 @@ from urllib.parse import unquote, urlsplit
 import amqp
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.services import catalog, mysql, processes
 from tests.services import run as runs
 from tests.services.postgres import PrivatePostgres, PrivateRecovery, PrivateStandby
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
+from tests.support.forked_programs import MODULES
 from timeoutmgr.database import Database, DatabaseSettings
 
 pytest_plugins = ["tests.acceptance.not_applicable"]
@@ -90,6 +93,13 @@ def rabbitmq_url(pytestconfig: pytest.Config, worker_id: str) -> str:
 def redis_url(pytestconfig: pytest.Config, worker_id: str) -> str:
     """A Redis database of this worker's own."""
     return _own(pytestconfig.stash[_RUN], "redis", worker_id)
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which programs are forked: all that they need is imported there."""
+    with closing(ForkServer(tmp_path_factory.mktemp("forkserver") / "log", MODULES)) as made:
+        yield made
 
 
 @pytest.fixture

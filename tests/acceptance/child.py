@@ -26,8 +26,9 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
     return config
 
 
-def main(given: dict[str, Any]) -> int:
+def main() -> int:
     """Install, or run until the parent ends the process; print each step as a line."""
+    given = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s: %(message)s")
     endpoint = Endpoint(configuration(given))
     if given.get("do") == "install":
@@ -39,7 +40,3 @@ def main(given: dict[str, Any]) -> int:
     endpoint.run()
     print("ended", flush=True)
     return 0 if endpoint.critical_error is None else 3
-
-
-if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))

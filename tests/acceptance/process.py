@@ -6,23 +6,21 @@ import json
 import os
 import queue
 import signal
-import subprocess
-import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Self
 
+from chaos.forkserver_client import ForkServer, Streams
 from tests.acceptance.place import Place
-
-_ROOT: Final = Path(__file__).parents[2]
 
 
 class Child:
     """A process with the endpoint of *place*: its timeout manager, and no handler."""
 
-    def __init__(self, place: Place, **more: Any) -> None:
+    def __init__(self, fork_server: ForkServer, place: Place, **more: Any) -> None:
         given = {
             "name": place.name,
             "error_queue": f"{place.name}.error",
@@ -31,18 +29,21 @@ class Child:
             "mode": place.pair.mode.value if place.pair.mode else None,
             **more,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), json.dumps(given)],
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self._streams = tempfile.TemporaryDirectory()
+        asked, answered = (Path(self._streams.name, name) for name in ("in", "out"))
+        os.mkfifo(asked)
+        os.mkfifo(answered)
+        self._asked = os.open(asked, os.O_RDWR)  # only to write: so the child does not wait for it
+        self._process = fork_server.start(
+            "tests.acceptance.child:main",
+            [json.dumps(given)],
+            Streams(answered, input=asked),
+            variables={},
         )
-        assert self._process.stdout is not None
+        output = answered.open()  # once the child has opened its end
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.said: list[str] = []
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
+        self._reader = threading.Thread(target=self._read, args=(output,))
         self._reader.start()
 
     def __enter__(self) -> Self:
@@ -55,10 +56,8 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+        os.close(self._asked)
+        self._streams.cleanup()
 
     @property
     def pid(self) -> int:
@@ -85,9 +84,7 @@ class Child:
 
     def go(self) -> None:
         """Let an installer begin."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        os.write(self._asked, b"\n")
 
     def terminate(self) -> int:
         """Send SIGTERM; return the exit code."""
@@ -105,14 +102,14 @@ class Child:
         self._process.kill()
         self.wait()
 
-    def resident(self) -> int:
-        """Return its resident memory in KiB."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-        return int(line.split()[1])
+    def own_memory(self) -> int:
+        """Return its memory in KiB, without what it shares with the server that forked it."""
+        rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        return sum(int(line.split()[1]) for line in rollup.splitlines() if "Private_" in line)
 
     def _read(self, output: IO[str]) -> None:
-        for line in output:
-            self.said.append(line)
-            self._lines.put(line)
+        with output:
+            for line in output:
+                self.said.append(line)
+                self._lines.put(line)
         self._lines.put(None)

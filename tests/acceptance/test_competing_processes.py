@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
@@ -68,14 +69,16 @@ def test_ten_thousand_timeouts_of_one_instant_are_each_delivered_once(place: Pla
 
 @matrix(pairs=[*REPRESENTATIVE, Pair("redis", "postgres")], needs={"processes"})
 @pytest.mark.behaviour(46, 47, 63)
-def test_competing_processes_repeat_and_lose_no_message(place: Place) -> None:
+def test_competing_processes_repeat_and_lose_no_message(
+    place: Place, fork_server: ForkServer
+) -> None:
     count = 2_000 if place.pair == REFERENCE else FEW
     party = Party(place)
     party.endpoint.install()
     target = place.queue(f"{place.name}-target")
 
     with ExitStack() as stack:
-        children = [stack.enter_context(Child(place, chunk=10)) for _ in range(2)]
+        children = [stack.enter_context(Child(fork_server, place, chunk=10)) for _ in range(2)]
         for child in children:
             child.running()
         ids = fill(place, count, datetime.now(UTC) + timedelta(milliseconds=300), target)

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import REPRESENTATIVE, SCOPE, matrix
 from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.process import Child
@@ -18,13 +19,17 @@ CHUNK = 10
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(48, 62, 63)
-def test_a_killed_process_beside_another_loses_no_message(place: Place) -> None:
+def test_a_killed_process_beside_another_loses_no_message(
+    place: Place, fork_server: ForkServer
+) -> None:
     party = Party(place)
     party.endpoint.install()
     target = place.queue(f"{place.name}-target")
 
     with ExitStack() as stack:
-        doomed, other = (stack.enter_context(Child(place, chunk=CHUNK)) for _ in range(2))
+        doomed, other = (
+            stack.enter_context(Child(fork_server, place, chunk=CHUNK)) for _ in range(2)
+        )
         doomed.running()
         other.running()
         sent = [
@@ -45,10 +50,12 @@ def test_a_killed_process_beside_another_loses_no_message(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(49, 141)
-def test_the_next_start_delivers_messages_that_became_due_during_a_pause(place: Place) -> None:
+def test_the_next_start_delivers_messages_that_became_due_during_a_pause(
+    place: Place, fork_server: ForkServer
+) -> None:
     party = Party(place)
     party.endpoint.install()
-    with Child(place).running() as only:
+    with Child(fork_server, place).running() as only:
         sent = party.endpoint.send_local("Ping", 1, delay=timedelta(seconds=1))
         kept = party.endpoint.send_local("Ping", 2, delay=LATER)
         party.wait_until_stored(sent.id, kept.id)
@@ -64,10 +71,10 @@ def test_the_next_start_delivers_messages_that_became_due_during_a_pause(place: 
 
 
 @matrix(pairs=REPRESENTATIVE)
-def test_sigterm_ends_a_process_cleanly(place: Place) -> None:
+def test_sigterm_ends_a_process_cleanly(place: Place, fork_server: ForkServer) -> None:
     party = Party(place)
     party.endpoint.install()
-    with Child(place).running() as child:
+    with Child(fork_server, place).running() as child:
         sent = party.endpoint.send_local("Ping", 1, delay=LATER)
         party.wait_until_stored(sent.id)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, text
 
+from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, REPRESENTATIVE, matrix
 from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.process import Child
@@ -87,24 +88,24 @@ def test_an_idle_minute_costs_the_poller_at_most_two_statements(place: Place) ->
 @matrix(pairs=[EMBEDDED, REFERENCE])
 @pytest.mark.behaviour(50, 124)
 @pytest.mark.slow
-def test_a_million_pending_messages_cost_no_memory(place: Place) -> None:
+def test_a_million_pending_messages_cost_no_memory(place: Place, fork_server: ForkServer) -> None:
     party = Party(place)
     party.endpoint.install()
-    with_none = resident_after_a_message(place, party)
+    with_none = memory_after_a_message(fork_server, place, party)
     fill_with_a_million(place)
 
-    with_a_million = resident_after_a_message(place, party)
+    with_a_million = memory_after_a_message(fork_server, place, party)
 
     empty_again(place)
     assert with_a_million <= 1.1 * with_none, (with_none, with_a_million)
 
 
-def resident_after_a_message(place: Place, party: Party) -> int:
+def memory_after_a_message(fork_server: ForkServer, place: Place, party: Party) -> int:
     """Return the memory of a process that has run and delivered a message."""
-    with Child(place).running() as child:
+    with Child(fork_server, place).running() as child:
         sent = party.endpoint.send_local("Ping", 1, delay=SOON)
         party.wait_until_dispatched(sent.id)
-        used = child.resident()
+        used = child.own_memory()
         child.terminate()
     return used
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, matrix
 from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.process import Child
@@ -35,9 +36,9 @@ def test_installing_twice_changes_nothing(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE, installed=False)
 @pytest.mark.behaviour(122)
-def test_four_processes_install_at_the_same_moment(place: Place) -> None:
+def test_four_processes_install_at_the_same_moment(place: Place, fork_server: ForkServer) -> None:
     with ExitStack() as stack:
-        children = [stack.enter_context(Child(place, do="install")) for _ in range(4)]
+        children = [stack.enter_context(Child(fork_server, place, do="install")) for _ in range(4)]
         for child in children:
             child.wait_for_line("ready")
         for child in children:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.forkserver_client import ForkServer
-from tests.cli.programs import MODULES, Folder
+from tests.cli.programs import Folder
 
 SETTINGS = """\
 endpoint = "{endpoint}"
@@ -40,14 +40,6 @@ def logging():
     config.critical_error_action = "log"
     return config
 """
-
-
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """The process from which commands are forked."""
-    made = ForkServer(tmp_path_factory.mktemp("forkserver") / "log", MODULES)
-    yield made
-    made.close()
 
 
 @pytest.fixture

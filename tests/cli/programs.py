@@ -17,16 +17,9 @@ from chaos.crash_command import VARIABLE
 from chaos.forkserver_client import Child, ForkServer, Streams
 from chaos.processes import clean_variables
 from tests.support.forked_programs import COMMAND
-from timeoutmgr.cli.main import COMMANDS
 
 PATIENCE = 40.0
 COMMAND_LINE = "timeoutmgr.cli.main:main"
-MODULES = (
-    *sorted({f"timeoutmgr.cli.{place.partition(':')[0]}" for place in COMMANDS.values()}),
-    *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
-    *("alembic.command", "alembic.runtime.environment", "sqlite3", "kombu.transport.pyamqp"),
-)
-"""Modules that the fork server imports ahead."""
 
 
 def environment(**more: str) -> dict[str, str]:

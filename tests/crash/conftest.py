@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
-from chaos.forkserver_client import ForkServer
 from tests.crash.cases import matrix
-from tests.crash.forked import MODULES
 from tests.crash.mover import PREFIXES
 from tests.marks import leave_out
 from timeoutmgr.persistence import SqlPersistence
@@ -36,14 +34,6 @@ def pytest_terminal_summary(
         terminalreporter.line(
             f"crash points: a sample ran; the matrix of {len(matrix())} deaths is `make crash`"
         )
-
-
-@pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """The process from which workers are forked."""
-    log = tmp_path_factory.mktemp("forkserver") / "log"
-    with closing(ForkServer(log, MODULES)) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

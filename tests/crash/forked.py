@@ -10,17 +10,6 @@ from typing import Final
 from chaos.crash_command import arm_from_environment
 
 ENTRY: Final = f"{__name__}:main"
-MODULES: Final = (
-    *("tests.crash.worker", "tests.crash.mover", "tests.crash.scheduler"),
-    "tests.crash.bulk_worker",
-    "timeoutmgr.transport.sql.session",
-    *("timeoutmgr.database.notifications", "timeoutmgr.transport.sql.leases", "argparse"),
-    *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
-    *("alembic.command", "alembic.runtime.environment", "sqlite3", "uuid", "json", "logging"),
-    *("apscheduler.schedulers.background", "apscheduler.triggers.interval"),
-    *("kombu", "kombu.transport.virtual", "kombu.transport.pyamqp", "amqp"),
-)
-"""Modules that the fork server imports ahead."""
 
 
 def main() -> int:

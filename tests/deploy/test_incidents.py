@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from chaos.forkserver_client import ForkServer
-from tests.cli.conftest import fork_server  # noqa: F401  # a fixture
 from tests.cli.programs import Folder, Program
 from tests.deploy.scaled import SCALE, rules
 from tests.persistence.making import SECOND, timeout
@@ -153,7 +152,7 @@ def drill(
     tmp_path: Path,
     unique: str,
     postgres_url: str,
-    fork_server: ForkServer,  # noqa: F811  # the imported fixture, as an argument
+    fork_server: ForkServer,
 ) -> Iterator[Drill]:
     folder = Folder(tmp_path, unique, fork_server)
     with FaultProxy.before(postgres_url) as database:

@@ -6,8 +6,6 @@ import ast
 import importlib
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import click
 import pytest
 
 from chaos.forkserver_client import ForkServer
-from tests.cli.programs import MODULES
 from tests.docs.pages import DOCS, FENCED, ROOT, Reader, blocks, commands, is_like
 from timeoutmgr.cli.main import cli
 from timeoutmgr.settings.file import configuration_from
@@ -44,14 +41,6 @@ SERVERS = {
     "postgresql+psycopg://localhost/sales": "postgres_url",
 }
 """URLs of pages, and the fixtures of the servers that take their place."""
-
-
-@pytest.fixture(scope="module")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """The process from which a reader's programs are forked."""
-    log = tmp_path_factory.mktemp("forkserver") / "log"
-    with closing(ForkServer(log, MODULES)) as made:
-        yield made
 
 
 def shown(page: Path) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
@@ -25,13 +26,17 @@ MANY = 7_000
 
 @pytest.mark.behaviour(51, 97)
 @on(EMBEDDED, REFERENCE, Pair("rabbitmq", "sqlite"), Pair("mysql", "mysql"))
-def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(place: Place) -> None:
+def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(
+    place: Place, fork_server: ForkServer
+) -> None:
     party = Party(place)
     party.endpoint.install()
     target = place.queue(f"{place.name}-target")
 
     with ExitStack() as stack:
-        leaving, staying = (stack.enter_context(Child(place, chunk=10)) for _ in range(2))
+        leaving, staying = (
+            stack.enter_context(Child(fork_server, place, chunk=10)) for _ in range(2)
+        )
         leaving.running()
         staying.running()
         sent = [
@@ -40,13 +45,13 @@ def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(place: Place)
         ]
         received = place.received(target)
         received.wait_for(COUNT // 5)
+        assert len(received.poll()) < COUNT, "it is told to stop when all is done"
 
         began = time.monotonic()
         code = leaving.terminate()
         took = time.monotonic() - began
 
         assert (code, took < 10) == (0, True), took
-        assert len(received.poll()) < COUNT, "it was told to stop when all was done"
         received.wait_for(COUNT, timeout=60)
         eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
         assert Counter(message.id for message in received.poll()) == Counter(sent)
@@ -55,7 +60,9 @@ def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(place: Place)
 
 @pytest.mark.slow
 @on(REFERENCE)
-def test_a_stop_with_5000_in_flight_is_prompt_and_its_claims_are_free(place: Place) -> None:
+def test_a_stop_with_5000_in_flight_is_prompt_and_its_claims_are_free(
+    place: Place, fork_server: ForkServer
+) -> None:
     Party(place).endpoint.install()
     target = place.queue(f"{place.name}-target")
     store = place.persistence().timeouts(place.name, SystemClock())
@@ -64,7 +71,7 @@ def test_a_stop_with_5000_in_flight_is_prompt_and_its_claims_are_free(place: Pla
     store.store_many([timeout(str(n), due, destination=target) for n in range(MANY)])
     received = place.received(target)
 
-    with Child(place, chunk=1_000) as leaving:
+    with Child(fork_server, place, chunk=1_000) as leaving:
         eventually(lambda: store.in_flight().number >= 5_000, "5,000 are in flight", PATIENCE)
         began = time.monotonic()
         code = leaving.terminate()

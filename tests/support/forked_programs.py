@@ -12,11 +12,29 @@ import warnings
 from types import ModuleType
 from typing import Final
 
-from timeoutmgr.cli.main import main
+from timeoutmgr.cli.main import COMMANDS, main
 
 COMMAND: Final = f"{__name__}:command"
 SCRIPT: Final = f"{__name__}:script"
 TEXT: Final = f"{__name__}:text"
+MODULES: Final = (
+    "tests.acceptance.child",
+    *(
+        "tests.crash.worker",
+        "tests.crash.mover",
+        "tests.crash.scheduler",
+        "tests.crash.bulk_worker",
+    ),
+    *sorted({f"timeoutmgr.cli.{place.partition(':')[0]}" for place in COMMANDS.values()}),
+    "timeoutmgr.transport.sql.session",
+    *("timeoutmgr.database.notifications", "timeoutmgr.transport.sql.leases"),
+    *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
+    *("sqlalchemy.dialects.mysql", "pymysql", "argparse", "sqlite3", "uuid", "json", "logging"),
+    *("alembic.command", "alembic.runtime.environment", "alembic.ddl"),
+    *("apscheduler.schedulers.background", "apscheduler.triggers.interval"),
+    *("kombu", "kombu.transport.virtual", "kombu.transport.pyamqp", "amqp"),
+)
+"""Modules that the fork server of a test run imports ahead."""
 _QUOTED: Final = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 _OF_A_SHELL: Final = re.compile(r"[|;&<>$`(){}*?~#\\!\n]")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -47,14 +46,6 @@ class Order:
         with self.engine.connect() as connection:
             rows = connection.execute(text(f"SELECT count(*) FROM {self.table}")).scalar_one()
         return rows, sorted(self.site.stored())
-
-
-@pytest.fixture(scope="module")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """The process from which senders are forked."""
-    log = tmp_path_factory.mktemp("forkserver") / "log"
-    with closing(ForkServer(log, (send.__module__, "sqlalchemy.dialects.postgresql"))) as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

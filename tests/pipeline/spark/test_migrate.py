@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ import pytest
 
 from chaos.forkserver_client import ForkServer
 from tests.crash.cases import Crash
-from tests.crash.forked import MODULES
 from tests.crash.site import Worker
 from tests.migration.levels import queues_of
 from tests.pipeline.migrations import BATCH, ENDPOINT, due_tomorrow, dying, ends, fill, pending
@@ -31,13 +30,6 @@ if TYPE_CHECKING:
 
 AMOUNT = 6 * BATCH
 StoreOf = Callable[[str], Store]
-
-
-@pytest.fixture
-def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
-    """The process from which processes of plain Python are forked."""
-    with closing(ForkServer(tmp_path / "forkserver.log", MODULES)) as made:
-        yield made
 
 
 class Plain:
