@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -89,7 +90,19 @@ class Module:
     @property
     def tree(self) -> ast.Module:
         """Its source, parsed."""
-        return ast.parse(self.path.read_text(), self.shown)
+        return trees()[self.path]
+
+
+@cache
+def trees() -> Mapping[Path, ast.Module]:
+    """Return the syntax tree of every shipped source file.
+
+    They are a million objects, which live as long as the process: the garbage collector would look
+    at all of them again and again.
+    """
+    made = {path: ast.parse(path.read_text(), str(path)) for path in sources()}
+    gc.freeze()
+    return made
 
 
 @cache

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from typing import Final
 
 from tests import house
@@ -99,12 +100,15 @@ def loose_files() -> list[str]:
     return sorted(path.name for path in (house.ROOT / house.PACKAGE).glob("*.py"))
 
 
-def functions() -> Iterator[tuple[str, Function]]:
-    """Yield every function with its place, Alembic's revisions apart."""
-    for module in house.modules().values():
-        for node in ast.walk(module.tree):
-            if isinstance(node, Function):
-                yield f"{module.shown}:{node.lineno} {node.name}", node
+@cache
+def functions() -> list[tuple[str, Function]]:
+    """Return every function with its place, Alembic's revisions apart."""
+    return [
+        (f"{module.shown}:{node.lineno} {node.name}", node)
+        for module in house.modules().values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, Function)
+    ]
 
 
 def length(function: Function) -> int:

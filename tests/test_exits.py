@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import trees
+
 ROOT = Path(__file__).parent.parent
 MAKERS = {"Outgoing", "outgoing_to", "finally_to"}
 """An ``Outgoing`` is made by its class, or with the route of its message."""
@@ -67,7 +69,7 @@ def modules() -> Mapping[str, ast.Module]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             if not name.startswith("timeoutmgr.testing"):
-                found[name] = ast.parse(path.read_text())
+                found[name] = trees()[path]
     return found
 
 

@@ -25,7 +25,8 @@ def _imported(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
     if package[0] in PARTS:
         package = ("timeoutmgr", *package)
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    tree = house.trees().get(path) or ast.parse(path.read_text(), str(path))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -100,7 +101,7 @@ def test_a_part_imports_its_siblings_relatively_and_the_core_by_its_full_name(pa
     for path in _sources(part):
         depth = len(path.relative_to(ROOT).parts) - 1
         folder = ".".join(("timeoutmgr", *path.relative_to(ROOT).parts[:-1]))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(house.trees()[path]):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):

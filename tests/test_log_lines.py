@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import trees
+
 ROOT = Path(__file__).parent.parent
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 PLACE = re.compile(r"%(?:\.(?P<most>\d+))?(?P<kind>[a-z])")
@@ -26,7 +28,7 @@ def log_calls() -> list[tuple[str, str, list[str]]]:
         where = str(path.relative_to(ROOT))
         if where.startswith(("timeoutmgr/testing/", "timeoutmgr/pipeline/")):
             continue  # neither reads from a queue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(trees()[path]):
             match node:
                 case (
                     ast.Call(
@@ -60,7 +62,7 @@ def fields() -> Iterator[tuple[str, set[str]]]:
     """Yield the place and the names of the fields of each log call that lists them."""
     for folder in ("timeoutmgr", "persistence", "satellites"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(trees()[path]):
                 match node:
                     case ast.keyword(arg="extra", value=ast.Dict(keys=keys)):
                         names = {ast.literal_eval(key) for key in keys if key is not None}
