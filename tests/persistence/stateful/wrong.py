@@ -29,6 +29,7 @@ from timeoutmgr.persistence.memory_insight import MemoryContents
 from timeoutmgr.persistence.memory_store import MemoryTimeoutStore
 from timeoutmgr.persistence.sql.batch_writes import BatchWrites
 from timeoutmgr.persistence.sql.claim import claimer as claiming
+from timeoutmgr.persistence.sql.claim.rows import DueKeys
 from timeoutmgr.persistence.sql.insert import TimeoutInsert
 from timeoutmgr.persistence.sql.labels import LabelRows
 
@@ -228,7 +229,9 @@ def all_owners_seem_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def claims_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    with_first = DueKeys.claims_and_first
     patch.setattr(claiming, "claims_of", lambda *_: [])
+    patch.setattr(DueKeys, "claims_and_first", lambda *given: ([], with_first(*given)[1]))
 
 
 def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
