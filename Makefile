@@ -108,7 +108,7 @@ approve: .venv/installed-test ## accept public names, commands and the page of b
 drill: .venv/installed-test ## incidents before a real Prometheus: does each alert fire, and end with its cause?
 	$(PYTEST) -n 0 -q -m drill tests/deploy $(TEST_ARGS)
 
-long: .venv/installed-test ## what `make test` tries in one place, in more places: chaos, pools of workers
+long: .venv/installed-test ## what `make test` tries in one place, in more places: chaos, examples, pools
 	$(PYTEST) -m long $(TEST_ARGS)
 
 mutants: .venv/installed-test ## what is made wrong on purpose, in models and in the source, is noticed

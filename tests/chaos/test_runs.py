@@ -71,6 +71,7 @@ def test_with_a_delayed_message_store_it_repeats_nothing_either(chaos: Chaos) ->
     assert verdict["dead"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_workers_lose_nothing_on_rabbitmq_and_postgresql(

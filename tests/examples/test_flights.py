@@ -51,6 +51,7 @@ def test_a_day_of_flights_arrives_exactly_once_on_the_embedded_database(run: Run
     assert outcome["by_the_kill"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_day_of_flights_arrives_on_rabbitmq_and_postgresql(
     run: Run, rabbitmq_url: str, postgres_url: str

@@ -132,6 +132,7 @@ def test_settings_of_spark_submit_count(tmp_path: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(sys.path),
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it is a short job
     }
 
     ended = subprocess.run(
