@@ -55,19 +55,30 @@ class CarriedClock:
 
     def __call__(self) -> Micros | None:
         """Return the server's time, which may have to be asked for."""
-        self.refresh()
-        return self.carried()
+        now = self._host.monotonic()
+        return _carried(self._answered(now), now)
 
     def refresh(self) -> None:
         """Ask the server, unless it was asked a moment ago; not on an event loop."""
-        with self._asking:
-            before = self._host.monotonic()
-            if self._answer is None or before - self._answer[1] >= _FRESH_FOR:
-                self._answer = self._ask(), before
+        self._answered(self._host.monotonic())
 
     def carried(self) -> Micros | None:
         """Return the server's time by the last answer; None before the first one."""
-        theirs, since = self._answer or (None, 0.0)
-        if theirs is None:
-            return None
-        return theirs + int((self._host.monotonic() - since) * 1_000_000) + 1
+        answer = self._answer
+        return None if answer is None else _carried(answer, self._host.monotonic())
+
+    def _answered(self, now: float) -> tuple[Micros | None, float]:
+        """Return an answer of the last second, and the instant before its question."""
+        before = answer = self._answer
+        if answer is not None and now - answer[1] < _FRESH_FOR:
+            return answer
+        with self._asking:
+            answer = self._answer
+            if answer is None or answer is before:  # no other thread has asked meanwhile
+                self._answer = answer = self._ask(), now
+            return answer
+
+
+def _carried(answer: tuple[Micros | None, float], now: float) -> Micros | None:
+    theirs, since = answer
+    return None if theirs is None else theirs + int((now - since) * 1_000_000) + 1
