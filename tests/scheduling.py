@@ -14,8 +14,10 @@ _FIRST: Final = tuple(
 
 
 # Each of these reads the whole house into syntax trees, which a process keeps.
-_READERS: Final = tuple(
-    f"tests/test_{name}" for name in ("exits", "import_rule", "log_lines", "measures")
+_READERS: Final = (
+    *(f"tests/test_{name}" for name in ("exits", "import_rule", "log_lines", "measures")),
+    "tests/crash/test_steps.py::test_every_registered_point",
+    "tests/message/test_short_keys.py::test_every_cache",
 )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.crash.effects import reads_of, uncovered
+from tests.house import trees
 from timeoutmgr.crashpoints import POINTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -205,7 +206,7 @@ def test_every_registered_point_is_somewhere_and_every_point_is_registered() -> 
         constant.value
         for folder in ("timeoutmgr", "satellites", "persistence")
         for path in (ROOT / folder).rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
+        for call in ast.walk(trees()[path])
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
         if call.func.id in ("reach", "StepPoints")
         for constant in ast.walk(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.house import trees
 from timeoutmgr.message.headers import MOST_CHARACTERS, MOST_NAMES, remembers_short
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ def test_every_cache_by_the_names_of_headers_keeps_short_names_only() -> None:
     caches = {
         f"{path.relative_to(ROOT)}::{function.name}": _decorators(function)
         for path in SOURCES
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(trees()[path])
         if isinstance(function, ast.FunctionDef) and _takes_names(function)
         if _decorators(function) & {"cache", "lru_cache", "remembers_short"}
     }
