@@ -13,7 +13,7 @@ _FIRST: Final = tuple(
 )
 
 
-# Each of these reads the whole house into syntax trees, which a process keeps.
+# Each of these tests reads the whole house into syntax trees, which a process keeps.
 _READERS: Final = (
     *(f"tests/test_{name}" for name in ("exits", "import_rule", "log_lines", "measures")),
     "tests/crash/test_steps.py::test_every_registered_point",
@@ -22,7 +22,7 @@ _READERS: Final = (
 
 
 class GroupedByWhatTheyShare(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
-    """Any test goes to a free worker, but tests that share what is costly go to the same one.
+    """Any test goes to a free worker, but tests that share a costly object go to the same worker.
 
     Spark's tests go to two workers, which share a JVM: a single worker keeps the JVM busy for half
     of the time; a third worker would only wait. The readers of the house go to one.

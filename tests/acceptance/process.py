@@ -103,7 +103,7 @@ class Child:
         self.wait()
 
     def own_memory(self) -> int:
-        """Return its memory in KiB, without what it shares with the server that forked it."""
+        """Return the child's memory in KiB, without pages shared with the fork server."""
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         return sum(int(line.split()[1]) for line in rollup.splitlines() if "Private_" in line)
 
