@@ -29,7 +29,7 @@ ROOTS = [os.path.realpath(path) for path in timeoutmgr.__path__]
 FOLDERS = tuple(
     folder + os.sep
     for root in ROOTS
-    for folder in ([root] if root.endswith("timeoutmgr") else
+    for folder in ([root] if os.path.isfile(os.path.join(root, "__init__.py")) else
                    [os.path.join(root, part) for part in ("persistence", "satellites")])
 )
 entered, ours = set(), {}
