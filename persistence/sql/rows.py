@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from operator import attrgetter
+from json.encoder import encode_basestring_ascii as quoted
+from operator import add, attrgetter
 from typing import Any, Final
 from uuid import uuid4
 
@@ -28,6 +29,7 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 
@@ -210,7 +212,6 @@ _TEXTS: Final = (
 
 _columns_of = attrgetter(*COLUMNS)
 _placed_of = attrgetter(*PLACED)
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
 
 
@@ -245,7 +246,7 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
         "destination": timeout.destination,
         "saga_id": timeout.saga_id,
         "message_id": message.id,
-        "headers": _to_json(dict(message.headers)),
+        "headers": to_json(message.headers),
         "body": message.body,
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
@@ -306,7 +307,15 @@ def from_values(values: Sequence[Any]) -> Timeout:
 
 def to_json(state: Mapping[str, str]) -> str:
     """Return *state* as JSON text."""
-    return _to_json(dict(state))
+    # As json.dumps would, in half of the time: it makes an encoder for each call.
+    names = _quoted_names(tuple(state))
+    return f"{{{','.join(map(add, names, map(quoted, state.values())))}}}"
+
+
+@remembers_short(1024)
+def _quoted_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    # Programs have a few sets of headers, and send them again and again.
+    return tuple(f"{quoted(name)}:" for name in names)
 
 
 def _is_plain(text: str) -> bool:

@@ -1,16 +1,20 @@
-"""PostgreSQL can be written to as every other database is."""
+"""PostgreSQL can be written to as every other database is; headers are written as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import event
 
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.rows import to_json
 from timeoutmgr.settings.schema import arguments
 
 Made = Callable[..., SqlPersistence]
@@ -59,3 +63,15 @@ def test_without_copy_a_batch_is_stored_once_and_dispatched(
 
 def test_a_settings_file_can_disable_copy() -> None:
     assert arguments(SqlPersistence, {"copy": False}) == {"settings": SqlSettings(copy=False)}
+
+
+@given(st.dictionaries(st.text(st.characters()), st.text(st.characters())))
+def test_headers_are_spelt_as_json_spells_them(headers: dict[str, str]) -> None:
+    # Halves of surrogate pairs too: a store may hold what it was given before they were refused.
+    assert to_json(headers) == json.dumps(headers, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("value", [7, None, b"7"])
+def test_a_header_that_is_no_text_is_no_json(value: Any) -> None:
+    with pytest.raises(TypeError):
+        to_json({"Tenant": value})

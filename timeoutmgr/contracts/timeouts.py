@@ -85,7 +85,7 @@ def is_same(one: bytes, other: bytes) -> bool:
 
 def _joined(parts: tuple[str, ...]) -> str:
     """Return *parts* as a text that no other parts make, with any body behind it."""
-    joined = "\0".join(parts) + "\0"
+    joined = "\0".join((*parts, ""))
     if joined.count("\0") == len(parts):
         return joined
     # A part holds the sign itself. JSON holds none, and says where it ends.

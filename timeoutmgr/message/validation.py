@@ -223,7 +223,8 @@ def check_headers(given: Mapping[str, str], limits: Limits) -> None:
     try:
         # All at once, since each message passes here twice; the wrong header is looked up after a
         # failure.
-        size = len("".join([*given, *given.values()]).encode())
+        together = "".join([*given, *given.values()])
+        size = len(together) if together.isascii() else len(together.encode())
     except (TypeError, UnicodeEncodeError):
         _refuse_header(given)
         raise

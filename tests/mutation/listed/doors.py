@@ -174,8 +174,8 @@ MUTANTS = (
         21,
         "persistence/sql/rows.py",
         (
-            '"headers": _to_json(dict(message.headers)),',
-            '"headers": _to_json(dict(message.headers)).replace("\\\\u", "?"),',
+            '"headers": to_json(message.headers),',
+            '"headers": to_json(message.headers).replace("\\\\u", "?"),',
         ),
         "tests/persistence/test_storing.py::test_a_stored_timeout_comes_back_whole[sqlite]",
         name="a header outside of ASCII is stored with marks for signs",
