@@ -1,6 +1,5 @@
 """Checks of the pipeline's needs: versions, Java, a start of Spark, an answer of a worker."""
 
-import re
 import shutil
 import tempfile
 import time
@@ -15,6 +14,7 @@ from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
 from timeoutmgr.pipeline.registration import spark_session
+from timeoutmgr.pipeline.spark.conditions import raised_by_worker
 from timeoutmgr.pipeline.spark.java import REMEDY, find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions
 from timeoutmgr.pipeline.stores import open_store
@@ -26,6 +26,7 @@ _PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql")
 _CLIENT: Final = "pyspark-client"
 """The package that speaks to a Spark Connect server without pyspark."""
 _ROOM: Final = 10 * 1024**3
+_SHOWN: Final = 300
 _SMALL_WORK: Final = (
     "each job waits as long: below about 2,000,000 rows store_many, SQL or DuckDB is faster, and "
     "`pipeline run` has several jobs share one start"
@@ -34,8 +35,6 @@ _SAME_PYTHON: Final = (
     "workers need this Python's minor version and timeoutmgr[spark]; where it lies elsewhere on "
     "them, give --conf spark.pyspark.python=PATH"
 )
-# The sentence that a worker ended with, without the tracebacks around it.
-_CAUSE: Final = re.compile(r"\w*(?:Error|Exception): (?!Traceback)\S.*")
 
 
 def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
@@ -133,9 +132,9 @@ def _store(spark: "SparkSession", name: str) -> Finding:
 
 
 def _failed(check: str, error: Exception, *, remedy: str = "") -> Finding:
-    cause = _CAUSE.search(str(error))
-    text = cause[0] if cause else " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return Finding(level=Level.FAIL, check=check, text=text, remedy=remedy)
+    name, sentence = raised_by_worker(error)
+    text = f"{name.rpartition('.')[2] or type(error).__name__}: {sentence.splitlines()[0]}"
+    return Finding(level=Level.FAIL, check=check, text=text[:_SHOWN], remedy=remedy)
 
 
 def _since(begin: float) -> str:

@@ -166,6 +166,6 @@ def test_a_column_of_two_types_in_two_files_is_named(spark: SparkSession, tmp_pa
     pq.write_table(pa.table({"body": ["{}"], "key": [7]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"body": ["{}"], "key": ["7"]}), tmp_path / "2.parquet")
 
-    sentence = "column 'key' is BIGINT in one and STRING in another; write them with one type"
+    sentence = "column 'key' is bigint in one and string in another; write them with one type"
     with pytest.raises(ConfigurationError, match=sentence), broken_files_named("parquet"):
         rows_of(spark, [str(tmp_path)], "parquet").collect()

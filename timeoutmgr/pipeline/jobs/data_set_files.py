@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from pyspark.sql import types as t
 
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.pipeline.options import TABLE
+from timeoutmgr.pipeline.spark.conditions import Condition, conditions_of
 from timeoutmgr.pipeline.transforms.instants import of_nanos
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def rows_of_parquet(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
         rows = spark.read.option("mergeSchema", True).parquet(*paths)
         rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
     except AnalysisException as error:
-        if _ILLEGAL not in str(error):
+        if error.getCondition() != _ILLEGAL:
             raise
     else:
         return rows
@@ -149,19 +149,6 @@ _AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
 }
 """Columns of JSON whose nested values stay the text that the file has."""
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
-_UNREAD: Final = re.compile(
-    r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (.+?)\.\s"
-)
-_BAD_LINE: Final = re.compile(
-    r"Malformed records are detected in record parsing: (.+?)\.\s+Parse Mode", re.DOTALL
-)
-_CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
-_UNLIKE: Final = re.compile(
-    r"\[CANNOT_MERGE_SCHEMAS\].*?Initial schema:\s+(.+?)\s+"
-    r"Schema that cannot be merged with the initial schema:\s+(.+?\")\.",
-    re.DOTALL,
-)
-_TYPED: Final = re.compile(r"(\w+): (\w+)")
 
 
 def rows_of(
@@ -280,42 +267,49 @@ def broken_files_named(kind: str) -> Iterator[None]:
     except TimeoutManagerError:
         raise
     except Exception as error:  # pyspark has one tree of errors for each way to Spark
-        sentence = _sentence(str(error), kind)
+        sentence = _sentence(conditions_of(error), kind)
         if sentence is None:
             raise
         raise ConfigurationError(sentence) from error
 
 
-def _sentence(text: str, kind: str) -> str | None:
-    unlike = _UNLIKE.search(text)
+def _sentence(conditions: Sequence[Condition], kind: str) -> str | None:
+    # Each is of a class of conditions, and some say of which kind of this class they are.
+    known = {one.name.partition(".")[0]: one.parameters for one in conditions}
+    unlike = known.get("CANNOT_MERGE_SCHEMAS")
     if unlike is not None:
         return (
-            f"the files of {kind} cannot be read together: {_differing(unlike[1], unlike[2])}; "
+            f"the files of {kind} cannot be read together: "
+            f"{_differing(unlike['left'], unlike['right'])}; "
             "write them with one type for each column, or read them one by one"
         )
-    unread, bad_line = _UNREAD.search(text), _BAD_LINE.search(text)
+    unread, bad_line = known.get("FAILED_READ_FILE"), known.get("MALFORMED_RECORD_IN_PARSING")
     if unread is None:
         return None
     if bad_line is not None:
         return (
-            f"{unread[1]} holds a line that has not the columns of its header: "
-            f"{bad_line[1][:_SHOWN]}; mend the line, or, where values in quotes hold line ends, "
-            "read it with multi_line (--multi-line)"
+            f"{unread['path']} holds a line that has not the columns of its header: "
+            f"{bad_line['badRecord'][:_SHOWN]}; mend the line, or, where values in quotes hold "
+            "line ends, read it with multi_line (--multi-line)"
         )
-    causes = _CAUSE.findall(text)
-    why = f": {causes[-1][:_SHOWN]}" if causes else ""
     return (
-        f"{unread[1]} cannot be read as {kind}{why}; it is broken, of another format, or has other "
-        "columns than the first file. Write it anew, or leave it out of the paths"
+        f"{unread['path']} cannot be read as {kind}: {conditions[-1].text[:_SHOWN]}; it is broken, "
+        "of another format, or has other columns than the first file. Write it anew, or leave it "
+        "out of the paths"
     )
 
 
 def _differing(one: str, other: str) -> str:
-    """Return which columns of two schemas, as Spark spells them, have two types."""
-    types, others = dict(_TYPED.findall(one)), dict(_TYPED.findall(other))
-    found = [
+    """Return which columns of two schemas, quoted as Spark's SQL spells them, have two types."""
+    kinds, others = _kinds_in(one), _kinds_in(other)
+    return ", ".join(
         f"column {name!r} is {kind} in one and {others[name]} in another"
-        for name, kind in types.items()
+        for name, kind in kinds.items()
         if others.get(name, kind) != kind
-    ]
-    return ", ".join(found) or "a column has two types"
+    )
+
+
+def _kinds_in(schema: str) -> dict[str, str]:
+    found = t.DataType.fromDDL(schema.strip('"'))
+    assert isinstance(found, t.StructType), "files have columns"
+    return {one.name: one.dataType.simpleString() for one in found.fields}

@@ -1,6 +1,5 @@
 """Shared by jobs: stores, progress, run ids, and errors of workers as raised there."""
 
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,13 +9,13 @@ from typing import Final, TypeAlias
 from timeoutmgr import errors as core
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline import errors as own
+from timeoutmgr.pipeline.spark.conditions import raised_by_worker
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 
 Progress: TypeAlias = Callable[[str], None]
 """Gets a text about the next step of a job."""
 
-# The end of a traceback: the name of an error of ours, and its sentence.
-_OURS: Final = re.compile(r"timeoutmgr\.(?:pipeline\.)?errors\.(\w+): (.*)", re.DOTALL)
+_MODULES: Final = (core.__name__, own.__name__)
 
 
 def silent(_text: str) -> None:
@@ -50,12 +49,11 @@ def worker_errors() -> Iterator[None]:
     except TimeoutManagerError:
         raise
     except Exception as error:  # pyspark has one tree of errors for each way to Spark
-        match = _OURS.search(str(error))
-        kind = error_called(match[1]) if match else None
-        if match is None or kind is None:
+        module, _, name = (raised := raised_by_worker(error))[0].rpartition(".")
+        kind = error_called(name) if module in _MODULES else None
+        if kind is None:
             raise
-        sentence = match[2].split("\n\n")[0].split("\n\tat ")[0].strip()
-        raise error_of(kind, sentence) from error
+        raise error_of(kind, raised[1]) from error
 
 
 def error_of(kind: type[TimeoutManagerError], sentence: str) -> TimeoutManagerError:

@@ -1,0 +1,70 @@
+"""What an error of Spark is about, by the conditions that Spark names, whichever way it came."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An error of Spark or one of its causes.
+
+    *name* and *parameters* are those of Spark's list of error conditions; empty for an error of
+    another library, which has its *text* alone.
+    """
+
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+def conditions_of(error: Exception) -> list[Condition]:
+    """Return the condition of *error*, and those of its causes where Spark tells them.
+
+    A session of Spark Connect tells no causes.
+    """
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PySparkException):
+        name, parameters = error.getCondition(), error.getMessageParameters()
+        return [Condition(name or "", parameters or {}, error.getMessage())]
+    # pyspark has classes for some of Spark's errors, and leaves others to the library that carries
+    # them: it lends the object of Java.
+    return [*_of_java(vars(error).get("java_exception"))]
+
+
+_TRACEBACKS: Final = {"PYTHON_EXCEPTION": "traceback", "PYTHON_DATA_SOURCE_ERROR": "msg"}
+
+
+def raised_by_worker(error: Exception) -> tuple[str, str]:
+    """Return the full name of the error that a Python worker has raised, and its sentence.
+
+    Both are the end of a traceback. Without one the name is empty, and the sentence is that of
+    *error*.
+    """
+    shown = str(error)
+    for one in conditions_of(error):
+        shown = one.parameters.get(_TRACEBACKS.get(one.name, ""), shown)
+    lines = shown.strip().split("\n")
+    frames = [at for at, line in enumerate(lines) if line.startswith("  ")]
+    # Where Spark Connect sends both as one text, frames of Java are behind an empty line.
+    end = "\n".join(lines[frames[-1] + 1 if frames else 0 :]).split("\n\n")[0]
+    name, colon, sentence = end.partition(": ")
+    is_name = bool(colon) and all(map(str.isidentifier, name.split(".")))
+    return (name, sentence) if is_name and frames else ("", end)
+
+
+def _of_java(thrown: Any) -> Iterator[Condition]:
+    while thrown is not None:
+        yield _condition_of_java(thrown)
+        thrown = thrown.getCause()
+
+
+def _condition_of_java(thrown: Any) -> Condition:
+    from py4j.protocol import Py4JError
+
+    text = str(thrown.getMessage())
+    try:
+        return Condition(thrown.getCondition() or "", dict(thrown.getMessageParameters()), text)
+    except Py4JError:  # it has no such methods: it is not of Spark
+        return Condition(text=text)
