@@ -185,7 +185,9 @@ class ScheduleOptions:
     CSV may hold line ends, and a task reads a whole file. *rejects* is a folder for the rows that
     cannot be scheduled, as JSON with their reasons; the job stores nothing if more than
     *max_reject_ratio* of all rows are rejects. Seconds in which more than *max_per_second* are due
-    are smeared: their rows come up to *jitter* later. ``RequestRules`` explains the other fields.
+    are smeared: their rows come up to *jitter* later. Only rows count that are due from *since* to
+    before *until*, before any smearing, and for *destination*; a row without a readable due time is
+    in every such window. ``RequestRules`` explains the other fields.
     """
 
     store: str
@@ -243,6 +245,11 @@ class ScheduleOptions:
         default=None,
         metadata=option("--jitter", "How much later smeared rows may be.", positive),
     )
+    since: datetime | None = field(
+        default=None, metadata=option("--since", "Only rows that are due since.", with_zone)
+    )
+    until: datetime | None = field(default=None, metadata=_UNTIL)
+    destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     on_conflict: str = field(
         default=KnownIdRule.IGNORE.value,
         metadata=option(

@@ -152,6 +152,9 @@ OPTIONS: dict[str, Any] = {"store": "s", "endpoint": "e", "dataset": "d", "paths
         ({"message_type": "T"}, "f", False),
         ({"past": "shift"}, "f", False),
         ({"max_per_second": 5, "jitter": timedelta(seconds=2)}, "f", False),
+        ({"since": DUE}, "f", False),
+        ({"until": DUE}, "f", False),
+        ({"destination": "mail"}, "f", False),
     ],
 )
 def test_a_run_is_the_same_if_its_rows_become_the_same_timeouts(
@@ -264,6 +267,34 @@ def test_queues_that_do_not_exist_are_a_reason(
     assert (report.accepted, report.rejected) == (50, 50)
 
 
+def test_windows_of_a_file_that_overlap_store_each_of_their_rows_once(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path)  # ten rows a second, half of them to each of two queues
+    at = [DUE + timedelta(seconds=second) for second in (2, 4, 5)]
+    more: dict[str, Any] = {"destination": "mail"}
+
+    first = run(spark, sqlite, path, since=at[0], until=at[1], **more)
+    second = run(spark, sqlite, path, since=at[0], until=at[2], **more)
+    rest = run(spark, sqlite, path)
+
+    assert [(one.rows, one.new, one.known) for one in (first, second, rest)] == [
+        (10, 10, 0),
+        (15, 5, 10),
+        (100, 85, 15),
+    ]
+    assert (first.first_due, first.last_due) == (to_micros(at[0]), to_micros(at[1]) - 1_000_000)
+
+
+def test_a_row_without_a_due_time_is_rejected_in_every_window(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path, 2, due=["2035-01-31", "2035-01-31T09:00:00Z"])
+
+    with pytest.raises(TooManyRejects, match="no instant"):
+        run(spark, sqlite, path, since=DUE + timedelta(days=1))
+
+
 def test_a_dry_run_tells_the_load_and_stores_nothing(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
@@ -343,6 +374,7 @@ def test_an_error_of_a_worker_comes_back_as_itself(
         ({"max_reject_ratio": 2.0}, "between 0 and 1"),
         ({"jitter": timedelta(seconds=1)}, "go together"),
         ({"max_per_second": 0, "jitter": timedelta(seconds=1)}, "must be positive"),
+        ({"since": datetime(2035, 1, 31)}, "since is a time with a zone"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:

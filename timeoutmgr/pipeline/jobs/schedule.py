@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy import select
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros, duration_micros, from_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.pipeline.errors import TooManyRejects
 from timeoutmgr.pipeline.frames import write_timeouts
 from timeoutmgr.pipeline.jobs.data_set_files import (
@@ -198,12 +199,31 @@ def _judged(
     missing_queues: MissingQueues | None,
 ) -> "_Judgement":
     """Judge *requests*; judge them again if some of their destinations are missing queues."""
-    judgement = _Judgement(requests, options.rules(now))
+    judgement = _judgement(requests, options, options.rules(now))
     unknown = missing_queues(judgement.destinations()) if missing_queues is not None else ()
     if not unknown:
         return judgement
     judgement.forget()
-    return _Judgement(requests, options.rules(now, frozenset(unknown)))
+    return _judgement(requests, options, options.rules(now, frozenset(unknown)))
+
+
+def _judgement(
+    requests: "DataFrame", options: ScheduleOptions, rules: RequestRules
+) -> "_Judgement":
+    """Judge the rows of *requests* that are in the window of *options*."""
+    if options.destination is not None:
+        requests = requests.where(f.col("destination").cast("string") == options.destination)
+    rows = judged(requests, rules)
+    # A row without a due time is a reject, in whatever window.
+    if options.since is not None:
+        rows = rows.where(f.col("due").isNull() | (f.col("due") >= _instant(options.since)))
+    if options.until is not None:
+        rows = rows.where(f.col("due").isNull() | (f.col("due") < _instant(options.until)))
+    return _Judgement(rows)
+
+
+def _instant(at: datetime) -> "Column":
+    return f.timestamp_micros(f.lit(to_micros(at)))
 
 
 def _write_rejects(judgement: "_Judgement", report: ScheduleReport, path: str) -> None:
@@ -274,10 +294,14 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
     count and not their names alone: in another file under the same name, a delay begins anew.
     """
     jitter = options.jitter
-    # A run of before there were names for columns is the same run.
+    # A run of before there were names for columns, and windows, is the same run.
     named = {"columns": dict(options.columns)} if options.columns else {}
+    window = {"since": options.since, "until": options.until}
+    asked = {name: at.isoformat() for name, at in window.items() if at is not None}
+    asked |= {"destination": options.destination} if options.destination is not None else {}
     return {
         **named,
+        **asked,
         "dataset": options.dataset,
         "endpoint": options.endpoint,
         "files": files,
@@ -293,8 +317,8 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
 class _Judgement:
     """A judgement on all rows: narrow facts of each, kept until they are forgotten."""
 
-    def __init__(self, requests: "DataFrame", rules: RequestRules) -> None:
-        self._judged = judged(requests, rules)
+    def __init__(self, rows: "DataFrame") -> None:
+        self._judged = rows
         self.facts = self._judged.select("id", "destination", "due", "reasons", "content").persist()
         good = self.facts.where(f.size("reasons") == 0)
         same = good.groupBy("id").agg(
