@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -14,38 +15,14 @@ from tests.pipeline.rows import batch, row
 from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline import adbc as connecting
-from timeoutmgr.pipeline.adbc import keep_connections, reading_connection
+from timeoutmgr.pipeline.adbc import reading_connection
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection, projected
 from timeoutmgr.pipeline.writers.loader import Loader
 
-ASK_PID = "SELECT pg_backend_pid()"
 STRANGE = "my secret word+100%/it's@home?a=b&c#d:é"
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process keeps a connection, as Spark's workers do, until the end of the test."""
-    monkeypatch.setattr(connecting, "_kept", None)
-    keep_connections()
-    yield
-    assert connecting._kept is not None
-    if connecting._kept._connection is not None:
-        connecting._kept._connection.close()
-
-
-def backend(store: Store) -> int:
-    with reading_connection(store.database) as connection, connection.cursor() as cursor:
-        cursor.execute(ASK_PID)
-        return int(cursor.fetchone()[0])
-
-
-def state_of(store: Store, pid: int) -> str | None:
-    asked = text("SELECT state FROM pg_stat_activity WHERE pid = :pid")
-    with store.database.read() as connection:
-        return connection.execute(asked, {"pid": pid}).scalar()
 
 
 def ids(store: Store, name: str | None = None) -> list[str]:
@@ -54,25 +31,7 @@ def ids(store: Store, name: str | None = None) -> list[str]:
     return [one for each in batches for one in each["id"].to_pylist()]
 
 
-def test_a_process_that_is_no_worker_opens_one_each_time(postgres: Store) -> None:
-    assert connecting._kept is None
-    assert backend(postgres) != backend(postgres)
-
-
-@pytest.mark.usefixtures("worker")
-def test_a_worker_reads_its_next_part_by_the_same_connection(postgres: Store) -> None:
-    assert backend(postgres) == backend(postgres)
-
-
-@pytest.mark.usefixtures("worker")
-def test_a_connection_that_waits_is_in_no_transaction(postgres: Store) -> None:
-    pid = backend(postgres)
-
-    assert state_of(postgres, pid) == "idle"
-
-
-@pytest.mark.usefixtures("worker")
-def test_each_read_by_a_kept_connection_sees_its_own_moment(postgres: Store) -> None:
+def test_each_read_within_a_snapshot_sees_its_moment(postgres: Store) -> None:
     Loader(postgres).load([batch([row(1)])])
     with snapshot(postgres) as held:
         assert isinstance(held, SharedSnapshot)
@@ -83,35 +42,19 @@ def test_each_read_by_a_kept_connection_sees_its_own_moment(postgres: Store) -> 
     assert counts == [1, 2, 1]
 
 
-@pytest.mark.usefixtures("worker")
-def test_a_connection_that_the_server_ended_is_replaced(postgres: Store) -> None:
-    pid = backend(postgres)
-    with postgres.database.read() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
-
-    assert backend(postgres) != pid
-
-
-@pytest.mark.usefixtures("worker")
-def test_a_connection_in_the_middle_of_a_read_is_not_kept(postgres: Store) -> None:
+def test_a_read_that_is_given_up_leaves_no_connection(postgres: Store) -> None:
     Loader(postgres).load([batch([row(1)])])
-    before = backend(postgres)
     rows = fetch(postgres, "pending", projected("pending", ["id"]), Selection())
     next(rows)
     rows.close()  # type: ignore[attr-defined]  # a generator has it
 
-    assert backend(postgres) != before
-    assert len(ids(postgres)) == 1
-
-
-@pytest.mark.usefixtures("worker")
-def test_two_reads_at_once_have_a_connection_each(postgres: Store) -> None:
-    with reading_connection(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute(ASK_PID)
-        outer, inner = int(cursor.fetchone()[0]), backend(postgres)
-
-    assert outer != inner
-    assert backend(postgres) == outer
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'timeoutmgr-pipeline'"
+    here = text(f"{asked} AND datname = current_database()")
+    deadline = time.monotonic() + 30
+    with postgres.database.read() as connection:
+        while connection.execute(here).scalar() and time.monotonic() < deadline:
+            connection.rollback()
+        assert connection.execute(here).scalar() == 0
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from tests.pipeline.conftest import KINDS, installed
 from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.message.instants import to_micros
-from timeoutmgr.pipeline import stores as stores_module
 from timeoutmgr.pipeline.errors import SnapshotEnded, WrongColumns
 from timeoutmgr.pipeline.frames import options_of
 from timeoutmgr.pipeline.readers.statements import Part, as_option, cut
@@ -238,19 +237,13 @@ def test_parts_that_are_given_are_read_without_asking_the_store() -> None:
     assert [one.part for one in found] == parts
 
 
-def test_a_worker_keeps_a_store_until_its_file_is_another(
-    sqlite: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores_module, "_kept", None)
+def test_a_worker_keeps_a_store_until_its_file_is_another(sqlite: Store) -> None:
     named = NamedStore(sqlite.name)
-    before = named.open()
-    stores_module.keep_stores()
     first, second = named.open(), over_there(named).open()
     path = Path(sqlite.name)
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
     other = named.open()
 
-    assert before is not first
     assert first is second
     assert other is not first
 

@@ -1,4 +1,4 @@
-"""Connections of ADBC to PostgreSQL: our errors, and a connection kept between two tasks."""
+"""Connections of ADBC to PostgreSQL, whose errors become ours."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -33,83 +33,11 @@ def postgresql_connection(database: Database) -> Iterator[Any]:
 
 @contextmanager
 def reading_connection(database: Database) -> Iterator[Any]:
-    """Lend a connection in a read-only transaction; the kept one, if this process has it.
-
-    A new connection costs the server up to as much as the rows of a part: it is a process of its
-    own, and has yet to map each page of the shared memory.
-    """
-    with _our_errors(database):
-        if _kept is None:
-            with _begun(database) as connection:
-                yield connection
-            return
-        url = _libpq(database)
-        connection = _kept.pop(url) or _begun(database)
-        try:
-            yield connection
-            # Out of the transaction: waiting in one would hold back the vacuum.
-            connection.adbc_connection.set_autocommit(True)
-        except BaseException:
-            # Its state is unknown, a COPY that was half read for example: do not use it again.
-            connection.close()
-            raise
-        _kept.put(url, connection)
-
-
-def _begun(database: Database) -> Any:
-    connection = _open(database)
-    try:
-        _begin(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _begin(connection: Any) -> None:
-    connection.adbc_connection.set_autocommit(False)
-    with connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-
-
-class _ConnectionCache:
-    """At most one connection, to the database that was read last."""
-
-    def __init__(self) -> None:
-        self._url: str | None = None
-        self._connection: Any = None
-
-    def pop(self, url: str) -> Any:
-        """Return the connection to *url*, in a transaction; None without an open connection."""
-        from adbc_driver_manager import Error
-
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return None
-        if self._url == url:
-            try:
-                _begin(connection)
-            except Error:  # the server ended it, or has ended: the next connection will show it
-                pass
-            else:
-                return connection
-        connection.close()
-        return None
-
-    def put(self, url: str, connection: Any) -> None:
-        """Keep *connection*, which is in no transaction; of two, the last."""
-        if self._connection is not None:
-            self._connection.close()
-        self._url, self._connection = url, connection
-
-
-_kept: _ConnectionCache | None = None
-
-
-def keep_connections() -> None:
-    """Have this process keep a connection for the next task; Spark ends it when it has none."""
-    global _kept
-    _kept = _ConnectionCache()
+    """Open a connection of ADBC to *database*, in a transaction that reads; errors become ours."""
+    with postgresql_connection(database) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield connection
 
 
 @contextmanager

@@ -8,10 +8,12 @@ import pyarrow as pa
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan
 from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
+from timeoutmgr.pipeline.spark.session import READ_BY
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
@@ -97,7 +99,15 @@ def is_inside(spark: "SparkSession") -> bool:
 
 
 def tasks_on(spark: "SparkSession") -> int:
-    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection."""
+    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection.
+
+    Raises ConfigurationError if its setting READ_BY is no number above zero.
+    """
+    given = str(spark.conf.get(READ_BY, ""))
+    if given:
+        if not (given.isdecimal() and int(given)):
+            raise ConfigurationError(f"{READ_BY} is a whole number from 1, got {given!r}")
+        return int(given)
     if not is_inside(spark):
         return PARTITIONS
     return min(PARTITIONS, _TASKS_OF_A_CORE * spark.sparkContext.defaultParallelism)

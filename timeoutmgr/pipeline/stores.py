@@ -142,13 +142,9 @@ def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
     return settings.persistence
 
 
-_kept: dict[object, Store] | None = None
-
-
-def keep_stores() -> None:
-    """Have this process keep the stores that it opens, for one task after the other."""
-    global _kept
-    _kept = {}
+_kept: dict[object, Store] = {}
+"""The stores that this process has opened by name: a worker of Spark runs one task after another,
+and each store has connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +166,13 @@ class NamedStore:
         return cls(store.name, table.schema, table.name.removesuffix("timeouts"))
 
     def open(self) -> Store:
-        """Return the store; see ``open_store``."""
-        if _kept is None:
-            return self._opened()
-        # Another file under that name is another store.
-        path = Path(self.name)
-        key = (self, path.stat().st_mtime_ns if path.is_file() else None)
+        """Return the store, the same as before in this process; see ``open_store``."""
+        # Another file, or another URL, under that name is another store.
+        path, url = Path(self.name), os.environ.get(variable_of(self.name))
+        key = (self, url, path.stat().st_mtime_ns if path.is_file() else None)
         if key not in _kept:
-            _kept[key] = self._opened()
+            _kept[key] = open_store(self.name, schema=self.schema, prefix=self.prefix)
         return _kept[key]
-
-    def _opened(self) -> Store:
-        return open_store(self.name, schema=self.schema, prefix=self.prefix)
 
 
 # The server knows which schema a table is found in, and which database a pooler's name stands for.

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -23,8 +22,8 @@ from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.registration import spark_session
 from timeoutmgr.pipeline.spark.java import find_java
-from timeoutmgr.pipeline.spark.session import SessionOptions, settings_of
-from timeoutmgr.pipeline.spark.startup import first_jars, held_back
+from timeoutmgr.pipeline.spark.session import READ_BY, SessionOptions, settings_of
+from timeoutmgr.pipeline.spark.startup import held_back
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
@@ -43,17 +42,6 @@ def test_times_are_utc_and_workers_run_this_python(spark: SparkSession) -> None:
     ).toArrow()
 
     assert found.to_pylist() == [{"at": instant, "shown": "01:30", "python": sys.executable}]
-
-
-def test_workers_begin_with_their_modules_and_never_search_them_for_garbage(
-    spark: SparkSession,
-) -> None:
-    def probe(_number: int) -> str:
-        return f"{'timeoutmgr.pipeline.source' in sys.modules} {gc.get_freeze_count() > 10_000}"
-
-    found = spark.range(1).select(f.udf(probe, useArrow=False)("id")).collect()
-
-    assert found[0][0] == "True True"
 
 
 def test_workers_import_the_same_files_as_their_driver(spark: SparkSession) -> None:
@@ -173,17 +161,6 @@ def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:
     assert settings_of(SessionOptions(configuration={"a": "b"}), tmp_path)["a"] == "b"
 
 
-def test_the_jars_of_most_classes_are_searched_first(tmp_path: Path) -> None:
-    here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
-    jars = settings_of(here, tmp_path)["spark.driver.extraClassPath"].split(os.pathsep)
-
-    assert [Path(jar).name.split("-")[0] for jar in jars[:2]] == ["scala", "spark"]
-    assert len(set(jars)) == len(jars) > 20
-    assert all(Path(jar).is_file() for jar in jars)
-    assert "spark.driver.extraClassPath" not in settings_of(cluster, tmp_path)
-    assert first_jars(tmp_path) == ""
-
-
 def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(
     spark: SparkSession, sqlite: Store
 ) -> None:
@@ -192,9 +169,7 @@ def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(
 
     jvm: Any = spark.sparkContext._jvm
     java = jvm.java.lang.ProcessHandle.current().pid()
-    forked_from = [
-        name for name in commands_below(java) if "timeoutmgr.pipeline.spark.daemon" in name
-    ]
+    forked_from = [name for name in commands_below(java) if "\0pyspark.worker\0" in name]
     assert len(forked_from) == 1
 
 
@@ -213,24 +188,13 @@ def test_a_cluster_cuts_shuffles_as_it_is_used_to(tmp_path: Path) -> None:
     here = settings_of(SessionOptions(), tmp_path)
     cluster = settings_of(SessionOptions(master="spark://host:7077"), tmp_path)
     asked = settings_of(SessionOptions(configuration=more), tmp_path)
+    by_option = settings_of(SessionOptions(master="spark://host:7077", partitions=5), tmp_path)
 
+    assert (by_option[names[0]], by_option[READ_BY]) == ("5", "5")
+    assert READ_BY not in here
     assert {here[name] for name in names} == {"32", "16m"}
     assert not set(names) & set(cluster)
     assert {asked[name] for name in names} == {"7"}
-
-
-def test_workers_are_spoken_to_in_a_folder_of_the_run_where_its_name_is_short(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    enabled, folder = (f"spark.python.unix.domain.socket.{name}" for name in ("enabled", "dir"))
-    here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
-    scratch = Path("/tmp/scratch")
-
-    assert spark.conf.get(enabled) == "true"
-    assert Path(str(spark.conf.get(folder))).stat().st_mode & 0o077 == 0
-    assert settings_of(here, scratch)[folder] == str(scratch)
-    assert enabled not in settings_of(here, tmp_path / ("long" * 20))
-    assert enabled not in settings_of(cluster, scratch)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from tests.pipeline.rows import batch, row
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import snapshot
 from timeoutmgr.pipeline.errors import SnapshotEnded
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
 from timeoutmgr.pipeline.snapshots import SharedSnapshot
+from timeoutmgr.pipeline.spark.session import READ_BY
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import projected
 from timeoutmgr.pipeline.writers.loader import Loader
@@ -69,6 +71,24 @@ def test_a_table_without_parts_is_empty(spark: SparkSession, postgres: Store) ->
         frame = read_timeouts(spark, postgres.name, snapshot=held.name, parts=[])
 
         assert frame.count() == 0
+
+
+def test_as_many_tasks_read_as_the_session_says(spark: SparkSession, postgres: Store) -> None:
+    Loader(postgres).load([batch([row(number) for number in range(200)])])
+    before = spark.conf.get(READ_BY)
+    try:
+        with snapshot(postgres) as held:
+            tasks = []
+            for many in ("1", "3"):
+                spark.conf.set(READ_BY, many)
+                tasks.append(held.read(spark, "pending").rdd.getNumPartitions())
+            spark.conf.set(READ_BY, "a few")
+            with pytest.raises(ConfigurationError, match="whole number from 1, got 'a few'"):
+                held.read(spark, "pending")
+    finally:
+        spark.conf.set(READ_BY, str(before))
+
+    assert tasks == [1, 3]
 
 
 def test_spark_does_not_estimate_a_store_as_small(spark: SparkSession, postgres: Store) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +15,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.options import check_declared, option, positive
 from timeoutmgr.pipeline.spark.java import Java, find_java
-from timeoutmgr.pipeline.spark.startup import (
-    first_jars,
-    held_back,
-    require_answer,
-    shown,
-    unpacked_home,
-)
+from timeoutmgr.pipeline.spark.startup import held_back, require_answer, shown, unpacked_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +51,9 @@ class SessionOptions:
     server instead. *local_dir* is where shuffles are written: a folder with room for the data.
     *is_short* has a Java of this machine compile quickly, and not well: a job on few rows then
     takes 0.6 of the work, a job on millions more of it.
-    *partitions* is how many parts a shuffle has. *verbose* shows Spark's own log.
+    *partitions* is how many tasks read a store or a table, and how many parts a shuffle has; in a
+    session that is there already its setting READ_BY says how many tasks read. *verbose* shows
+    Spark's own log.
     """
 
     master: str | None = field(
@@ -84,7 +79,12 @@ class SessionOptions:
             "--driver-memory", "Heap of Spark's driver. Without it, 1g.", shows_default=False
         ),
     )
-    partitions: int | None = field(default=None, metadata=option("", "", positive))
+    partitions: int | None = field(
+        default=None,
+        metadata=option(
+            "--partitions", "Tasks that read a store or a table, and parts of a shuffle.", positive
+        ),
+    )
     verbose: bool = False
     is_short: bool = False
     configuration: Mapping[str, str] = field(
@@ -155,6 +155,8 @@ def in_utc(job: Job) -> Job:
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 """Spark plans no query on a source that could push filters, unless this is set."""
+READ_BY: Final = "spark.timeoutmgr.partitions"
+"""How many tasks read a store or a table. It is ours: Spark keeps it, and knows nothing of it."""
 
 
 def require_spark() -> None:
@@ -179,11 +181,8 @@ def bare_session(options: SessionOptions) -> Iterator["SparkSession"]:
         yield _connected(options, stack) if options.remote else _started(options, stack)
 
 
-def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None) -> dict[str, str]:
-    """Return Spark's settings for *options*; *scratch* is a folder of this run's own.
-
-    *home* is the SPARK_HOME of the start, if not the installed Spark.
-    """
+def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
+    """Return Spark's settings for *options*; *scratch* is a folder of this run's own."""
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -191,45 +190,20 @@ def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch}/log4j2.properties",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        "spark.python.daemon.module": "timeoutmgr.pipeline.spark.daemon",
-        # Arrow's allocator would start a thread there, which a fork leaves behind.
-        "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
     }
     if options.is_local:
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings |= _SHUFFLES
         settings |= _QUICK if options.is_short else {}
-        settings |= _class_path(home)
-        settings |= _socket_files(scratch)
-    if options.partitions is not None:
-        settings["spark.sql.shuffle.partitions"] = str(options.partitions)
-    return {**settings, **options.configuration}
+    return {**settings, **_partitions(options), **options.configuration}
 
 
-def _class_path(home: Path | None) -> dict[str, str]:
-    import pyspark
-
-    # Under the very names that Spark gives them: under another name a jar would be opened twice.
-    jars = first_jars((home or Path(pyspark.__file__).parent) / "jars")
-    return {"spark.driver.extraClassPath": jars} if jars else {}
-
-
-def _socket_files(scratch: Path) -> dict[str, str]:
-    """Have rows come from the workers by files in *scratch*: a fifth less work than by ports.
-
-    A process that can open such a file is let in, so the folder is ours alone.
-    """
-    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(scratch)) > _LONGEST_FOLDER:
+def _partitions(options: SessionOptions) -> dict[str, str]:
+    if options.partitions is None:
         return {}
-    return {
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(scratch),
-    }
+    return dict.fromkeys((READ_BY, "spark.sql.shuffle.partitions"), str(options.partitions))
 
-
-# A system takes 104 to 108 bytes, of which 42 are Spark's name for the file.
-_LONGEST_FOLDER: Final = 60
 
 _SHUFFLES: Final = {
     # Of fifty million messages each part fits the heap. Rows are written to all parts at once, by
@@ -287,7 +261,7 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     (scratch / "log4j2.properties").write_text(_LOG4J)
     home = unpacked_home(scratch) if options.is_local and not is_submitted else None
     builder = SparkSession.builder
-    for name, value in settings_of(options, scratch, home).items():
+    for name, value in settings_of(options, scratch).items():
         builder = builder.config(name, value)
     builder = builder.master(options.runs_at)
     with _environment(options, java, home), nullcontext() if options.verbose else held_back():
@@ -325,7 +299,8 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     try:
         made = SparkSession.builder.remote(remote).getOrCreate()
         stack.callback(made.stop)
-        made.conf.set(_ZONE, "UTC")
+        for name, value in {_ZONE: "UTC", **_partitions(options)}.items():
+            made.conf.set(name, value)
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
         raise PipelineUnavailable(
             f"no Spark Connect server answers at {shown(remote)}: {_first_line(error)}"

@@ -1,4 +1,4 @@
-"""A faster and quieter start of Spark: order of its jars, unpacked home, standard error."""
+"""A faster and quieter start of Spark: an answer first, an unpacked home, standard error."""
 
 import logging
 import os
@@ -69,29 +69,6 @@ def _address(url: str, place: str, default: int | None) -> Address:
             f"{shown(url)!r} names no host and port; expected such as host:7077"
         )
     return host.strip("[]"), int(port)
-
-
-_FIRST: Final = (
-    *("scala-library-", "spark-catalyst_", "spark-core_", "spark-sql_", "spark-sql-api_"),
-    *("scala-reflect-", "spark-common-utils_", "spark-network-common_", "spark-config_"),
-    *("hadoop-client-api-", "hadoop-client-runtime-", "log4j-core-", "log4j-api-"),
-    *("jackson-databind-", "jackson-core-", "jackson-module-scala_", "netty-", "arrow-vector-"),
-    *("parquet-", "janino-", "antlr4-runtime-"),
-)
-"""How the names of their files begin; another version of Spark may lack some of them."""
-
-
-def first_jars(folder: Path) -> str:
-    """Return the class path of the jars in *folder* that most of Spark's classes come from.
-
-    Java looks for a class in each jar in turn, and Spark gives Java nearly three hundred jars in
-    the order in which their folder happens to list them. A job loads ten thousand classes: with
-    these jars in front, the first job of a process ends a tenth earlier.
-    """
-    there = sorted(folder.glob("*.jar"))
-    return os.pathsep.join(
-        str(jar) for begin in _FIRST for jar in there if jar.name.startswith(begin)
-    )
 
 
 _AS_THEY_ARE: Final = ("bin", "jars")
