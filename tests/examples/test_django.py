@@ -13,7 +13,11 @@ from tests.examples.shop import Shop, check_orders
 
 pytestmark = pytest.mark.timeout(300)  # six programs start, beside other tests
 
-KINDS = ("sqlite3", "postgresql", pytest.param("mysql", marks=pytest.mark.long))
+KINDS = (  # on SQLite the how-to runs too
+    pytest.param("sqlite3", marks=pytest.mark.long),
+    "postgresql",
+    pytest.param("mysql", marks=pytest.mark.long),
+)
 
 
 def _of_server(engine: str, url: str) -> Mapping[str, str]:
