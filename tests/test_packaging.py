@@ -85,6 +85,23 @@ def test_setup_cfg_names_every_module_beside_the_packages() -> None:
     assert _setup()["options"]["py_modules"].split() == modules
 
 
+def _requirements(extra: str) -> set[str]:
+    """Return the packages that *extra* brings, those of the extras that it names among them."""
+    found: set[str] = set()
+    for line in _setup()["options.extras_require"][extra].split("\n"):
+        inner = re.fullmatch(r"timeoutmgr\[(.+)\]", line)
+        found |= _requirements(inner[1]) if inner else set(line.split()[:1])
+    return found
+
+
+def test_a_host_that_brings_its_spark_gets_all_of_the_pipeline_but_spark() -> None:
+    provided = _requirements("spark-provided")
+
+    assert _requirements("spark") - provided == {"pyspark"}
+    assert _requirements("spark-client") - provided == {"pyspark-client"}
+    assert "pyarrow" in provided
+
+
 def test_the_metadata_name_the_licence_file() -> None:
     metadata = _setup()["metadata"]
     text = (ROOT / metadata["license_files"]).read_text()
