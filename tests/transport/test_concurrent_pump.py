@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -21,12 +22,14 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.batch_progress import MOST_DELIVERIES
 from timeoutmgr.transport.concurrent_pump import ConcurrentPump
 from timeoutmgr.transport.in_flight import ConcurrentHandling, HandlingOutcome, Slots
 from timeoutmgr.transport.pump import Consumption, PumpSurroundings
 from timeoutmgr.transport.work import Work, require_confirmed
 
 SLOTS = 4
+AHEAD = 2
 
 
 class Script:
@@ -68,10 +71,26 @@ class Script:
             require_confirmed(sent, work.try_send(sent))
 
 
+class StandingBack(FakeReceiver):
+    """A receiver that gives messages back, unless another writer *is_busy*."""
+
+    is_busy = False
+
+    def stand_back(
+        self, received: Sequence[Received], _may_return: Callable[[Received], bool]
+    ) -> int:
+        if self.is_busy:
+            raise StorageConflict("there is another writer")
+        self.release(received)
+        return len(received)
+
+
 class Bench:
     """A concurrent pump over a simulated queue."""
 
-    def __init__(self, mode: TransactionMode = TransactionMode.RECEIVE_ONLY) -> None:
+    def __init__(
+        self, mode: TransactionMode = TransactionMode.RECEIVE_ONLY, *, is_alone: bool = True
+    ) -> None:
         self.clock = FakeClock()
         self.telemetry = Counters()
         self.transport = FakeTransport("billing")
@@ -99,7 +118,7 @@ class Bench:
                 stop=self.stop,
             ),
             ConcurrentHandling(
-                step=self.script, most=SLOTS, slots=self.slots, pumps=1, is_alone=False
+                step=self.script, most=SLOTS, slots=self.slots, pumps=1, is_alone=is_alone
             ),
         )
         self.session = self.transport.session()
@@ -163,12 +182,56 @@ def test_messages_that_ended_are_one_transaction_where_the_mode_has_it() -> None
 
 def test_no_more_messages_are_begun_than_there_are_slots() -> None:
     bench = Bench()
-    bench.put(*"abcdef")
-    assert (bench.once(), bench.once()) == (SLOTS, 0)
+    bench.put(*"abcdefgh")
+    bench.once()
+    bench.once()
+    assert bench.script.begun == [*"abcd"]
 
     bench.script.end("b")
     bench.once()
     assert bench.script.begun == [*"abcd", "e"]
+
+
+def test_a_slot_that_becomes_free_waits_for_no_receive() -> None:
+    bench = Bench()
+    bench.put(*"abcdefgh")
+    assert [bench.once() for _ in range(3)] == [SLOTS, AHEAD, 0]
+    assert len(bench.receiver.held) == SLOTS + AHEAD, "no more are received ahead"
+
+    bench.script.end("b")
+    bench.script.end("a")
+    bench.transport.fail("receive", TransportUnavailable("the broker is away"))
+    with pytest.raises(TransportUnavailable):
+        bench.once()
+
+    assert bench.settled() == ["b", "a"]
+    assert bench.script.begun == [*"abcdef"]
+
+
+def test_messages_that_were_not_begun_go_back_while_each_slot_is_occupied_for_long() -> None:
+    bench = Bench()
+    receiver = bench.receiver = StandingBack(bench.transport, "sales")
+    bench.put(*"abcdefgh")
+    worn = replace(bench.transport.queues["sales"][4], delivery_count=MOST_DELIVERIES)
+    bench.transport.queues["sales"][4] = worn
+    bench.once()
+    receiver.is_busy = True
+    bench.once()
+    bench.once()
+    assert bench.telemetry.snapshot().get("messages_given_back", 0) == 0
+    receiver.is_busy = False
+    bench.once()
+
+    # What a broker has delivered often stays, or the broker would move it away.
+    assert [each.message.id for each in bench.receiver.held] == [*"abcde"]
+    assert bench.transport.ids("sales") == [*"fgh"]
+    bench.once()
+    assert bench.transport.ids("sales") == [*"fgh"], "none is received ahead again"
+
+    bench.script.end("c")
+    bench.once()
+    assert bench.script.begun == [*"abcde"]
+    assert bench.transport.ids("sales") == ["h"], "a slot was free, so it goes on"
 
 
 def test_a_failed_message_is_tried_again_and_moved_without_its_neighbours() -> None:
@@ -243,8 +306,30 @@ def test_a_lost_conflict_is_settled_again_without_its_handlers() -> None:
     assert bench.transport.ids("billing") == ["of a", "of b"]
 
 
+def test_beside_plain_handlers_no_message_waits_for_a_slot() -> None:
+    bench = Bench(is_alone=False)
+    bench.put(*"abcdef")
+    assert (bench.once(), bench.once()) == (SLOTS, 0)
+
+    bench.script.end("a")
+    bench.transport.put("sales", a_message("plain"))
+    bench.transport.queues["sales"].rotate(1)
+    receive = bench.receiver.receive
+
+    def lose_the_slot(limit: int, wait: float) -> list[Received]:
+        assert bench.slots.reserve(1) == 1  # by another pump
+        return receive(limit + 1, wait)
+
+    bench.receiver.receive = lose_the_slot  # type: ignore[method-assign]
+    bench.once()
+
+    assert bench.plain == ["plain"]
+    assert bench.script.begun == [*"abcd"]
+    assert bench.transport.ids("sales") == ["e", "f"]
+
+
 def test_messages_of_other_types_are_handled_in_the_thread_of_the_pump() -> None:
-    bench = Bench()
+    bench = Bench(is_alone=False)
     bench.put("a", "plain 1", "plain 2")
     bench.once()
 

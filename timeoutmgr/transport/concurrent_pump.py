@@ -4,6 +4,7 @@ Its thread receives, begins, and settles together what has ended meanwhile, in t
 and sends confirmed, then the acknowledgement. A message that takes long holds back no other.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +18,8 @@ from timeoutmgr.transport.pump import IDLE_WAIT, Consumption, FailedAttempt, Pum
 from timeoutmgr.transport.work import LINGER, OUTAGES, Work
 
 _AHEAD: Final = 2
-"""Messages that a broker may send to each pump, for each message that the pump may handle."""
+"""Messages that a broker may send to each pump, for each message that the pump may handle. For each
+of so many of them the pump itself receives a message ahead."""
 
 
 class ConcurrentPump(Pump):
@@ -35,27 +37,25 @@ class ConcurrentPump(Pump):
         super().__init__(consumption, surroundings)
         self._concurrent = concurrent
         self._flight: InFlight | None = None
+        self._ahead: deque[Received] = deque()
+        """Received, and not begun: a slot that becomes free waits for no receive."""
         self._room = 0
         self._outage: Exception | None = None
         self._stood_back = False
 
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
-        """Settle what has ended, then receive and begin as many messages as there are slots."""
+        """Settle what has ended, begin what was received ahead, and receive more."""
         self._settle_ended(session, receiver)
         flight = self._flight_of(receiver)
         if self._outage is not None:
             self._wait_out(flight, wait)
             return 0
-        self._room = self._concurrent.slots.reserve(self._most)
-        if not self._room:
+        self._begin_ahead(flight)
+        free = self._concurrent.slots.free
+        self._room = min(self._most, free + self._most_ahead - len(self._ahead))
+        count = super().pump_once(session, receiver, wait if free else 0) if self._room > 0 else 0
+        if not (count or free):
             self._wait_for_a_slot(flight, receiver, wait)
-            return 0
-        try:
-            count = super().pump_once(session, receiver, wait)
-        finally:
-            self._concurrent.slots.give(self._room)
-            self._room = 0
-        self._stood_back = False
         return count
 
     def _consume(self) -> None:
@@ -63,6 +63,7 @@ class ConcurrentPump(Pump):
             super()._consume()
         finally:
             flight, self._flight, self._outage = self._flight, None, None
+            self._ahead.clear()
             if flight is not None:
                 flight.abandon()
 
@@ -85,8 +86,18 @@ class ConcurrentPump(Pump):
 
     @property
     def _prefetch(self) -> int:
-        each = -(-self._concurrent.most // self._concurrent.pumps)
-        return _AHEAD * each
+        return _AHEAD * self._share
+
+    @property
+    def _most_ahead(self) -> int:
+        # Beside plain handlers none: a handler in this thread would hold them back.
+        may_receive = self._concurrent.is_alone and not self._stood_back
+        return self._share // _AHEAD if may_receive else 0
+
+    @property
+    def _share(self) -> int:
+        """How many slots there are for each pump."""
+        return -(-self._concurrent.most // self._concurrent.pumps)
 
     def _flight_of(self, receiver: Receiver) -> InFlight:
         if self._flight is None:
@@ -96,18 +107,24 @@ class ConcurrentPump(Pump):
     def _handle_in_order(
         self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
-        step, flight = self._concurrent.step, self._flight_of(receiver)
-        others = []
+        others: list[Received] = []
         for received in batch:
-            if step.handles(received):
-                self._room -= 1
-                flight.begin(received, step)
-            else:
-                others.append(received)
+            to = self._ahead if self._concurrent.step.handles(received) else others
+            to.append(received)
+        self._begin_ahead(self._flight_of(receiver))
+        if others and self._ahead and not self._concurrent.is_alone:
+            # Another pump was faster, and a plain handler may take long.
+            receiver.release(self._take_back())
         super()._handle_in_order(others, session, receiver)
 
+    def _begin_ahead(self, flight: InFlight) -> None:
+        """Begin messages that were received, as far as there are slots."""
+        for _ in range(self._concurrent.slots.reserve(len(self._ahead))):
+            flight.begin(self._ahead.popleft(), self._concurrent.step)
+            self._stood_back = False
+
     def _wait_for_a_slot(self, flight: InFlight, receiver: Receiver, wait: float) -> None:
-        """Wait; after a while let other consumers have the messages that were sent ahead."""
+        """Wait; after a while let other consumers have the messages that were not begun."""
         if flight.wait(min(wait, LONG_HANDLING), for_slot=True):
             self._around.stop.wait(LINGER)  # to settle several together
             return
@@ -115,8 +132,23 @@ class ConcurrentPump(Pump):
             return
         self._stood_back = True
         if isinstance(receiver, StandsBack):
-            given = receiver.stand_back([], may_return)
-            self._around.telemetry.count("messages_given_back", given)
+            self._stand_back(receiver)
+
+    def _stand_back(self, receiver: StandsBack) -> None:
+        back = self._take_back()
+        try:
+            given = receiver.stand_back(back, may_return)
+        except StorageConflict:
+            self._ahead.extendleft(reversed(back))
+            self._stood_back = False  # they are offered again after the next wait
+            return
+        self._around.telemetry.count("messages_given_back", given)
+
+    def _take_back(self) -> Sequence[Received]:
+        """Take the messages that may be given back out of the messages that were not begun."""
+        back = [received for received in self._ahead if may_return(received)]
+        self._ahead = deque(received for received in self._ahead if not may_return(received))
+        return back
 
     def _wait_out(self, flight: InFlight, wait: float) -> None:
         """Let the neighbours of a message that met an outage end, then raise the outage."""
