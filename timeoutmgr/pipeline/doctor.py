@@ -14,7 +14,7 @@ from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
 from timeoutmgr.pipeline.registration import spark_session
-from timeoutmgr.pipeline.spark.conditions import raised_by_worker
+from timeoutmgr.pipeline.spark.conditions import conditions_of, raised_by_worker
 from timeoutmgr.pipeline.spark.java import REMEDY, find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions
 from timeoutmgr.pipeline.stores import open_store
@@ -133,7 +133,11 @@ def _store(spark: "SparkSession", name: str) -> Finding:
 
 def _failed(check: str, error: Exception, *, remedy: str = "") -> Finding:
     name, sentence = raised_by_worker(error)
-    text = f"{name.rpartition('.')[2] or type(error).__name__}: {sentence.splitlines()[0]}"
+    if not name:
+        name, causes = type(error).__name__, conditions_of(error)
+        sentence = causes[-1].text if causes else sentence
+    first = sentence.partition("\n")[0]
+    text = f"{name.rpartition('.')[2]}: {first}"
     return Finding(level=Level.FAIL, check=check, text=text[:_SHOWN], remedy=remedy)
 
 

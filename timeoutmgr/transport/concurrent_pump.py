@@ -114,7 +114,7 @@ class ConcurrentPump(Pump):
         self._begin_ahead(self._flight_of(receiver))
         if others and self._ahead and not self._concurrent.is_alone:
             # Another pump was faster, and a plain handler may take long.
-            receiver.release(self._take_back())
+            receiver.release(self._pop_returnable())
         super()._handle_in_order(others, session, receiver)
 
     def _begin_ahead(self, flight: InFlight) -> None:
@@ -135,7 +135,7 @@ class ConcurrentPump(Pump):
             self._stand_back(receiver)
 
     def _stand_back(self, receiver: StandsBack) -> None:
-        back = self._take_back()
+        back = self._pop_returnable()
         try:
             given = receiver.stand_back(back, may_return)
         except StorageConflict:
@@ -144,8 +144,8 @@ class ConcurrentPump(Pump):
             return
         self._around.telemetry.count("messages_given_back", given)
 
-    def _take_back(self) -> Sequence[Received]:
-        """Take the messages that may be given back out of the messages that were not begun."""
+    def _pop_returnable(self) -> Sequence[Received]:
+        """Remove from the messages that were not begun those that may go back; return these."""
         back = [received for received in self._ahead if may_return(received)]
         self._ahead = deque(received for received in self._ahead if not may_return(received))
         return back

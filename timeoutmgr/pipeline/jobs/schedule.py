@@ -27,6 +27,7 @@ from timeoutmgr.pipeline.jobs.data_set_files import (
     table_of,
     which_files,
 )
+from timeoutmgr.pipeline.jobs.moments import micros_of
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
 from timeoutmgr.pipeline.options import TABLE, RequestRules, ScheduleOptions
@@ -296,12 +297,14 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
     jitter = options.jitter
     # A run of before there were names for columns, and windows, is the same run.
     named = {"columns": dict(options.columns)} if options.columns else {}
-    window = {"since": options.since, "until": options.until}
-    asked = {name: at.isoformat() for name, at in window.items() if at is not None}
-    asked |= {"destination": options.destination} if options.destination is not None else {}
+    window = {
+        "since": micros_of(options.since),
+        "until": micros_of(options.until),
+        "destination": options.destination,
+    }
     return {
         **named,
-        **asked,
+        **{name: value for name, value in window.items() if value is not None},
         "dataset": options.dataset,
         "endpoint": options.endpoint,
         "files": files,
