@@ -101,7 +101,7 @@ class Scene:
         return sorted(f"{row.action} {row.outcome} {row.changed}" for row in rows)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("mysql", marks=pytest.mark.long)])
 def scene(
     request: pytest.FixtureRequest, unique: str, tmp_path: Path, fork_server: ForkServer
 ) -> Iterator[Scene]:

@@ -87,7 +87,7 @@ class Scene:
         return record.is_paused
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("mysql", marks=pytest.mark.long)])
 def scene(
     request: pytest.FixtureRequest, unique: str, tmp_path: Path, fork_server: ForkServer
 ) -> Iterator[Scene]:
