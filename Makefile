@@ -128,7 +128,7 @@ clean: ## remove all that the commands above have made
 	@touch $@
 
 .venv/installed-spark: .venv/bin/python setup.cfg pyproject.toml
-	$(PIP) --editable '.[spark-java]'
+	$(PIP) --editable '.[spark-java,lake]'
 	@touch .venv/installed $@
 
 .venv-client/installed: setup.cfg

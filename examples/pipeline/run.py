@@ -89,7 +89,7 @@ class Play:
             self._forecast()
             self._lateness(spark, due)
             before = self._reconcile(spark, "reconcile", None)
-            self._archive()
+            self._archive(quick_until)
             after = self._reconcile(spark, "reconcile with the archive", self._lake)
             self._compare(before, after, board, due)
 
@@ -174,9 +174,9 @@ class Play:
         self._must(report.is_decidable, f"{name}: a loss could not have been seen")
         return report
 
-    def _archive(self) -> None:
+    def _archive(self, quick_until: datetime) -> None:
         # All history older than a minute: that of the year is young on a day like this.
-        time.sleep(max(0.0, self._given.archive_after))
+        time.sleep(max(0.0, quick_until.timestamp() + self._given.archive_after - time.time()))
         self._say("archiving")
         options = ArchiveOptions(
             store=self._stores[0],
@@ -231,9 +231,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--store", metavar="URL", help="postgresql+psycopg://…, in an empty database"
     )
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the first week takes")
-    parser.add_argument("--lead", type=float, default=120.0, help="seconds until it begins")
-    parser.add_argument("--archive-after", type=float, default=61.0, help="seconds of rest before")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long the first week takes")
+    parser.add_argument("--lead", type=float, default=75.0, help="seconds until it begins")
+    parser.add_argument("--archive-after", type=float, default=61.0, help="seconds of rest")
     parser.add_argument("--out", default="build/demo-pipeline", help="folder for the pictures")
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder with store and archive"
