@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.makers import Pauses, a_breaker, a_message
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr.contracts import SendResult, TransactionMode
+from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
 from timeoutmgr.errors import (
     DeliveryUnknown,
     HandlerStopped,
@@ -222,7 +222,7 @@ def test_messages_that_were_not_begun_go_back_while_each_slot_is_occupied_for_lo
     receiver.is_busy = False
     bench.once()
 
-    # What a broker has delivered often stays, or the broker would move it away.
+    # A message that was delivered often stays, or the broker would move the message away.
     assert [each.message.id for each in bench.receiver.held] == [*"abcde"]
     assert bench.transport.ids("sales") == [*"fgh"]
     bench.once()
@@ -320,7 +320,7 @@ def test_beside_plain_handlers_no_message_waits_for_a_slot() -> None:
         assert bench.slots.reserve(1) == 1  # by another pump
         return receive(limit + 1, wait)
 
-    bench.receiver.receive = lose_the_slot  # type: ignore[method-assign]
+    bench.receiver.receive = lose_the_slot  # type: ignore[method-assign]  # of this receiver alone
     bench.once()
 
     assert bench.plain == ["plain"]
@@ -356,6 +356,29 @@ def test_a_stop_settles_what_ends_and_leaves_what_was_cancelled_in_its_queue() -
     assert bench.settled() == ["ends"]
     assert bench.transport.ids("sales") == ["is cancelled"]
     assert bench.transport.ids("error") == []
+    assert bench.slots.free == SLOTS
+
+
+def test_a_stop_gives_back_at_once_what_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.put(*"abcdefgh")
+    queued: list[list[str]] = []
+    bench.once()
+    bench.once()
+    bench.stop.set()
+    settle = bench.pump._settle_ended
+
+    def end_the_rest(session: TransportSession, receiver: Receiver) -> None:
+        queued.append(bench.transport.ids("sales"))
+        for name in list(bench.script.running):
+            bench.script.end(name)
+        settle(session, receiver)
+
+    monkeypatch.setattr(bench.pump, "_settle_ended", end_the_rest)
+    bench.pump._finish(bench.session, bench.receiver)
+
+    assert queued[0] == [*"efgh"], "before any running message ends"
+    assert bench.script.begun == [*"abcd"]
     assert bench.slots.free == SLOTS
 
 

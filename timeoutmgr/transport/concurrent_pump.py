@@ -69,6 +69,9 @@ class ConcurrentPump(Pump):
 
     def _finish(self, session: TransportSession, receiver: Receiver) -> None:
         flight = self._flight_of(receiver)
+        if self._ahead:  # for other processes, which need not wait for what runs here
+            receiver.release([*self._ahead])
+            self._ahead.clear()
         while not flight.is_empty:
             flight.wait(IDLE_WAIT)
             self._settle_ended(session, receiver)
