@@ -215,7 +215,7 @@ def _judgement(
     if options.destination is not None:
         requests = requests.where(f.col("destination").cast("string") == options.destination)
     rows = judged(requests, rules)
-    # A row without a due time is a reject, in whatever window.
+    # A row without a due time is a reject in each window.
     if options.since is not None:
         rows = rows.where(f.col("due").isNull() | (f.col("due") >= _instant(options.since)))
     if options.until is not None:
