@@ -1,21 +1,32 @@
-"""How long ``AsyncEndpoint`` keeps an event loop: its longest callback, and a heartbeat beside it.
+"""How long ``AsyncEndpoint.send`` keeps an event loop, beside a loop that only calls a thread.
 
-A task sends delayed messages one after the other. The time of a callback is what the loop's log of
-slow callbacks names, and beside it the processor time of the same callbacks: on a busy machine the
-first also counts the time in which another program had the processor. A heartbeat asks to be woken
-each 10 ms, once by itself and once beside a thread that computes in Python all the time, which
-keeps the interpreter's lock for 5 ms whenever it gets it.
+A task makes one call after the other. Four ways: nothing is called; ``asyncio.to_thread`` calls a
+function that does nothing; an endpoint sends; an endpoint sends, and its timeout manager stores
+the messages in the same process. The first two ways are those of asyncio by itself.
+
+The time of a callback is measured as the loop's log of slow callbacks does it, by the clock around
+it, and beside it by the processor time of its thread. The garbage collector rests meanwhile: its
+time falls on the thread that happens to allocate. The log itself needs asyncio's debug mode, which
+notes a traceback for each call and asks the file system for its lines: what it says is given beside
+what it says of ``to_thread``.
+
+A heartbeat asks to be woken each 10 ms: by itself, and beside a thread that computes in Python all
+the time. Whenever such a thread has the interpreter's lock, it keeps it for a switch interval: the
+usual 5 ms, and 1 ms if the program says ``sys.setswitchinterval(0.001)``.
 """
 
 import asyncio
+import gc
 import logging
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from harness.figures import apart
 from harness.report import Report, options, parsed
@@ -24,7 +35,14 @@ from harness.workers import Spec, configuration, installed
 
 from timeoutmgr import AsyncEndpoint
 
-HEARTBEAT = 0.01
+HEARTBEAT: Final = 0.01
+SLOW: Final = 0.001
+
+FEWER: Final = 10
+"""A heartbeat is waited for a tenth as often as calls are timed: each takes 10 ms and more."""
+
+Call: TypeAlias = Callable[[int], Awaitable[object]]
+Beside: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
 def main() -> None:
@@ -34,51 +52,11 @@ def main() -> None:
         servers("postgres", "rabbitmq") as running,
         installed(running["rabbitmq"], running["postgres"]) as spec,
     ):
-        report = Report("Beside an event loop", {"sends": given.count, **running.settings})
-        callbacks = [run(sends(spec, given.count)) for _ in range(given.rounds)]
-        beats = {
-            where: [run(heartbeats(spec, given.count, busy=busy)) for _ in range(given.rounds)]
-            for where, busy in (("", False), (" beside a busy thread", True))
-        }
-    report_callbacks(callbacks, report)
-    for where, rounds in beats.items():
-        p99 = [1_000 * each[len(each) * 99 // 100] for each in rounds]
-        beside = f"spread {apart(p99):.0%}, {len(p99)} rounds of {len(rounds[0]):,}"
-        report.bar(
-            f"heartbeat{where}, p99", median(p99), 10, at_most=True, unit=" ms", beside=beside
-        )
+        report = Report("Beside an event loop", {"calls": given.count, **running.settings})
+        rounds = [run(each_way(spec, given.count)) for _ in range(given.rounds)]
+    report_callbacks(rounds, report)
+    report_heartbeats(rounds, report)
     report.give(given)
-
-
-@dataclass(slots=True)
-class Callbacks:
-    """The seconds of each callback of a loop: of a processor, and by the loop's own log."""
-
-    cpu: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-
-
-def report_callbacks(rounds: list[Callbacks], report: Report) -> None:
-    longest = [1_000 * max(each.cpu) for each in rounds]
-    walls = ", ".join(f"{1_000 * max(each.wall, default=0):.2f}" for each in rounds)
-    over = sum(seconds > 0.001 for each in rounds for seconds in each.wall)
-    report.bar(
-        "longest callback of sends in a loop, of a processor",
-        max(longest),
-        1,
-        at_most=True,
-        unit=" ms",
-        beside=f"spread {apart(longest):.0%} in {len(rounds)} rounds of {len(rounds[0].cpu):,}",
-    )
-    beside = f"the longest of each round: {walls} ms; longer than 1 ms: {over}"
-    report.bar(
-        "the same by the loop's log, median of the rounds",
-        median(1_000 * max(each.wall, default=0) for each in rounds),
-        1,
-        at_most=True,
-        unit=" ms",
-        beside=beside,
-    )
 
 
 def run(awaited: Any) -> Any:
@@ -87,81 +65,211 @@ def run(awaited: Any) -> Any:
         return runner.run(awaited)
 
 
-async def sends(spec: Spec, count: int) -> Callbacks:
-    """Return the callbacks of a loop on which *count* messages are sent one after the other."""
-    async with AsyncEndpoint(configuration(spec)) as endpoint:
-        with noted() as callbacks:
-            await send_each(endpoint, spec, count)
-    return callbacks
+@dataclass(slots=True)
+class Seen:
+    """What one way of calling did to the loop, in seconds."""
+
+    walls: list[float] = field(default_factory=list)
+    """Callbacks by the clock."""
+    cpus: list[float] = field(default_factory=list)
+    """The same callbacks, of a processor."""
+    logged: list[float] = field(default_factory=list)
+    """What the loop's log, in debug mode, names as slower than 1 ms, in as many calls."""
+    late: dict[str, list[float]] = field(default_factory=dict)
+    """How late the heartbeat was each time, sorted, by what ran beside it."""
 
 
-async def send_each(endpoint: AsyncEndpoint, spec: Spec, count: int) -> None:
+SeenByWay: TypeAlias = dict[str, Seen]
+
+
+async def each_way(spec: Spec, count: int) -> SeenByWay:
+    """Return what each way of calling did to this loop."""
+    found = {}
+    for name, way in WAYS.items():
+        async with way(spec) as call:
+            seen = found[name] = Seen()
+            with timed_callbacks(seen):
+                await call_each(call, count)
+            with logged_callbacks(seen):
+                await call_each(call, count)
+            for where, beside in PLACES.items():
+                with beside():
+                    seen.late[where] = await heartbeats(call, count // FEWER)
+    return found
+
+
+async def call_each(call: Call, count: int) -> None:
     for number in range(count):
-        await endpoint.send(spec.destination, "Note", {"number": number}, delay=86_400)
+        await call(number)
+
+
+@asynccontextmanager
+async def nothing(_spec: Spec) -> AsyncIterator[Call]:
+    """Have nothing called; the loop runs for as long as the other ways take at least."""
+    yield lambda _number: asyncio.sleep(HEARTBEAT / 10)
+
+
+@asynccontextmanager
+async def bare_thread(_spec: Spec) -> AsyncIterator[Call]:
+    """Have a thread of asyncio's called, for nothing."""
+    yield lambda _number: asyncio.to_thread(int)
+
+
+@asynccontextmanager
+async def sends(spec: Spec) -> AsyncIterator[Call]:
+    """Have an endpoint send that does nothing else, as in a web application."""
+    endpoint = AsyncEndpoint(configuration(spec))
+    try:
+        yield send_of(endpoint, spec)
+    finally:
+        await endpoint.close()
+
+
+@asynccontextmanager
+async def sends_and_stores(spec: Spec) -> AsyncIterator[Call]:
+    """Have an endpoint send whose satellites run in the same process."""
+    async with AsyncEndpoint(configuration(spec)) as endpoint:
+        yield send_of(endpoint, spec)
+
+
+def send_of(endpoint: AsyncEndpoint, spec: Spec) -> Call:
+    return lambda number: endpoint.send(spec.destination, "Note", {"number": number}, delay=86_400)
+
+
+NOTHING: Final = "a loop by itself"
+BARE: Final = "asyncio.to_thread"
+SEND: Final = "AsyncEndpoint.send"
+STORE: Final = "AsyncEndpoint.send beside its satellites"
+WAYS: Final = {NOTHING: nothing, BARE: bare_thread, SEND: sends, STORE: sends_and_stores}
 
 
 @contextmanager
-def noted() -> Iterator[Callbacks]:
-    """Note the time of each callback of the running loop while the block runs."""
-    loop, callbacks, logger = asyncio.get_running_loop(), Callbacks(), logging.getLogger("asyncio")
-    call = asyncio.Handle._run
+def timed_callbacks(seen: Seen) -> Iterator[None]:
+    """Note the time of each callback of every loop while the block runs, without the collector."""
+    call, is_over = asyncio.Handle._run, False
 
     def measured(handle: asyncio.Handle) -> None:
-        began = time.thread_time()
+        cpu, wall = time.thread_time(), time.perf_counter()
         call(handle)
-        callbacks.cpu.append(time.thread_time() - began)
+        if is_over:  # the callback that ended the block; what it did then was not a call
+            return
+        seen.walls.append(time.perf_counter() - wall)
+        seen.cpus.append(time.thread_time() - cpu)
+
+    asyncio.Handle._run = measured  # type: ignore[method-assign]  # of this program alone
+    gc.disable()
+    try:
+        yield
+    finally:
+        is_over = True
+        gc.enable()
+        asyncio.Handle._run = call  # type: ignore[method-assign]  # as above
+
+
+@contextmanager
+def logged_callbacks(seen: Seen) -> Iterator[None]:
+    """Note what the running loop's log says of slow callbacks while the block runs."""
+    loop, logger = asyncio.get_running_loop(), logging.getLogger("asyncio")
 
     def note(record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple) and "took" in record.msg:
-            callbacks.wall.append(float(record.args[1]))  # type: ignore[arg-type]  # it is one
+            seen.logged.append(float(record.args[1]))  # type: ignore[arg-type]  # it is one
         return False
 
     logger.addFilter(note)
-    asyncio.Handle._run = measured  # type: ignore[method-assign]  # of this program alone
-    slow, loop.slow_callback_duration = loop.slow_callback_duration, 0.000_1
+    slow, loop.slow_callback_duration = loop.slow_callback_duration, SLOW
     loop.set_debug(True)
     try:
-        yield callbacks
+        yield
     finally:
         loop.set_debug(False)
         loop.slow_callback_duration = slow
-        asyncio.Handle._run = call  # type: ignore[method-assign]  # as above
         logger.removeFilter(note)
 
 
-async def heartbeats(spec: Spec, count: int, *, busy: bool) -> list[float]:
-    """Return how late a heartbeat was each time, sorted, while *count* messages are sent."""
+async def heartbeats(call: Call, count: int) -> list[float]:
+    """Return how late each of *count* heartbeats was, sorted, while calls are made."""
     late: list[float] = []
 
     async def beat() -> None:
-        while True:
+        for _ in range(count):
             asked = time.perf_counter()
             await asyncio.sleep(HEARTBEAT)
             late.append(time.perf_counter() - asked - HEARTBEAT)
 
-    async with AsyncEndpoint(configuration(spec)) as endpoint:
-        with thread_that_computes() if busy else nullcontext():
-            beating = asyncio.create_task(beat())
-            await send_each(endpoint, spec, count)
-            beating.cancel()
+    beating, number = asyncio.create_task(beat()), 0
+    while not beating.done():
+        await call(number)
+        number += 1
+    await beating
     return sorted(late)
 
 
 @contextmanager
-def thread_that_computes() -> Iterator[None]:
-    is_over = threading.Event()
+def thread_that_computes(switch_interval: float) -> Iterator[None]:
+    """Have a thread compute while the block runs, with this switch interval in seconds."""
+    is_over, usual = threading.Event(), sys.getswitchinterval()
 
     def compute() -> None:
         while not is_over.is_set():
             sum(range(1_000))
 
     thread = threading.Thread(target=compute)
+    sys.setswitchinterval(switch_interval)
     thread.start()
     try:
         yield
     finally:
         is_over.set()
         thread.join()
+        sys.setswitchinterval(usual)
+
+
+PLACES: Final[dict[str, Beside]] = {
+    "": nullcontext,
+    " beside a busy thread": partial(thread_that_computes, 0.005),
+    " beside a busy thread, switch interval 1 ms": partial(thread_that_computes, 0.001),
+}
+
+
+def report_callbacks(rounds: list[SeenByWay], report: Report) -> None:
+    for way in (BARE, SEND, STORE):
+        walls = [1_000 * max(each[way].walls) for each in rounds]
+        cpu = 1_000 * max(max(each[way].cpus) for each in rounds)
+        beside = (
+            f"of a processor at most {cpu:.2f}; the longest of each round: {listed(walls)}; "
+            f"{len(rounds)} rounds of {len(rounds[0][way].walls):,}"
+        )
+        figure = f"longest callback, {way}"
+        if way == SEND:
+            report.bar(figure, max(walls), 1, at_most=True, unit=" ms", beside=beside)
+        else:
+            report.fact(figure, max(walls), " ms", beside)
+    for way in (BARE, SEND, STORE):
+        longest = [1_000 * max(each[way].logged, default=0) for each in rounds]
+        count = sum(len(each[way].logged) for each in rounds)
+        report.fact(
+            f"callbacks over 1 ms by the log in debug mode, {way}",
+            count,
+            beside=f"the longest of each round: {listed(longest)} ms",
+        )
+
+
+def listed(values: list[float]) -> str:
+    return ", ".join(f"{each:.2f}" for each in values)
+
+
+def report_heartbeats(rounds: list[SeenByWay], report: Report) -> None:
+    for where in PLACES:
+        for way in WAYS:
+            lates = [each[way].late[where] for each in rounds]
+            p99 = [1_000 * late[len(late) * 99 // 100] for late in lates]
+            beside = f"spread {apart(p99):.0%}, {len(lates)} rounds of {len(lates[0]):,}"
+            figure = f"heartbeat{where}, p99, {way}"
+            if way == SEND:
+                report.bar(figure, median(p99), 10, at_most=True, unit=" ms", beside=beside)
+            else:
+                report.fact(figure, median(p99), " ms", beside)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from importlib import metadata
 from statistics import median
 
 from beside_peers import PACKAGES, PEERS, SETTLE, Peer, executed, run
-from harness.figures import Sample, apart, interleave
+from harness.figures import Sample, apart, cpu_ratios, interleave, ratio
 from harness.report import Report, options, parsed
 from harness.servers import servers
 from peers import timeoutmgr_handler as ours
@@ -49,12 +49,15 @@ CLAIMS = {
 
 
 WAIT, THREADS, COROUTINES = 0.1, 32, 200
+BARE = "the bare loop of the same steps"
+BARE_LOOP = Peer("bare_loop", "rabbitmq", pace=2_000, worker_first=False)
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", choices=[*CLAIMS], action="append", help="these; repeatable")
     parser.add_argument("--alone", action="store_true", help="without the peers, for a look")
+    parser.add_argument("--bare", action="store_true", help="beside the limit, on RabbitMQ")
     parser.add_argument("--threads", type=int, help="threads of handlers (the default of users)")
     parser.add_argument("--dispatchers", type=int, help="threads of the timeout manager (likewise)")
     parser.add_argument("--mode", help="transaction mode (the default of users)")
@@ -88,11 +91,25 @@ def measure_rate(name: str, claim: Claim, given: Namespace, report: Report) -> N
     cases = {f"ours, {name}": partial(handled, claim, count)}
     if not given.alone:
         cases[claim.peer] = partial(run, PEERS[claim.peer], count)
+    if given.bare and claim.store is not None:
+        cases[BARE] = partial(run, BARE_LOOP, count, partial(store_of, claim))
     samples = interleave(cases, given.rounds, warm_up=False)
     report.runs(samples)
+    mine, *_ = samples.values()
     if not given.alone:
-        both = samples.values()
-        report.faster(f"handler executed, {name} ÷ {claim.peer}", *both, claim.bar)
+        report.faster(
+            f"handler executed, {name} ÷ {claim.peer}", mine, samples[claim.peer], claim.bar
+        )
+    if BARE in samples:
+        report.faster(f"handler executed, {name} ÷ {BARE}", mine, samples[BARE], 0.85)
+        if not given.alone:
+            report_limit(samples[BARE], samples[claim.peer], claim, report)
+
+
+def report_limit(bare: list[Sample], peer: list[Sample], claim: Claim, report: Report) -> None:
+    """Report how much faster than the peer the bare loop is: no framework on it can be faster."""
+    beside = f"by CPU {median(cpu_ratios(peer, bare)):.2f}; the bar is {claim.bar:g}"
+    report.fact(f"{BARE} ÷ {claim.peer}", ratio(bare, peer), beside=beside)
 
 
 def measure_lateness(name: str, claim: Claim, given: Namespace, report: Report) -> None:
