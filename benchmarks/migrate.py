@@ -18,6 +18,7 @@ from harness.report import Report, options, parsed
 from harness.servers import connect, servers
 
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Participants, Target, Terms
 from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.migration.run import move_all
@@ -94,7 +95,7 @@ def moved(first: str, second: str, count: int) -> Sample:
 def moved_into_levels(first: str, broker: str, count: int) -> Sample:
     """Move all into our levels."""
     with closing(KombuTransport(broker)) as transport, emptied(broker, QUEUE):
-        return _measured(first, LevelsTarget(transport, OURS, CLOCK), count)
+        return _measured(first, LevelsTarget(transport, OURS, Limits(), CLOCK), count)
 
 
 def _measured(first: str, target: Target, count: int) -> Sample:

@@ -15,7 +15,6 @@ from harness.private import private_postgres
 from harness.report import Report, options, parsed
 from on_spark.archiving import archiving
 from on_spark.bench import Bench, in_a_session
-from on_spark.migrating import migrating
 from on_spark.reading import memory, reading
 from on_spark.reconciling import reconciling
 from on_spark.reporting import reporting
@@ -28,7 +27,6 @@ PARTS: dict[str, Callable[[Bench, Report], None]] = {
     "archive": in_a_session(archiving),
     "reconcile": in_a_session(reconciling),
     "report": in_a_session(reporting),
-    "migrate": in_a_session(migrating),
     "stream": in_a_session(streaming),
     "memory": in_a_session(memory),
 }

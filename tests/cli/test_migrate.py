@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from tests.cli.programs import Folder
 from tests.persistence.making import SECOND, timeout
 from timeoutmgr import EndpointConfiguration
+from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.migrate.shared import on_the_way, sites
 from timeoutmgr.cli.shared import Shared
@@ -279,3 +280,19 @@ def test_a_password_comes_from_the_environment_and_not_from_the_command_line(
     assert "put the URL into TIMEOUTMGR_CLI_MIGRATE_PREVIEW_TO" in typed.output
     assert "s3cret" not in typed.output + given.stdout + given.stderr
     assert given.returncode not in (0, 2)
+
+
+def test_processes_move_a_store_side_by_side(filled: Filled) -> None:
+    moved = read(filled.run("migrate", "run", "--to", NEW, "--batch", "1", "--processes", "2"))
+
+    [report] = moved["runs"]
+    assert (report["batches_done"], report["new"], report["verified"]) == (3, 3, True)
+    assert filled.audit("new.db")[-1] == ("migrate", "done", 3)
+
+
+@pytest.mark.parametrize("source", [("--from", "native"), ("--layout", "nservicebus")])
+def test_what_has_an_order_is_moved_by_one_process(filled: Filled, source: tuple[str, ...]) -> None:
+    done = filled.run("migrate", "run", *source, "--to", NEW, "--processes", "2")
+
+    assert done.exit_code == Exit.CONFIGURATION
+    assert "--processes 2: delay levels, and tables and exports" in done.stdout

@@ -83,13 +83,12 @@ def test_the_table_names_a_job_that_failed_in_a_place(same: ModuleType) -> None:
 JOBS: Final = (
     *("forecast", "reconcile", "lateness", "report"),
     "schedule {folder}/rows.parquet --dataset spring --store {folder}/{{place}}.toml",
-    "migrate --from {folder}/{{place}}.toml --to {folder}/{{place}}-moved.toml",
     "archive --to {folder}/lake/history --older-than 1d --with-pending",
     *("stream --to {folder}/lake/history --once", "compact --lake {folder}/lake/history"),
     "restore --lake {folder}/lake/history --store {folder}/restored.toml",
     "erase --lake {folder}/lake/history --saga-ids saga-2",
 )
-ON_SPARK: Final = ("reconcile", "lateness", "report", "schedule", "migrate")
+ON_SPARK: Final = ("reconcile", "lateness", "report", "schedule")
 STORES: Final = ("sales", "restored", *(f"{one}{of}" for one in PLACES for of in ("", "-moved")))
 
 
@@ -121,8 +120,7 @@ def test_each_job_finds_the_same_here_on_a_cluster_and_through_spark_connect(
         codes = set(map(int, re.findall(r"(\d+) in \d+ s", line)))
         assert codes == {Exit.FINDINGS if job == "lateness" else Exit.OK}, said
     assert said.count('"pending": 1000') >= 6  # verdicts of reconcile and of report
-    assert said.count('"planned": 100') == 3  # migrated, after they were scheduled
-    assert said.count('"new": 100') == 6
+    assert said.count('"new": 100') == 3
 
 
 def to_schedule(count: int) -> pa.Table:

@@ -18,6 +18,8 @@ from tests.migration.levels import queues_of
 from tests.migration.place import HOUR, Broker, Place
 from tests.persistence.making import SECOND, SetClock
 from tests.support.clock import START, FakeClock
+from timeoutmgr.cli.migrate.shared import PlacesOpener
+from timeoutmgr.cli.shared import Shared
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import MigrationRefused
@@ -27,12 +29,12 @@ from timeoutmgr.migration import places as named
 from timeoutmgr.migration.batch_step import hide
 from timeoutmgr.migration.clocks import OriginClock
 from timeoutmgr.migration.levels.drain import DrainParticipants
+from timeoutmgr.migration.movers import move_next
 from timeoutmgr.migration.places import MigrationContext, MigrationRequest
 from timeoutmgr.migration.run import give_up, move_all
 from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.native.names import CELERY, NameSet
-from timeoutmgr.pipeline.jobs.migrate import Ends, opened, pull
 from timeoutmgr.settings.file import configuration_from
 
 AHEAD: Final = 20 * SECOND
@@ -169,23 +171,23 @@ def test_a_host_that_is_ahead_drains_nothing_early(stand: Stand, raw_channel: am
     assert_not_early(stand, stand.left(raw_channel, stand.names_onward, 2), given)
 
 
-def test_a_task_of_the_pipeline_on_a_host_that_is_ahead_moves_nothing_early(
+def test_a_mover_on_a_host_that_is_ahead_moves_nothing_early(
     stand: Stand, raw_channel: amqp.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = stored(stand)
-    monkeypatch.setenv("TIMEOUTMGR_STORE_LEVELS", str(stand.levels.url))
-    ends = Ends(settings=str(stand.file), target=replace(stand.levels, url="levels"))
-    with stand.parts(MigrationRequest(target=stand.levels), 0) as (_site, parts):
+    asked = MigrationRequest(target=stand.levels)
+    opener = PlacesOpener(Shared(config=stand.file), asked, stand.place.name)
+    with stand.parts(asked, 0) as (_site, parts):
         assert isinstance(parts, Participants)
         run = stand.place.begin(parts)
         monkeypatch.setattr(
             "timeoutmgr.endpoint.configuration.SystemClock", lambda: HostClock(FAR_AHEAD)
         )
-        with opened(ends) as [one]:
-            assert one.parts.clock.now() > parts.clock.now() + FAR_AHEAD // 2
-            pulled = pull(one.parts, run)
+        with opener() as ahead:
+            assert ahead.clock.now() > parts.clock.now() + FAR_AHEAD // 2
+            moved = [*iter(lambda: move_next(ahead, run), None)]
 
-    assert pulled.timeouts == 2
+    assert sum(batch.collected for batch in moved) == 2
     assert_not_early(stand, stand.left(raw_channel, stand.place.celerys, 2), given)
 
 

@@ -151,9 +151,14 @@ def _marked(folder: Path) -> list[str]:
             words = (entry / "cmdline").read_bytes().split(b"\0") if marked else []
         except OSError:  # gone meanwhile, or another user's
             continue
-        if marked:
+        if marked and not _ends_with_its_parent(words):
             found.append(f"{entry.name}: {b' '.join(words).decode(errors='replace')[:200]}")
     return found
+
+
+def _ends_with_its_parent(words: list[bytes]) -> bool:
+    """Whether it is the process that multiprocessing keeps beside a process that spawns others."""
+    return any(b"multiprocessing.resource_tracker" in word for word in words)
 
 
 def _ended_within(process: Process, seconds: float) -> bool:

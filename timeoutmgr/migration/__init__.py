@@ -1,6 +1,6 @@
 """Moving pending timeouts from one place to another: durable, resumable, each in one place.
 
-The state machine and its ports; nothing here knows a database, a broker or Spark. A run is a plan
+The state machine and its ports; nothing here knows a database or a broker. A run is a plan
 of batches in a ledger; each process that reaches source, target and ledger may move the next batch.
 """
 

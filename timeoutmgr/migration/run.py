@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationRefused
 from timeoutmgr.migration.clocks import offsets
+from timeoutmgr.migration.movers import Movers
 from timeoutmgr.migration.ports import MigrationLedger, PlanInputs
 from timeoutmgr.migration.runs import (
     SOON,
@@ -228,10 +229,15 @@ def refuse_any_problem(endpoints: Sequence[tuple[AnyParticipants, Terms]]) -> No
 
 
 def move_all(
-    parts: AnyParticipants, terms: Terms, on_batch: Callable[[Batch], None] = lambda _batch: None
+    parts: AnyParticipants,
+    terms: Terms,
+    on_batch: Callable[[Batch], None] = lambda _batch: None,
+    movers: Movers | None = None,
 ) -> Report:
-    """Begin a run, or continue the open run, and move all of it."""
+    """Begin a run, or continue the open run, and move all of it; *movers* move batches first."""
     run = begin(parts, terms, lambda: uuid.uuid4().hex[:12])
+    if movers is not None:
+        movers.move(run, on_batch)
     return parts.migrate(run, on_batch)
 
 

@@ -163,14 +163,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="what a task failed at is tried by the next",
+        name="what a mover failed at is tried by the next",
         promise="What failed is not sent once more at once.",
-        file="timeoutmgr/pipeline/jobs/migrate.py",
+        file="timeoutmgr/migration/movers.py",
         before="            parts.ledger.set_aside(run, batch)\n",
         after="            pass\n",
         tests=(
-            "tests/pipeline/test_migration_task.py::"
-            "test_a_failed_batch_is_an_answer_and_no_other_task_repeats_it",
+            "tests/migration/test_movers.py::"
+            "test_what_a_mover_failed_at_is_left_by_the_others_and_moved_by_the_next_run",
         ),
     ),
 )

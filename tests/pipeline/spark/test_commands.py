@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,9 @@ from click.testing import CliRunner
 from sqlalchemy import delete
 
 from tests.pipeline.conftest import SETTINGS
-from tests.pipeline.migrations import due_tomorrow, ends, fill, pending
 from tests.pipeline.rows import batch, count, row
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
-from timeoutmgr.migration import begin
-from timeoutmgr.migration.batch_step import hide
-from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.writers.loader import Loader
 from timeoutmgr.sender import in_transaction
@@ -110,47 +105,6 @@ def test_an_undecidable_loss_has_an_exit_code_of_its_own(
     assert "not decidable" in shown
 
 
-def test_pending_timeouts_are_moved_from_the_command_line(
-    spark: SparkSession, store_of: Callable[[str], Store]
-) -> None:
-    source, target = store_of("sqlite"), store_of("sqlite")
-    stored = fill(source, due_tomorrow(12))
-    plain = ("--config", source.name, "migrate")
-    words = ("--config", source.name, "pipeline", "migrate", "--to", target.name, "--batch", "5")
-
-    refused = run(*words, "--dry-run", "--abort", code=Exit.CONFIGURATION)
-    seen = run(*words, "--dry-run")
-    none = run(*words, "--abort", code=Exit.NOT_FOUND)
-    shown = people(*words, "--tasks", "2")
-    known = run(*plain, "status")
-    again = run(*plain, "preview", "--to", target.name)
-
-    assert "give one of them" in refused["error"]
-    assert (seen["endpoints"][0]["count"], seen["endpoints"][0]["problems"]) == (12, [])
-    assert none == {"runs": []}
-    assert "verified       yes" in shown
-    [ended] = known["runs"]
-    assert (ended["state"], ended["batches"], ended["new"]) == ("completed", 3, 12)
-    assert again["endpoints"][0]["count"] == 0
-    assert pending(target) == stored
-
-
-def test_a_run_that_plain_python_began_is_aborted_from_the_command_line(
-    store_of: Callable[[str], Store],
-) -> None:
-    source, target = store_of("sqlite"), store_of("sqlite")
-    stored = fill(source, due_tomorrow(12))
-    with opened(ends(source, target)) as [one]:
-        begun = begin(one.parts, one.terms, lambda: "r")
-        hide(one.parts, begun, next(iter(one.parts.ledger.batches("r"))))
-
-    aborted = run("--config", source.name, "pipeline", "migrate", "--to", target.name, "--abort")
-
-    [ended] = aborted["runs"]
-    assert (ended["state"], ended["returned"], ended["verified"]) == ("aborted", 5, True)
-    assert pending(source) == stored
-
-
 def test_streaming_from_sqlite_is_refused_with_the_reason(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
@@ -205,11 +159,8 @@ def test_a_setting_of_spark_has_a_name_and_a_value(sqlite: Store) -> None:
 
 def test_an_app_has_no_name_for_workers() -> None:
     refused = run("--app", "shop:config", "pipeline", "forecast", code=Exit.CONFIGURATION)
-    words = ("pipeline", "migrate", "--to", "native")
-    unmoved = run("--app", "shop:config", *words, code=Exit.CONFIGURATION)
 
     assert "give --store" in refused["error"]
-    assert "give --config" in unmoved["error"]
 
 
 @pytest.mark.usefixtures("spark")

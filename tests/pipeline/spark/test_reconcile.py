@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
-from tests.pipeline.migrations import due_tomorrow, ends, fill
+from tests.pipeline.migrations import due_tomorrow, fill, moved
 from tests.pipeline.rows import batch, row, settle
 from tests.pipeline.spark import oracle
 from tests.pipeline.spark.oracle import Fact
@@ -20,10 +20,8 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import from_micros, to_micros
-from timeoutmgr.migration.run import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
@@ -248,8 +246,7 @@ def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
 ) -> None:
     here, there = store_of("sqlite"), store_of("postgres")
     fill(here, due_tomorrow(3))
-    with opened(ends(here, there)) as [one]:
-        assert move_all(one.parts, one.terms).verified
+    moved(here, there)
 
     assert run(spark, here).counts == {Verdict.MIGRATED: 3}
     both = run(spark, here, stores=(here.name, there.name))

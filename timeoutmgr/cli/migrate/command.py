@@ -13,7 +13,9 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.migrate.shared import (
     asked_for,
+    check_processes,
     ledgers,
+    movers_of,
     on_the_way,
     places,
     preview_document,
@@ -72,10 +74,17 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
 @migrate.command("run", cls=Command, within="migrate")
 @places
 @window
+@option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="How many move batches side by side, out of a store.",
+)
 @option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Save the report here.")
 @common(environment=False)
 @click.pass_obj
-def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
+def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) -> Exit:
     """Move pending timeouts, or continue an interrupted run on the same terms.
 
     With any problem of any endpoint nothing is moved (exit code 4). The exit code is 1 if
@@ -83,18 +92,21 @@ def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
 
     Examples:
       timeoutmgr migrate run --to native --safety-window 30m
+      timeoutmgr migrate run --to new.toml --processes 4
       timeoutmgr migrate run --from native --from-names nservicebus-v1 --to native --all-senders
       timeoutmgr migrate run --from mysql+pymysql://db/shop --layout nservicebus --table T
     """
     from timeoutmgr.migration.run import move_all, refuse_any_problem
 
-    made = []
-    with sites(shared, asked_for(given), given["endpoints"]) as opened, ExitStack() as stack:
+    made, asked = [], asked_for(given)
+    check_processes(asked, processes)
+    with sites(shared, asked, given["endpoints"]) as opened, ExitStack() as stack:
         works = [stack.enter_context(one.audit.kept("migrate", one.terms)) for one in opened]
         refuse_any_problem([(one.parts, one.terms) for one in opened])
         for one, work in zip(opened, works, strict=True):
             with on_the_way(shared, one) as on_batch:
-                done = move_all(one.parts, one.terms, on_batch)
+                movers = movers_of(shared, asked, one.terms.endpoint, processes)
+                done = move_all(one.parts, one.terms, on_batch, movers)
             work.changed = done.new
             made.append(done.document())
     if report is not None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -16,13 +16,16 @@ from click.core import ParameterSource
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant, option
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros, to_micros
 from timeoutmgr.message.redaction import redact
 
 if TYPE_CHECKING:
     from timeoutmgr.migration import Batch, MigrationLedger, Preview, Terms, Window
     from timeoutmgr.migration.audit import MigrationAudit
+    from timeoutmgr.migration.movers import Movers
     from timeoutmgr.migration.places import MigrationContext, MigrationRequest
+    from timeoutmgr.migration.ports import StepInputs
     from timeoutmgr.migration.run import AnyParticipants
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -223,6 +226,42 @@ def _made(
         settings.transport.close()
         if settings.persistence is not None:
             settings.persistence.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesOpener:
+    """Opens the places of one endpoint's migration in another process, by the same options."""
+
+    shared: Shared
+    asked: MigrationRequest
+    endpoint: str
+
+    @contextmanager
+    def __call__(self) -> Iterator[StepInputs]:
+        """Lend the participants; the request was checked to be out of a store."""
+        with sites(self.shared, self.asked, [self.endpoint]) as [one]:
+            yield cast("StepInputs", one.parts)
+
+
+def check_processes(asked: MigrationRequest, processes: int) -> None:
+    """Raise ConfigurationError if more than one process is wanted where one keeps the order."""
+    is_store = not asked.source.is_levels and asked.layout is None and asked.file is None
+    if processes > 1 and not is_store:
+        raise ConfigurationError(
+            f"--processes {processes}: delay levels, and tables and exports of other products, are "
+            "moved by one process, in their order; leave --processes out"
+        )
+
+
+def movers_of(
+    shared: Shared, asked: MigrationRequest, endpoint: str, processes: int
+) -> Movers | None:
+    """Return the processes that move the batches of *endpoint*'s run; None for this one alone."""
+    from timeoutmgr.migration.movers import Movers
+
+    if processes == 1:
+        return None
+    return Movers(count=processes, opener=PlacesOpener(shared, asked, endpoint))
 
 
 @contextmanager

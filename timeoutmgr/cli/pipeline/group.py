@@ -14,7 +14,6 @@ from timeoutmgr.cli.pipeline.compact import compact
 from timeoutmgr.cli.pipeline.erase import erase
 from timeoutmgr.cli.pipeline.forecast import forecast
 from timeoutmgr.cli.pipeline.lateness import lateness
-from timeoutmgr.cli.pipeline.migrate import migrate
 from timeoutmgr.cli.pipeline.reconcile import reconcile
 from timeoutmgr.cli.pipeline.report import report
 from timeoutmgr.cli.pipeline.restore import restore
@@ -139,7 +138,7 @@ def pipeline() -> None:
 
 
 _COMMANDS = (
-    *(schedule, forecast, reconcile, lateness, report, migrate, run, doctor),
+    *(schedule, forecast, reconcile, lateness, report, run, doctor),
     *(archive, stream, compact, restore, erase),
 )
 for command in _COMMANDS:

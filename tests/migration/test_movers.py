@@ -1,0 +1,204 @@
+"""Processes that move the batches of one run side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.migration.conftest import SETTINGS, Move, pending, some
+from tests.persistence.making import SetClock
+from timeoutmgr.errors import ConfigurationError, MigrationFailed, MigrationRefused
+from timeoutmgr.migration import Batch, BatchState, Item, Participants, Source, batch_step
+from timeoutmgr.migration.movers import Movers, move_batches, move_next
+from timeoutmgr.migration.run import move_all
+from timeoutmgr.persistence import SqlPersistence
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Opens the places of a move in another process; that process may be told where to die."""
+
+    url: str
+    endpoint: str
+    dies_at: str = ""
+    marker: Path = Path()
+
+    @classmethod
+    def of(cls, move: Move) -> Places:
+        """Return the places of *move*, by name."""
+        url = move.source_persistence.database.url.render_as_string(hide_password=False)
+        return cls(url, move.endpoint)
+
+    @contextmanager
+    def __call__(self) -> Iterator[Participants]:
+        """Lend the participants as they are in this process."""
+        if self.dies_at:
+            pytest.MonkeyPatch().setattr(batch_step, "reach", self._kill_once)
+        pair = [SqlPersistence(self.url, prefix=f"{end}_", settings=SETTINGS) for end in ENDS]
+        with closing(pair[0]) as source, closing(pair[1]) as target:
+            clock = SetClock()
+            parts = Participants(
+                source=source.migration_source(self.endpoint, clock),
+                target=target.migration_target(self.endpoint, clock),
+                ledger=source.migration_ledger(self.endpoint, clock),
+                runner=f"{self.endpoint}-{os.getpid()}",
+                clock=clock,
+            )
+            with closing(parts):
+                yield parts
+
+    def _kill_once(self, point: str) -> None:
+        if point != self.dies_at:
+            return
+        try:
+            self.marker.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+ENDS = ("from", "into")
+
+
+def test_processes_move_each_timeout_once(moves: Move) -> None:
+    given = some(24)
+    moves.source.store_many(given)
+    moved: list[Batch] = []
+    with closing(moves.parts()) as parts:
+        movers = Movers(count=2, opener=Places.of(moves))
+        report = move_all(parts, moves.terms(parts), moved.append, movers)
+
+    assert sorted(batch.no for batch in moved) == [*range(8)]
+    assert sum(batch.collected for batch in moved) == 24
+    assert (report.new, report.known, report.repeated, report.verified) == (24, 0, 0, True)
+    assert pending(moves.target) == given
+    assert pending(moves.source) == []
+
+
+def test_the_batch_of_a_killed_process_is_moved_by_the_holder_of_the_run(
+    moves: Move, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = some(12)
+    moves.source.store_many(given)
+    places = replace(Places.of(moves), dies_at="migration.sending", marker=tmp_path / "died")
+    with closing(moves.parts()) as parts:
+        report = move_all(parts, moves.terms(parts), movers=Movers(count=2, opener=places))
+
+    assert places.marker.exists()
+    assert "ended with code -9" in caplog.text
+    assert (report.new, report.known, report.verified) == (12, 0, True)
+    assert pending(moves.target) == given
+    assert pending(moves.source) == []
+
+
+def test_a_mover_takes_the_nearest_due_first(move: Move) -> None:
+    move.source.store_many(some(9))
+    with closing(move.parts()) as parts:
+        run = move.begin(parts)
+        moved = [batch.no for batch in iter(partial(move_next, parts, run), None)]
+
+    assert moved == [0, 1, 2]
+
+
+class Forgetful:
+    """A source that reads nothing."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def read(self, _run_id: str, _batch: Batch) -> list[Item]:
+        """Return nothing."""
+        return []
+
+
+def test_what_a_mover_failed_at_is_left_by_the_others_and_moved_by_the_next_run(move: Move) -> None:
+    move.source.store_many(some(9))
+    with closing(move.parts()) as parts:
+        run = move.begin(parts)
+        with closing(move.parts()) as other:
+            forgetful: Any = Forgetful(other.source)
+            with pytest.raises(MigrationFailed, match="3 timeouts were hidden and 0 read"):
+                move_next(replace(other, source=forgetful), run)
+        with closing(move.parts()) as other:
+            moved = [batch.no for batch in iter(partial(move_next, other, run), None)]
+        states = [each.state for each in parts.ledger.batches(run.id)]
+        report = parts.migrate(run)
+
+    assert moved == [1, 2]
+    assert states == [BatchState.HIDDEN, BatchState.DONE, BatchState.DONE]
+    assert (report.new, report.verified) == (9, True)
+
+
+def test_a_mover_of_a_run_that_another_process_has_acquired_moves_nothing(move: Move) -> None:
+    given = some(3)
+    move.source.store_many(given)
+    with closing(move.parts()) as parts:
+        run = move.begin(parts)
+    with closing(move.parts()) as other:
+        other.ledger.acquire(run.id, other.runner)
+        with (
+            closing(move.parts()) as mover,
+            pytest.raises(MigrationRefused, match="another process works at run"),
+        ):
+            move_next(mover, run)
+
+    assert pending(move.source) == given
+
+
+def test_a_mover_whose_holder_has_ended_moves_no_further_batch(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move.source.store_many(some(9))
+    holder = multiprocessing.get_context("spawn").Process(target=signal.pause, daemon=True)
+    holder.start()
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: holder)
+    moved: list[Batch] = []
+    with closing(move.parts()) as parts:
+        run = move.begin(parts)
+
+        def end_holder(batch: Batch) -> None:
+            moved.append(batch)
+            holder.kill()
+            holder.join()
+
+        error = move_batches(Places.of(move), run, end_holder)
+
+    assert error is None
+    assert [batch.no for batch in moved] == [0]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """An opener whose database is away."""
+
+    def __call__(self) -> Any:
+        """Refuse."""
+        raise ConfigurationError("the database of this process is away")
+
+
+def test_an_error_of_a_process_ends_the_command_and_the_run_stays_open(move: Move) -> None:
+    given = some(3)
+    move.source.store_many(given)
+    with closing(move.parts()) as parts:
+        with pytest.raises(MigrationFailed, match=r"2 of 2 processes of run .* is away"):
+            move_all(parts, move.terms(parts), movers=Movers(count=2, opener=Closed()))
+        assert parts.ledger.open_run() is not None
+
+    assert pending(move.source) == given
+
+
+def test_no_processes_are_refused(move: Move) -> None:
+    with pytest.raises(ConfigurationError, match="at least 1, got 0"):
+        Movers(count=0, opener=Places.of(move))

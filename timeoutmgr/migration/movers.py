@@ -1,0 +1,160 @@
+"""Movers: processes that move the batches of one run side by side, for the process that holds it.
+
+The ledger settles which process moves which batch, so that a mover only asks for the next. Two
+movers never have the same batch, and the claim of a mover ends with its process.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Final, TypeAlias
+
+from timeoutmgr.errors import (
+    ConfigurationError,
+    MigrationFailed,
+    StorageUnavailable,
+    TimeoutManagerError,
+)
+from timeoutmgr.migration.batch_step import claim_next_batch, move
+from timeoutmgr.migration.ports import StepInputs
+from timeoutmgr.migration.runs import Batch, MigrationRun
+
+logger = logging.getLogger(__name__)
+
+Opener: TypeAlias = Callable[[], AbstractContextManager[StepInputs]]
+"""Opens source, target and ledger with connections of the process that calls it. It is pickled, so
+that it holds names, settings and words, and nothing that is open."""
+
+_SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movers:
+    """*count* processes, each with what *opener* opens there."""
+
+    count: int
+    opener: Opener
+
+    def __post_init__(self) -> None:
+        """Check the count."""
+        if self.count < 1:
+            raise ConfigurationError(f"processes must be at least 1, got {self.count}")
+
+    def move(self, run: MigrationRun, on_batch: Callable[[Batch], None]) -> None:
+        """Have the processes move all batches that can be claimed; return when all have ended.
+
+        A process that is killed leaves its batch open, for the holder of the run. Raises
+        MigrationFailed with the first error that ended a process, once all have ended.
+        """
+        with self._started(run) as processes:
+            errors = [found for found in _answers(processes, run, on_batch) if found is not None]
+        if errors:
+            raise MigrationFailed(
+                f"{len(errors)} of {self.count} processes of run {run.id} ended: {errors[0]}"
+            )
+
+    @contextmanager
+    def _started(self, run: MigrationRun) -> Iterator[dict[Connection, SpawnProcess]]:
+        """Lend the processes, by the pipes they answer through; end the ones that are left."""
+        started = {}
+        try:
+            for _ in range(self.count):
+                ours, theirs = _SPAWN.Pipe(duplex=False)
+                process = _SPAWN.Process(target=_work, args=(self.opener, run, theirs), daemon=True)
+                with _without_interrupts():
+                    process.start()
+                theirs.close()
+                started[ours] = process
+            yield started
+        finally:
+            for process in started.values():
+                process.terminate()
+                process.join()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Have processes that start in the block get no SIGINT; this process gets it after the block.
+
+    A terminal interrupts all processes of a command at once, and the holder ends its movers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _answers(
+    processes: dict[Connection, SpawnProcess],
+    run: MigrationRun,
+    on_batch: Callable[[Batch], None],
+) -> Iterator[str | None]:
+    """Yield the error of each process, or None, as it ends; pass on each batch that is moved."""
+    answering = dict(processes)
+    while answering:
+        for pipe in wait(list(answering)):
+            assert isinstance(pipe, Connection)
+            try:
+                found = pipe.recv()
+            except EOFError:
+                process = answering.pop(pipe)
+                process.join()
+                logger.warning(
+                    "process %d of migration run %s ended with code %s; its batch is moved at "
+                    "the end",
+                    process.pid,
+                    run.id,
+                    process.exitcode,
+                    extra={"event": "mover_ended", "endpoint": run.terms.endpoint},
+                )
+                continue
+            if isinstance(found, Batch):
+                on_batch(found)
+            else:
+                answering.pop(pipe).join()
+                yield found
+
+
+def _work(opener: Opener, run: MigrationRun, answers: Connection) -> None:
+    """Move batches until none is left or the holder has ended; answer with each, then the end."""
+    with answers, suppress(BrokenPipeError):  # the holder has ended: nobody reads an answer
+        answers.send(move_batches(opener, run, answers.send))
+
+
+def move_batches(
+    opener: Opener, run: MigrationRun, on_batch: Callable[[Batch], None]
+) -> str | None:
+    """Move batches until none is left or the holder has ended; return the error that ended it."""
+    holder = multiprocessing.parent_process()
+    try:
+        with opener() as parts:
+            while holder is None or holder.is_alive():
+                batch = move_next(parts, run)
+                if batch is None:
+                    break
+                on_batch(batch)
+    except TimeoutManagerError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def move_next(parts: StepInputs, run: MigrationRun) -> Batch | None:
+    """Move the first batch that is not claimed; return None if none is left."""
+    batch = claim_next_batch(parts, run)
+    if batch is None:
+        return None
+    try:
+        return move(parts, run, batch)
+    except TimeoutManagerError:
+        # Or every other mover would try it too. Where the ledger is away they cannot either.
+        with suppress(StorageUnavailable):
+            parts.ledger.set_aside(run, batch)
+        raise
