@@ -67,23 +67,23 @@ def run(awaited: Any) -> Any:
 
 @dataclass(slots=True)
 class Seen:
-    """What one way of calling did to the loop, in seconds."""
+    """Times of the loop beside one way of calling, in seconds."""
 
     walls: list[float] = field(default_factory=list)
     """Callbacks by the clock."""
     cpus: list[float] = field(default_factory=list)
     """The same callbacks, of a processor."""
     logged: list[float] = field(default_factory=list)
-    """What the loop's log, in debug mode, names as slower than 1 ms, in as many calls."""
+    """Callbacks over 1 ms in the loop's log, in debug mode, during as many calls."""
     late: dict[str, list[float]] = field(default_factory=dict)
-    """How late the heartbeat was each time, sorted, by what ran beside it."""
+    """Delays of each heartbeat, sorted, by the thread that ran beside the loop."""
 
 
 SeenByWay: TypeAlias = dict[str, Seen]
 
 
 async def each_way(spec: Spec, count: int) -> SeenByWay:
-    """Return what each way of calling did to this loop."""
+    """Return the times of this loop beside each way of calling."""
     found = {}
     for name, way in WAYS.items():
         async with way(spec) as call:
@@ -168,7 +168,7 @@ def timed_callbacks(seen: Seen) -> Iterator[None]:
 
 @contextmanager
 def logged_callbacks(seen: Seen) -> Iterator[None]:
-    """Note what the running loop's log says of slow callbacks while the block runs."""
+    """Note the slow callbacks in the running loop's log while the block runs."""
     loop, logger = asyncio.get_running_loop(), logging.getLogger("asyncio")
 
     def note(record: logging.LogRecord) -> bool:

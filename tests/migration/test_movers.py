@@ -15,12 +15,18 @@ from typing import Any
 import pytest
 
 from tests.migration.conftest import SETTINGS, Move, pending, some
+from tests.migration.levels import names_of
+from tests.migration.place import Place
 from tests.persistence.making import SetClock
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, MigrationFailed, MigrationRefused
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Batch, BatchState, Item, Participants, Source, batch_step
+from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.migration.movers import Movers, move_batches, move_next
 from timeoutmgr.migration.run import move_all
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,7 @@ class Places:
     @contextmanager
     def __call__(self) -> Iterator[Participants]:
         """Lend the participants as they are in this process."""
-        if self.dies_at:
-            pytest.MonkeyPatch().setattr(batch_step, "reach", self._kill_once)
+        killed_once(self.dies_at, self.marker)
         pair = [SqlPersistence(self.url, prefix=f"{end}_", settings=SETTINGS) for end in ENDS]
         with closing(pair[0]) as source, closing(pair[1]) as target:
             clock = SetClock()
@@ -56,17 +61,53 @@ class Places:
             with closing(parts):
                 yield parts
 
-    def _kill_once(self, point: str) -> None:
-        if point != self.dies_at:
+
+ENDS = ("from", "into")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesIntoLevels:
+    """Opens a store and delay levels in another process; that process may be told where to die."""
+
+    url: str
+    endpoint: str
+    broker: str
+    stem: str
+    dies_at: str
+    marker: Path
+
+    @contextmanager
+    def __call__(self) -> Iterator[Participants]:
+        """Lend the participants as they are in this process."""
+        killed_once(self.dies_at, self.marker)
+        clock = SystemClock()
+        with (
+            closing(SqlPersistence(self.url)) as store,
+            closing(KombuTransport(self.broker)) as transport,
+        ):
+            parts = Participants(
+                source=store.migration_source(self.endpoint, clock, queues_only=True),
+                target=LevelsTarget(transport, names_of(self.stem), Limits(), clock),
+                ledger=store.migration_ledger(self.endpoint, clock),
+                runner=f"{self.endpoint}-{os.getpid()}",
+            )
+            with closing(parts):
+                yield parts
+
+
+def killed_once(dies_at: str, marker: Path) -> None:
+    """Have this process killed at the crash point *dies_at*, unless another was before it."""
+
+    def reach(point: str) -> None:
+        if point != dies_at:
             return
         try:
-            self.marker.touch(exist_ok=False)
+            marker.touch(exist_ok=False)
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-
-ENDS = ("from", "into")
+    pytest.MonkeyPatch().setattr(batch_step, "reach", reach)
 
 
 def test_processes_move_each_timeout_once(moves: Move) -> None:
@@ -98,6 +139,29 @@ def test_the_batch_of_a_killed_process_is_moved_by_the_holder_of_the_run(
     assert (report.new, report.known, report.verified) == (12, 0, True)
     assert pending(moves.target) == given
     assert pending(moves.source) == []
+
+
+def test_of_a_killed_process_one_batch_is_sent_into_the_levels_again_and_reported(
+    place: Place, sqlite_url: str, rabbitmq_url: str, tmp_path: Path
+) -> None:
+    place.store.store_many(place.some(8))
+    opener = PlacesIntoLevels(
+        sqlite_url,
+        place.name,
+        rabbitmq_url,
+        place.names.delivery.removesuffix(".delay-delivery"),
+        "migration.delivered",
+        tmp_path / "died",
+    )
+    with closing(place.into_levels()) as parts:
+        run = place.begin(parts)
+        Movers(count=2, opener=opener).move(run, lambda _batch: None)
+        report = parts.migrate(run)
+
+    assert opener.marker.exists()
+    assert (report.new, report.repeated, report.verified) == (8, 2, True)
+    assert pending(place.store) == []
+    place.wait_for_levels(place.names, 10)
 
 
 def test_a_mover_takes_the_nearest_due_first(move: Move) -> None:

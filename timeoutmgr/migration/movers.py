@@ -104,7 +104,7 @@ def _answers(
             assert isinstance(pipe, Connection)
             try:
                 found = pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # killed between two answers, or within one
                 process = answering.pop(pipe)
                 process.join()
                 logger.warning(
