@@ -20,12 +20,14 @@ from on_spark.reconciling import reconciling
 from on_spark.reporting import reporting
 from on_spark.scheduling import scheduling
 from on_spark.streaming import streaming
+from on_spark.windows import windows
 
 PARTS: dict[str, Callable[[Bench, Report], None]] = {
     "read": reading,
     "schedule": in_a_session(scheduling),
     "archive": in_a_session(archiving),
     "reconcile": in_a_session(reconciling),
+    "windows": in_a_session(windows),
     "report": in_a_session(reporting),
     "stream": in_a_session(streaming),
     "memory": in_a_session(memory),

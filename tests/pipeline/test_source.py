@@ -12,19 +12,30 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, none
 from pyspark import cloudpickle
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType, TimestampType
-from sqlalchemy import update
+from sqlalchemy import delete, text, update
 
+from tests.pipeline.archives import DAY, write_events
 from tests.pipeline.conftest import KINDS, installed
 from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import SnapshotEnded, WrongColumns
 from timeoutmgr.pipeline.frames import options_of
-from timeoutmgr.pipeline.readers.statements import Part, as_option, cut
+from timeoutmgr.pipeline.readers.statements import (
+    Part,
+    as_option,
+    as_text,
+    cut,
+    parts_of,
+    statement,
+    windows,
+)
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
 from timeoutmgr.pipeline.stores import NamedStore, Store, open_store
@@ -229,7 +240,7 @@ def test_parts_of_one_snapshot_see_one_moment(postgres: Store) -> None:
 
 
 def test_parts_that_are_given_are_read_without_asking_the_store() -> None:
-    parts = [Part("timeouts", 0, 4), Part("timeouts", 4, None)]
+    parts = [Part("timeouts", 0, 4), Part("timeouts", 4, None), Part(None, 5, 9, is_window=True)]
     given = {"store": "nowhere", "snapshot": "x", "parts": as_option(parts)}
 
     found = over_there(TimeoutsDataSource(given).reader(struct()).partitions())
@@ -290,6 +301,68 @@ def test_tables_are_cut_into_parts_of_like_size(
     sizes: list[tuple[str, int]], count_: int, parts: list[tuple[str, int, int | None]]
 ) -> None:
     assert cut(sizes, count_) == [Part(*one) for one in parts]
+
+
+@pytest.fixture
+def days(postgres: Store) -> Store:
+    """A store with the events of three months, whose numbers PostgreSQL knows."""
+    write_events(postgres, range(20_000), at=to_micros(DAY))
+    for number, hours in enumerate((-1, 0, 1, 30)):
+        write_events(postgres, [-number], at=to_micros(DAY + timedelta(days=90, hours=hours)))
+    with postgres.database.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.execute(text(f"ANALYZE {postgres.tables.history.name}"))
+    return postgres
+
+
+def test_events_of_a_window_are_found_by_the_index_whoever_has_them(days: Store) -> None:
+    since = to_micros(DAY + timedelta(days=90))
+    which = Selection(at_from=since)
+    with snapshot(days) as held:
+        assert isinstance(held, SharedSnapshot)
+        # The snapshot sees the events that archive removes meanwhile, and whose they were.
+        with days.database.begin() as connection:
+            connection.execute(
+                delete(days.tables.history).where(days.tables.history.c.endpoint == "sales")
+            )
+        made = source(days, view="history", at_from=since, snapshot=held.name, partitions=4)
+        found = rows_of(made, "id", "endpoint")
+    (part,) = parts_of(days, "history", 4, which)
+    wanted = statement(days.tables, "history", projected("history", ["id"]), which, part)
+    with days.database.read() as connection:
+        explained = "EXPLAIN " + as_text(wanted, connection.dialect)
+        plan = "\n".join(connection.execute(text(explained)).scalars())
+
+    assert sorted((one["id"], one["endpoint"]) for one in found) == [
+        *(("id-1", "sales"), ("id-2", "ship/ping"), ("id-3", "sales")),
+    ]
+    assert part.is_window
+    assert "Seq Scan" not in plan
+    assert f"{days.tables.history.name}_at" in plan
+
+
+def test_a_window_of_most_events_is_read_as_all_events_are(days: Store) -> None:
+    which = Selection(at_from=to_micros(DAY))
+
+    parts = parts_of(days, "history", 2, which)
+
+    assert [one.is_window for one in parts] == [False, False]
+
+
+@given(
+    begin=integers(-10, 10),
+    end=none() | integers(-20, 40),
+    count_=integers(0, 5),
+    at=integers(-20, 60),
+)
+def test_an_instant_lies_in_one_window_exactly_if_it_is_not_before_them(
+    begin: int, end: int | None, count_: int, at: int
+) -> None:
+    made = windows(begin, end, count_)
+
+    holding = [one for one in made if one.first <= at and (one.end is None or at < one.end)]
+
+    assert len(holding) == (at >= begin)
 
 
 def written(store: Store, batches: Iterator[pa.RecordBatch], **options: object) -> None:

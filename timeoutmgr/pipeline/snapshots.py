@@ -129,7 +129,7 @@ class SharedSnapshot:
             columns=columns,
             which=which,
             snapshot=self.name,
-            parts=parts_of(self.store, view, tasks_on(spark)),
+            parts=parts_of(self.store, view, tasks_on(spark), which, self.now),
         )
 
 

@@ -249,7 +249,7 @@ class TimeoutsReader(DataSourceReader):
         count = self._count if self._snapshot else 1
         store = self._store.open()
         store.require_tables()
-        return [ViewPart(part) for part in parts_of(store, self._view, count)]
+        return [ViewPart(part) for part in parts_of(store, self._view, count, self._which)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *partition*."""

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Connection,
     MetaData,
     Select,
     Table,
+    any_,
     func,
     literal_column,
     select,
@@ -20,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.database.row_moves import BulkTables
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.load import load_of
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection
@@ -30,12 +33,15 @@ class Part:
     """A part of a table that one task reads; the default is all of it.
 
     On PostgreSQL it is the blocks from *first* to before *end* (None: the last) of *relation*,
-    which is one partition of the table. A range of blocks needs no index and no statistics.
+    which is one partition of the table: a range of blocks needs no index and no statistics. With
+    *is_window* it is the events of the history from the instant *first* to before *end*, which are
+    found by an index: no other event is read.
     """
 
     relation: str | None = None
     first: int = 0
     end: int | None = None
+    is_window: bool = False
 
 
 WHOLE = Part()
@@ -51,7 +57,8 @@ def statement(
         {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history), part
     )
     wanted = select(*(_column(table, view, field.name) for field in columns))
-    return wanted.where(*_matching(table, view, which), *_blocks(part))
+    within = _window(table, which, part) if part.is_window else _blocks(part)
+    return wanted.where(*_matching(table, view, which), *within)
 
 
 def as_text(statement: Select[Any], dialect: Dialect) -> str:
@@ -71,6 +78,22 @@ def _blocks(part: Part) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = [literal_column(f"ctid >= CAST('({part.first},0)' AS tid)")]
     if part.end is not None:
         found.append(literal_column(f"ctid < CAST('({part.end},0)' AS tid)"))
+    return found
+
+
+def _window(table: Table, which: Selection, part: Part) -> list[ColumnElement[bool]]:
+    found = [table.c.at >= part.first]
+    found += [table.c.at < part.end] if part.end is not None else []
+    if which.endpoint is None:
+        # The index begins with the endpoint. Each is looked up behind the one before, and within
+        # the transaction that reads: it sees the endpoint of every event that it sees.
+        first = select(func.min(table.c.endpoint).label("endpoint")).cte("names", recursive=True)
+        behind = select(func.min(table.c.endpoint)).where(table.c.endpoint > first.c.endpoint)
+        names = first.union_all(
+            select(behind.scalar_subquery()).where(first.c.endpoint.is_not(None))
+        )
+        every = func.array(select(names.c.endpoint).scalar_subquery())
+        found.append(table.c.endpoint == any_(every))
     return found
 
 
@@ -122,6 +145,11 @@ def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:
 PARTITIONS: Final = 8
 """As many tasks read a table: more would wait for the database's disk and processors."""
 
+_EVENTS: Final = 200_000
+"""A window of so many events is not cut: it is read sooner than another task has begun."""
+_FEW: Final = 10
+"""Events are read by the index if they are at most this part of all."""
+
 # The table itself where it is whole, else its partitions.
 _LEAVES: Final = text(
     """
@@ -135,16 +163,55 @@ _LEAVES: Final = text(
 )
 
 
-def parts_of(store: Store, view: str, count: int) -> list[Part]:
-    """Return about *count* parts of *view*, of about the same size; a single part if not cut."""
-    if not store.is_postgresql or view == "load" or count <= 1:
+def parts_of(
+    store: Store, view: str, count: int, which: Selection, now: Micros | None = None
+) -> list[Part]:
+    """Return about *count* parts of *view*, of about the same size; a single part if not cut.
+
+    Where *which* wants few of all events of the history, the parts are windows of time, the last of
+    them from shortly before *now* on, if that is given.
+    """
+    if not store.is_postgresql or view == "load":
         return [WHOLE]
     tables = store.tables
-    table = {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history)
     with store.database.read() as connection:
+        if view == "history" and which.at_from is not None:
+            few = _few_events(connection, tables.history, which)
+            if few is not None:
+                return windows(which.at_from, which.at_before or now, min(count, few // _EVENTS))
+        if count <= 1:
+            return [WHOLE]
+        table = {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history)
         name = connection.dialect.identifier_preparer.format_table(table)
         found = connection.execute(_LEAVES, {"name": name})
         return cut([(row[0], int(row[1])) for row in found], count)
+
+
+def _few_events(connection: Connection, table: Table, which: Selection) -> int | None:
+    """Return how many events *which* wants, as PostgreSQL estimates; None if they are not few.
+
+    Of many of all events each window would read the whole table.
+    """
+    every = select(table.c.at)
+    some = every.where(*_matching(table, "history", which))
+    wanted, of = (_estimated(connection, one) for one in (some, every))
+    return wanted if wanted * _FEW <= of else None
+
+
+def _estimated(connection: Connection, wanted: Select[Any]) -> int:
+    plan = text("EXPLAIN (FORMAT JSON) " + as_text(wanted, connection.dialect))
+    return int(connection.execute(plan).scalar_one()[0]["Plan"]["Plan Rows"])
+
+
+def windows(begin: Micros, end: Micros | None, count: int) -> list[Part]:
+    """Return *count* windows from *begin* on, of the same length up to *end*; at least one.
+
+    Every event from *begin* on is in one of them: the last one is open.
+    """
+    count = max(count, 1) if end is not None and end > begin else 1
+    starts = [begin + ((end or begin) - begin) * number // count for number in range(count)]
+    ends: list[Micros | None] = [*starts[1:], None]
+    return [Part(None, *window, True) for window in zip(starts, ends, strict=True)]
 
 
 def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
@@ -164,9 +231,9 @@ def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
 
 def as_option(parts: Sequence[Part]) -> str:
     """Return *parts* as the text of an option."""
-    return json.dumps([[part.relation, part.first, part.end] for part in parts])
+    return json.dumps([astuple(part) for part in parts])
 
 
 def from_option(text: str) -> list[Part]:
     """Return the parts that :func:`as_option` wrote."""
-    return [Part(relation, first, end) for relation, first, end in json.loads(text)]
+    return [Part(*fields) for fields in json.loads(text)]
