@@ -19,7 +19,15 @@ from tests.migration.levels import names_of
 from tests.migration.place import Place
 from tests.persistence.making import SetClock
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import ConfigurationError, MigrationFailed, MigrationRefused
+from timeoutmgr.errors import (
+    ConfigurationError,
+    MigrationFailed,
+    MigrationRefused,
+    StorageConflict,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Batch, BatchState, Item, Participants, Source, batch_step
 from timeoutmgr.migration.levels.target import LevelsTarget
@@ -155,7 +163,7 @@ def test_of_a_killed_process_one_batch_is_sent_into_the_levels_again_and_reporte
     )
     with closing(place.into_levels()) as parts:
         run = place.begin(parts)
-        Movers(count=2, opener=opener).move(run, lambda _batch: None)
+        Movers(count=2, opener=opener).move(run, 4, lambda _batch: None)
         report = parts.migrate(run)
 
     assert opener.marker.exists()
@@ -245,22 +253,42 @@ def test_a_mover_whose_holder_has_ended_moves_no_further_batch(
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An opener whose database is away."""
+    """An opener that fails."""
+
+    error: TimeoutManagerError
 
     def __call__(self) -> Any:
-        """Refuse."""
-        raise ConfigurationError("the database of this process is away")
+        """Fail."""
+        raise self.error
 
 
-def test_an_error_of_a_process_ends_the_command_and_the_run_stays_open(move: Move) -> None:
-    given = some(3)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConfigurationError("there is no such table"), MigrationFailed),
+        (StorageConflict("a deadlock"), StorageUnavailable),
+        (TransportUnavailable("the broker is away"), TransportUnavailable),
+    ],
+)
+def test_an_error_of_a_process_ends_the_command_and_the_run_stays_open(
+    move: Move, error: TimeoutManagerError, kind: type[TimeoutManagerError]
+) -> None:
+    given = some(12)
     move.source.store_many(given)
     with closing(move.parts()) as parts:
-        with pytest.raises(MigrationFailed, match=r"2 of 2 processes of run .* is away"):
-            move_all(parts, move.terms(parts), movers=Movers(count=2, opener=Closed()))
+        with pytest.raises(kind, match=rf"2 of 2 processes of run .* {error}") as ended:
+            move_all(parts, move.terms(parts), movers=Movers(count=2, opener=Closed(error)))
         assert parts.ledger.open_run() is not None
 
+    assert ended.type is kind
     assert pending(move.source) == given
+
+
+def test_no_more_processes_start_than_batches_are_left(move: Move) -> None:
+    move.source.store_many(some(3))
+    opener = Closed(ConfigurationError("started"))
+    with closing(move.parts()) as parts, pytest.raises(MigrationFailed, match="1 of 1 processes"):
+        move_all(parts, move.terms(parts), movers=Movers(count=7, opener=opener))
 
 
 def test_no_processes_are_refused(move: Move) -> None:

@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from timeoutmgr.errors import (
     ConfigurationError,
     MigrationFailed,
     StorageUnavailable,
     TimeoutManagerError,
+    TransportUnavailable,
 )
 from timeoutmgr.migration.batch_step import claim_next_batch, move
 from timeoutmgr.migration.ports import StepInputs
@@ -47,25 +48,27 @@ class Movers:
         if self.count < 1:
             raise ConfigurationError(f"processes must be at least 1, got {self.count}")
 
-    def move(self, run: MigrationRun, on_batch: Callable[[Batch], None]) -> None:
+    def move(self, run: MigrationRun, left: int, on_batch: Callable[[Batch], None]) -> None:
         """Have the processes move all batches that can be claimed; return when all have ended.
 
-        A process that is killed leaves its batch open, for the holder of the run. Raises
-        MigrationFailed with the first error that ended a process, once all have ended.
+        No more of them start than batches are *left*. A process that is killed leaves its batch
+        open, for the holder of the run. Once all have ended, the first error of a process is
+        raised: StorageUnavailable or TransportUnavailable for an outage, else MigrationFailed.
         """
-        with self._started(run) as processes:
+        count = min(self.count, left)
+        with self._started(count, run) as processes:
             errors = [found for found in _answers(processes, run, on_batch) if found is not None]
         if errors:
-            raise MigrationFailed(
-                f"{len(errors)} of {self.count} processes of run {run.id} ended: {errors[0]}"
+            raise errors[0].kind(
+                f"{len(errors)} of {count} processes of run {run.id} ended: {errors[0].sentence}"
             )
 
     @contextmanager
-    def _started(self, run: MigrationRun) -> Iterator[dict[Connection, SpawnProcess]]:
-        """Lend the processes, by the pipes they answer through; end the ones that are left."""
+    def _started(self, count: int, run: MigrationRun) -> Iterator[dict[Connection, SpawnProcess]]:
+        """Lend *count* processes, by the pipes they answer through; end the ones that are left."""
         started = {}
         try:
-            for _ in range(self.count):
+            for _ in range(count):
                 ours, theirs = _SPAWN.Pipe(duplex=False)
                 process = _SPAWN.Process(target=_work, args=(self.opener, run, theirs), daemon=True)
                 with _without_interrupts():
@@ -77,6 +80,21 @@ class Movers:
             for process in started.values():
                 process.terminate()
                 process.join()
+
+
+@dataclass(frozen=True, slots=True)
+class MoverError:
+    """What ended a mover, as its holder raises it: not every error can be pickled."""
+
+    kind: type[TimeoutManagerError]
+    sentence: str
+
+    @classmethod
+    def of(cls, error: TimeoutManagerError) -> Self:
+        """Return *error* as an outage if it is one."""
+        outages = (StorageUnavailable, TransportUnavailable)
+        kind = next((one for one in outages if isinstance(error, one)), MigrationFailed)
+        return cls(kind, f"{type(error).__name__}: {error}")
 
 
 @contextmanager
@@ -96,7 +114,7 @@ def _answers(
     processes: dict[Connection, SpawnProcess],
     run: MigrationRun,
     on_batch: Callable[[Batch], None],
-) -> Iterator[str | None]:
+) -> Iterator[MoverError | None]:
     """Yield the error of each process, or None, as it ends; pass on each batch that is moved."""
     answering = dict(processes)
     while answering:
@@ -131,7 +149,7 @@ def _work(opener: Opener, run: MigrationRun, answers: Connection) -> None:
 
 def move_batches(
     opener: Opener, run: MigrationRun, on_batch: Callable[[Batch], None]
-) -> str | None:
+) -> MoverError | None:
     """Move batches until none is left or the holder has ended; return the error that ended it."""
     holder = multiprocessing.parent_process()
     try:
@@ -142,7 +160,7 @@ def move_batches(
                     break
                 on_batch(batch)
     except TimeoutManagerError as error:
-        return f"{type(error).__name__}: {error}"
+        return MoverError.of(error)
     return None
 
 

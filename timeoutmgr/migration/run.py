@@ -237,7 +237,8 @@ def move_all(
     """Begin a run, or continue the open run, and move all of it; *movers* move batches first."""
     run = begin(parts, terms, lambda: uuid.uuid4().hex[:12])
     if movers is not None:
-        movers.move(run, on_batch)
+        found = report(parts.ledger, run, run.state)
+        movers.move(run, found.batches - found.batches_done, on_batch)
     return parts.migrate(run, on_batch)
 
 
