@@ -1,6 +1,5 @@
 """``reconcile``: a verdict on every message, by stores, archive and senders."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.data_set_files import table_of
 from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
+from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import TABLE, ReconcileOptions
 from timeoutmgr.pipeline.spark.session import in_utc
@@ -107,7 +107,7 @@ def reconcile(
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
     if options.out is not None:
-        _require_ours(options.out)
+        require_own_verdicts(options.out)
     progress("taking snapshots")
     with worker_errors(), moments_of(options, clock=clock) as held:
         history = map(of_history, held.history(spark, _columns(options)["history"]))
@@ -228,33 +228,6 @@ class _Judge:
             frame.write.mode("overwrite").parquet(str(options.out))
             frame = spark.read.parquet(str(options.out))
         return VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
-
-
-# Names of Spark's output: parts, checksums beside them, and the remains of a dead run.
-_OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+\.parquet)(\.crc)?")
-
-
-def _require_ours(folder: Path) -> None:
-    """Raise ConfigurationError where *folder* holds anything but verdicts: it would be removed."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    strange = next((name for name in names if not _OF_SPARK.fullmatch(name)), None)
-    parts = (folder / name for name in names if name.startswith("part-"))
-    strange = strange or next((one.name for one in parts if not _holds_verdicts(one)), None)
-    if strange is not None:
-        raise ConfigurationError(
-            f"the folder for verdicts, {folder}, holds {strange!r}, which no earlier run has "
-            "written, and which would be removed; name a folder that is new or empty"
-        )
-
-
-def _holds_verdicts(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return {"id", "verdict", "dispatches"} <= set(pq.read_schema(path).names)
-    except (pa.ArrowInvalid, OSError):
-        return False
 
 
 def _all_full(options: ReconcileOptions) -> bool:

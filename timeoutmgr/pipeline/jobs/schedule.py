@@ -5,12 +5,9 @@ first run that stored anything, which the ledger has. So a later run, also after
 the same rows good, due at the same times, and has only to store the missing rows.
 """
 
-import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -28,6 +25,7 @@ from timeoutmgr.pipeline.jobs.data_set_files import (
     which_files,
 )
 from timeoutmgr.pipeline.jobs.moments import micros_of
+from timeoutmgr.pipeline.jobs.output_folder import require_own_rejects
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
 from timeoutmgr.pipeline.options import TABLE, RequestRules, ScheduleOptions
@@ -38,47 +36,6 @@ from timeoutmgr.pipeline.views import TO_STORE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-# --- folders that jobs write anew: only their own earlier output may be removed ---------------
-
-COLUMNS: Final = ("reasons", "input")
-
-# Names of Spark's output: parts, checksums beside them, and the remains of a dead run.
-_OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+\.json)(\.crc)?")
-
-
-def require_own_rejects(folder: Path) -> None:
-    """Raise ConfigurationError if *folder* holds anything but rejects: it would be removed."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise ConfigurationError(f"rejects go to a folder, and {folder} is a file; name another")
-    strange = next((path for path in sorted(folder.iterdir()) if not _is_ours(path)), None)
-    if strange is not None:
-        raise ConfigurationError(
-            f"the folder for rejects, {folder}, holds {strange.name!r}, which no earlier run has "
-            "rejected, and which would be removed; name a folder that is new or empty"
-        )
-
-
-def _is_ours(path: Path) -> bool:
-    if not _OF_SPARK.fullmatch(path.name):
-        return False
-    # Another job's JSON, perhaps the very rows to schedule, has files of the same names.
-    return not path.name.startswith("part-") or path.suffix == ".crc" or _holds_rejects(path)
-
-
-def _holds_rejects(path: Path) -> bool:
-    with path.open("rb") as file:
-        line = file.readline()
-    if not line:
-        return True  # a task without rejects
-    try:
-        first = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(first, dict) and sorted(first) == sorted(COLUMNS)
-
 
 KIND: Final = "schedule"
 TWICE: Final = "another row has the same key and another content"

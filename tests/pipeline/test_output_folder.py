@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.jobs.schedule import require_own_rejects
+from timeoutmgr.pipeline.jobs.output_folder import require_own_rejects, require_own_verdicts
 
 REJECT = '{"reasons":["due has passed"],"input":"{}"}\n'
 PARTS = {
@@ -55,5 +55,6 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(REJECT)
 
-    with pytest.raises(ConfigurationError, match="is a file; name another"):
-        require_own_rejects(path)
+    for require in (require_own_rejects, require_own_verdicts):
+        with pytest.raises(ConfigurationError, match="is a file; name another"):
+            require(path)
