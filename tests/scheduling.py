@@ -9,7 +9,7 @@ from xdist.scheduler import LoadGroupScheduling
 SPARK: Final = "tests/pipeline/spark/"
 # These files take as long as all other files there.
 _FIRST: Final = tuple(
-    f"{SPARK}test_{name}" for name in ("archive", "commands", "lateness", "migrate", "stream")
+    f"{SPARK}test_{name}" for name in ("commands", "lateness", "schedule", "session")
 )
 
 

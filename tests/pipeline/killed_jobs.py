@@ -1,4 +1,4 @@
-"""A process that restores, erases or compacts, and is killed at one of its steps."""
+"""A process that archives, restores, erases or compacts, and is killed at one of its steps."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import json
 import os
 import signal
 import sys
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, event
 
 from tests.pipeline.lakes import S3
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.compact import compact
 from timeoutmgr.pipeline.jobs.erase import erase
 from timeoutmgr.pipeline.jobs.restore import restore
 from timeoutmgr.pipeline.lake_options import CompactOptions, EraseOptions, RestoreOptions
+from timeoutmgr.pipeline.options import ArchiveOptions
 
 JOBS: Final[dict[str, tuple[Any, Any]]] = {
+    "archive": (archive, ArchiveOptions),
     "erase": (erase, EraseOptions),
     "restore": (restore, RestoreOptions),
     "compact": (compact, CompactOptions),
@@ -26,11 +30,16 @@ JOBS: Final[dict[str, tuple[Any, Any]]] = {
 ENTRY: Final = f"{__name__}:main"
 MODULES: Final = (
     *(__name__, "timeoutmgr.settings.file", "timeoutmgr.persistence", "sqlite3"),
-    "timeoutmgr.pipeline.lake.delta",
+    *("timeoutmgr.pipeline.lake.delta", "timeoutmgr.pipeline.lake.iceberg"),
 )
 """Modules that the fork server imports ahead."""
 FILES: Final = {"os.link", "os.rename", "os.remove"}
 """What Python calls the changes of a folder, before each."""
+
+
+def changes_files(name: str, details: tuple[Any, ...]) -> bool:
+    """Return whether an audited event precedes a change of a file or folder."""
+    return name in FILES or (name == "open" and str(details[1] or "r")[0] in "wxa")
 
 
 def main() -> int:
@@ -50,10 +59,15 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     event.listen(Engine, "commit", step)  # before each commit, and so after all that precedes it
-    sys.addaudithook(lambda name, _arguments: step() if name in FILES else None)
-    options: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in given["options"].items()
-    }
+    sys.addaudithook(lambda name, details: step() if changes_files(name, details) else None)
+    options = {name: _value(name, value) for name, value in given["options"].items()}
     job, made = JOBS[given["job"]]
     job(made(**options), clock=SystemClock(), progress=step)
     return 0
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return the value of an option as JSON has it, as the option has it."""
+    if name == "older_than":
+        return timedelta(days=value)
+    return tuple(value) if isinstance(value, list) else value

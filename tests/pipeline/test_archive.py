@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from sqlalchemy import select, update
 
-from tests.pipeline.archives import DAY, write_events
-from tests.pipeline.lakes import S3, ids_in
+from tests.pipeline.archives import write_events
+from tests.pipeline.lakes import ids_in
 from tests.pipeline.rows import count, settle
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
@@ -190,101 +184,6 @@ def nothing() -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(WRITTEN, [])
 
 
-# --- killed at each step of a commit -------------------------------------------------------------
-
-
-class Nursery:
-    """A process that has imported all, and forks one that archives for each request."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.pipeline.test_archive"]
-        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)
-
-    def archive(self, store: str, place: str, own_step: int, s3: S3 | None, step: int) -> bool:
-        """Archive in a process that is killed at a step of its own, or of *s3*; return whether."""
-        pid = int(self._ask([store, place, own_step, dict(os.environ)]))
-        if s3 is not None:
-            s3.kill(pid, step)
-        status = int(self._ask("go"))
-        if s3 is not None:
-            s3.kill(0, 0)
-        assert status in (0, -signal.SIGKILL)
-        return status != 0
-
-    def _ask(self, what: Any) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(what), file=self._process.stdin, flush=True)
-        return self._process.stdout.readline()
-
-    def close(self) -> None:
-        self._process.communicate("")
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
-
-
-def _fork_for_each_request() -> None:
-    for line in sys.stdin:
-        store, place, own_step, variables = json.loads(line)
-        begin, go = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.environ.update(variables)
-            os.read(begin, 1)
-            _kill_at(own_step)
-            run(store, place)
-            os._exit(0)
-        print(pid, flush=True)
-        sys.stdin.readline()
-        os.write(go, b".")
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-def _kill_at(step: int) -> None:
-    """Kill this process when it opens a file to write, links or renames for the *step*-th time."""
-    left = step
-
-    def audit(event: str, details: tuple[Any, ...]) -> None:
-        nonlocal left
-        is_write = event == "open" and str(details[1] or "r")[0] in "wxa"
-        if is_write or event in ("os.link", "os.rename", "os.remove"):
-            left -= 1
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(audit)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "steps"), [("delta-s3", 4), ("iceberg-s3", 8), ("parquet", 3)])
-def test_each_event_counts_once_wherever_a_commit_is_killed(
-    kind: str, steps: int, sqlite: Store, place_of: Callable[[str], str], nursery: Nursery, s3: S3
-) -> None:
-    place, is_remote = place_of(kind), kind != "parquet"
-    # A commit of Iceberg has three times as many steps: every third is killed.
-    written, step, was_killed, stride = 0, 0, True, 3 if kind == "iceberg-s3" else 1
-    while was_killed:
-        step += stride
-        write_events(sqlite, range(written, written + 2), at=to_micros(DAY))
-        written += 2
-        was_killed = nursery.archive(
-            sqlite.name, place, 0 if is_remote else step, s3 if is_remote else None, step
-        )
-        # No event is missing at any moment, and none is there twice.
-        seen = ids_in(place)
-        assert {*seen, *ids(sqlite)} == {*names(range(written))}
-        assert len(seen) == len({*seen})
-
-    assert step > steps
-    assert ids_in(place) == names(range(written))
-    assert ids(sqlite) == set()
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -298,7 +197,3 @@ def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> No
 
     with pytest.raises(ConfigurationError, match=sentence):
         ArchiveOptions(**(given | options))
-
-
-if __name__ == "__main__":
-    _fork_for_each_request()

@@ -1,4 +1,4 @@
-"""``restore``, ``erase`` and ``compact`` are killed before each change that they make."""
+"""``archive``, ``restore``, ``erase`` and ``compact`` are killed before each change they make."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 
 from chaos.forkserver_client import ForkServer, Streams
+from tests.pipeline.archives import DAY, write_events
 from tests.pipeline.killed_jobs import ENTRY, MODULES
 from tests.pipeline.lakes import S3, ids_in
-from tests.pipeline.rows import read, row
+from tests.pipeline.rows import count, read, row
 from tests.pipeline.test_compact import scattered
 from tests.pipeline.test_erase import CANARY, OF_PERSON, erased, files_with, fill
 from tests.pipeline.test_lake import names
 from tests.pipeline.test_restore import archived, end, facts, filled, restored, store_in
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.compact import compact
 from timeoutmgr.pipeline.lake_options import CompactOptions
+from timeoutmgr.pipeline.stores import Store
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,39 @@ def was_killed(
         s3.kill(0, 0)
     assert code in (0, -signal.SIGKILL), output.read_text()
     return code != 0
+
+
+# A commit of Iceberg has three times as many steps: every third is killed.
+@pytest.mark.parametrize(
+    ("kind", "steps", "stride"), [("delta-s3", 4, 1), ("iceberg-s3", 8, 3), ("parquet", 3, 1)]
+)
+def test_each_event_counts_once_wherever_a_commit_of_archive_is_killed(
+    kind: str,
+    steps: int,
+    stride: int,
+    fork_server: ForkServer,
+    sqlite: Store,
+    place_of: Callable[[str], str],
+    tmp_path: Path,
+    s3: S3,
+) -> None:
+    place, server = place_of(kind), None if kind == "parquet" else s3
+    options: dict[str, Any] = {"store": sqlite.name, "to": place, "older_than": 30, "batch": 5}
+    for step in itertools.count(stride, stride):
+        written = 2 * step // stride
+        write_events(sqlite, range(written - 2, written), at=to_micros(DAY))
+        died = was_killed(fork_server, tmp_path, "archive", step, s3=server, **options)
+        seen, expected = ids_in(place), {f"id{number}" for number in range(written)}
+
+        # No event is missing at any moment, and none is there twice.
+        assert {*seen, *(one["id"] for one in read(sqlite, "history"))} == expected
+        assert len(seen) == len({*seen}), f"died at step {step}"
+        if not died:
+            break
+
+    assert step > steps
+    assert ids_in(place) == sorted(expected)
+    assert count(sqlite, "history") == 0
 
 
 def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
