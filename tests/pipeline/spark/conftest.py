@@ -49,6 +49,14 @@ def spark(run_folder: Path) -> Iterator[SparkSession]:
         yield lent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests here more time: one that is ended amid a call leaves Spark unusable."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Have Spark write a program for each plan, as it does by default."""
