@@ -52,7 +52,6 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.usefixtures("compiled")
 def test_a_campaign_is_scheduled_from_the_command_line(
     spark: SparkSession, sqlite: Store, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
