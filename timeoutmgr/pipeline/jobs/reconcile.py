@@ -1,8 +1,8 @@
 """``reconcile``: a verdict on every message, by stores, archive and senders."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -13,6 +13,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.frames import tasks_on
 from timeoutmgr.pipeline.jobs.data_set_files import table_of
 from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
 from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
@@ -48,6 +49,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "keys": ("id", "state", "due", "closed_at"),
 }
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+_SHOWN: Final = ("id", "verdict", "due", "dispatches")
+"""The columns of a verdict that an example shows."""
 _APART: Final = timedelta(hours=1)
 _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED, Verdict.ERASED)
 
@@ -151,8 +154,9 @@ def judged(
     at = min(one.snapshot.now for one in held.stores)
     judge = _Judge(evidence, _bounds(options, at))
     progress("judging")
-    found = judge.found(spark, options)
-    heaps = tallied(found.printed, "verdict").collect()
+    with judge.found(spark, options) as found:
+        heaps = tallied(found.printed, "verdict").collect()
+        examples = _examples(found, heaps, options.examples)
     counts = Counter[Verdict]()
     for heap in heaps:
         counts[Verdict(heap["verdict"])] += heap["many"]
@@ -160,7 +164,7 @@ def judged(
         at=at,
         messages=counts.total(),
         counts=dict(counts),
-        examples=_examples(found, heaps, options.examples),
+        examples=examples,
         is_decidable=not counts[Verdict.UNDECIDED]
         and (options.accepted is not None or _all_full(options)),
         frame=found.frame,
@@ -209,24 +213,37 @@ class _Judge:
     evidence: Sequence["DataFrame"]
     bounds: Bounds
 
-    def found(self, spark: "SparkSession", options: ReconcileOptions) -> VerdictSample:
-        """Judge, and keep the verdicts as *options* say, or judge each time anew.
+    @contextmanager
+    def found(self, spark: "SparkSession", options: ReconcileOptions) -> Iterator[VerdictSample]:
+        """Judge, and keep the verdicts for as long as *options* say, or judge each time anew.
 
-        To keep all verdicts would take longer than to judge a few ids again.
+        Verdicts on a window are kept to the end of the block: the evidence is read once. To keep
+        the verdicts on all of history would take longer than to judge a few ids again.
         """
-        if options.out is None and not options.keep:
-            return VerdictSample(
+        if options.out is not None or options.keep:
+            yield self._kept(spark, options.out)
+        elif options.since is not None:
+            narrow = verdicts(self.evidence, self.bounds).select(*_SHOWN)
+            frame = narrow.coalesce(tasks_on(spark)).persist()
+            try:
+                yield VerdictSample(printed(frame), lambda prints: about(frame, prints))
+            finally:
+                frame.unpersist()
+        else:
+            yield VerdictSample(
                 printed(verdicts(self.evidence, self.bounds))
                 if self.bounds.destination is not None
                 else verdicts_by_print(self.evidence, self.bounds),
                 lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
             )
+
+    def _kept(self, spark: "SparkSession", out: Path | None) -> VerdictSample:
         frame = verdicts(self.evidence, self.bounds)
-        if options.out is None:
+        if out is None:
             frame = frame.localCheckpoint()  # the moment that it is of ends with the job
         else:
-            frame.write.mode("overwrite").parquet(str(options.out))
-            frame = spark.read.parquet(str(options.out))
+            frame.write.mode("overwrite").parquet(str(out))
+            frame = spark.read.parquet(str(out))
         return VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
 
 
