@@ -68,13 +68,13 @@ def planning_milliseconds(
 
     No other process on the machine counts, as they do in the time that EXPLAIN shows.
     """
-    told: list[str] = []
+    notices: list[str] = []
     with _prepared(engine, sql, values, settings) as (connection, execute):
         driver: Any = connection.connection.driver_connection
 
         def listen(notice: Any) -> None:
             if notice.message_primary == "PLANNER STATISTICS":
-                told.append(notice.message_detail)
+                notices.append(notice.message_detail)
 
         driver.add_notice_handler(listen)
         try:
@@ -83,7 +83,7 @@ def planning_milliseconds(
             connection.exec_driver_sql(f"EXPLAIN {execute}")
         finally:
             driver.remove_notice_handler(listen)
-    planner = max(told, key=_processor_seconds)
+    planner = max(notices, key=_processor_seconds)
     return _processor_seconds(planner) * 1_000
 
 

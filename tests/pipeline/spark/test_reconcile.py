@@ -223,10 +223,13 @@ def test_a_run_since_a_time_judges_open_messages_and_those_with_an_event_since(
                 connection.execute(changed)
 
     whole = run(spark, sqlite, keep=True)
+    held = spark.sparkContext._jsc.getPersistentRDDs().size()
     since = run(spark, sqlite, since=now - timedelta(hours=1))
     due = run(spark, sqlite, until=NOON + timedelta(seconds=4))
     sent = run(spark, sqlite, destination="mail")
 
+    assert since.examples == whole.examples
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == held, "nothing more is kept"
     open_: dict[Verdict, int] = {Verdict.OVERDUE: 3, Verdict.PENDING: 2}
     assert whole.counts == {Verdict.OK: 2, Verdict.LATE: 1, **open_}
     assert since.counts == {Verdict.LATE: 1, **open_}
