@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from sqlalchemy import delete, update
 
 from tests.pipeline.migrations import due_tomorrow, fill, moved
@@ -223,13 +224,14 @@ def test_a_run_since_a_time_judges_open_messages_and_those_with_an_event_since(
                 connection.execute(changed)
 
     whole = run(spark, sqlite, keep=True)
-    held = spark.sparkContext._jsc.getPersistentRDDs().size()
-    since = run(spark, sqlite, since=now - timedelta(hours=1))
+    with pytest.MonkeyPatch.context() as patch:
+        kept = kept_frames(patch)
+        since = run(spark, sqlite, since=now - timedelta(hours=1))
     due = run(spark, sqlite, until=NOON + timedelta(seconds=4))
     sent = run(spark, sqlite, destination="mail")
 
     assert since.examples == whole.examples
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == held, "nothing more is kept"
+    assert [one.storageLevel.useMemory for one in kept] == [False], "kept for the examples alone"
     open_: dict[Verdict, int] = {Verdict.OVERDUE: 3, Verdict.PENDING: 2}
     assert whole.counts == {Verdict.OK: 2, Verdict.LATE: 1, **open_}
     assert since.counts == {Verdict.LATE: 1, **open_}
@@ -242,6 +244,19 @@ def test_a_run_since_a_time_judges_open_messages_and_those_with_an_event_since(
     assert one["day"] == row(11)["due"].date()
     with pytest.raises(ConfigurationError, match="counted and not kept; give"):
         _ = since.verdicts
+
+
+def kept_frames(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets each frame that is kept from now on."""
+    found: list[Any] = []
+    persist: Any = ClassicFrame.persist
+
+    def kept(frame: Any) -> Any:
+        found.append(persist(frame))
+        return found[-1]
+
+    patch.setattr(ClassicFrame, "persist", kept)
+    return found
 
 
 def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
