@@ -341,6 +341,16 @@ def test_events_of_a_window_are_found_by_the_index_whoever_has_them(days: Store)
     assert f"{days.tables.history.name}_at" in plan
 
 
+def test_any_name_of_a_queue_chooses_the_events_of_a_window(days: Store) -> None:
+    name = "x/:due 5% %s 'y'"
+    since = to_micros(DAY + timedelta(days=90))
+    write_events(days, [-9], at=since, destination=name)
+
+    found = rows_of(source(days, view="history", at_from=since, destination=name), "id")
+
+    assert [one["id"] for one in found] == ["id-9"]
+
+
 def test_a_window_of_most_events_is_read_as_all_events_are(days: Store) -> None:
     which = Selection(at_from=to_micros(DAY))
 
