@@ -127,7 +127,7 @@ class Play:
         which = ForecastOptions(
             stores=self._stores, bucket=timedelta(seconds=1), ahead=timedelta(days=1)
         )
-        # First: what is sent between the two looks would count twice, and never arrive.
+        # Before the forecast: a message that is sent between the two counts would be in both.
         seen = len(board.seen)
         ahead = forecast(which, clock=self._clock)
         last = int(until.timestamp()) * 1_000_000

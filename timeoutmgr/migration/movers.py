@@ -65,7 +65,7 @@ class Movers:
 
     @contextmanager
     def _started(self, count: int, run: MigrationRun) -> Iterator[dict[Connection, SpawnProcess]]:
-        """Lend *count* processes, by the pipes they answer through; end the ones that are left."""
+        """Lend *count* processes by the pipes of their answers; end the processes that are left."""
         started = {}
         try:
             for _ in range(count):
@@ -84,7 +84,7 @@ class Movers:
 
 @dataclass(frozen=True, slots=True)
 class MoverError:
-    """What ended a mover, as its holder raises it: not every error can be pickled."""
+    """The error that ended a mover, as the holder raises it: not every error can be pickled."""
 
     kind: type[TimeoutManagerError]
     sentence: str

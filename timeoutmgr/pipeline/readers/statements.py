@@ -171,16 +171,17 @@ def parts_of(
     Where *which* wants few of all events of the history, the parts are windows of time, the last of
     them from shortly before *now* on, if that is given.
     """
-    if not store.is_postgresql or view == "load":
+    begin = which.at_from if view == "history" else None
+    if not store.is_postgresql or view == "load" or (count <= 1 and begin is None):
         return [WHOLE]
     tables = store.tables
     with store.database.read() as connection:
-        if view == "history" and which.at_from is not None:
+        if begin is not None:
             few = _few_events(connection, tables.history, which)
             if few is not None:
-                return windows(which.at_from, which.at_before or now, min(count, few // _EVENTS))
-        if count <= 1:
-            return [WHOLE]
+                return windows(begin, which.at_before or now, min(count, few // _EVENTS))
+            if count <= 1:
+                return [WHOLE]
         table = {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history)
         name = connection.dialect.identifier_preparer.format_table(table)
         found = connection.execute(_LEAVES, {"name": name})
