@@ -270,6 +270,22 @@ def test_transactions_are_written_once_each_in_their_order(postgres: Store, tmp_
     assert ids_in(place) == names(range(45))
 
 
+def test_a_transaction_of_more_events_than_a_batch_is_written_whole(
+    postgres: Store, tmp_path: Path
+) -> None:
+    place = f"delta:{tmp_path}/history"
+    index_transactions(postgres)
+    write_events(postgres, range(40))
+    write_events(postgres, range(40, 42))
+    settle(postgres)
+    writer = TransactionWriter(store=postgres, table=open_table(place), most=15)
+
+    written = [*iter(writer.step, None)]
+
+    assert written == [40, 2]
+    assert ids_in(place) == names(range(42))
+
+
 def test_files_without_a_manifest_stay_for_a_week_by_the_clock(tmp_path: Path) -> None:
     clock = SystemClock()
     younger, older = FakeClock(clock.now()), FakeClock(clock.now() + 8 * 86_400_000_000)

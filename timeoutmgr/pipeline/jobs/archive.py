@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, any_, delete, literal, select
 from sqlalchemy.sql.elements import literal_column
 
 from timeoutmgr.contracts import Clock
@@ -36,7 +36,7 @@ from timeoutmgr.pipeline.stores import Store, identity, open_store
 
 KIND: Final = "archive"
 _BOUND_AT_ONCE: Final = 10_000
-"""PostgreSQL takes 65,535 values in a statement, SQLite may take 32,766."""
+"""SQLite may take 32,766 values in a statement."""
 
 _Item = TypeVar("_Item")
 
@@ -194,13 +194,18 @@ class _Archive:
         Compared here: databases differ in how they look up rows by many pairs.
         """
         history = self._store.tables.history
-        sequences = [row[0] for row in rows]
-        wanted = select(*(history.c[name] for name in ROW)).where(history.c.sequence.in_(sequences))
+        wanted = select(*(history.c[name] for name in ROW)).where(self._among(rows))
         same = {tuple(row) for row in connection.execute(wanted)} & {*rows}
-        doomed = delete(history).where(history.c.sequence.in_([row[0] for row in same]))
+        doomed = delete(history).where(self._among(same))
         if position is not None:
             doomed = doomed.where(literal_column(f"xid < CAST('{position.xid:d}' AS xid8)"))
         return connection.execute(doomed).rowcount if same else 0
+
+    def _among(self, rows: Iterable[tuple[int, str, Micros]]) -> ColumnElement[bool]:
+        sequence, numbers = self._store.tables.history.c.sequence, [row[0] for row in rows]
+        if self._store.is_postgresql:  # as one value: a statement of thousands takes long to write
+            return sequence == any_(literal(numbers, ARRAY(BigInteger)))
+        return sequence.in_(numbers)
 
     def _low_water(self, connection: Connection) -> StreamPosition | None:
         # What this table is proved to have, a stream into it does not miss.

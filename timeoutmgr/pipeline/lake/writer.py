@@ -81,22 +81,21 @@ class TransactionWriter:
     def _step(self) -> int | None:
         marks = self.table.marks(self._name)
         now = oldest_transaction(self.store)
-        begin = marks.get("xid", 0)
         require_same(marks or now._asdict(), now, any_timeline=self.any_timeline)
-        end = now.xid if self.last is None else min(now.xid, self.last)
-        end = end_of_batch(self.store, begin, end, self.most)
-        if end <= begin:
-            return None
-        counted = _Counted(self._name)
-        rows = fetch(self.store, "history", _WITH_XID, Selection(), where=between(begin, end))
-        marks = {"batch": marks.get("batch", 0) + 1, **now._replace(xid=end)._asdict()}
-        found = counted.reader(rows)
-        if found is None:
-            self.reached(end)  # there are no events: the table needs no commit to have them all
-            return None
-        self.table.append(self._name, found, marks)
-        self.reached(end)
-        return counted.rows
+        begin, last = marks.get("xid", 0), now.xid if self.last is None else min(now.xid, self.last)
+        while begin < last:
+            end = end_of_batch(self.store, begin, last, self.most)
+            counted = _Counted(self._name)
+            rows = fetch(self.store, "history", _WITH_XID, Selection(), where=between(begin, end))
+            found = counted.reader(rows)
+            if found is not None:
+                position = {**now._replace(xid=end)._asdict(), "batch": marks.get("batch", 0) + 1}
+                self.table.append(self._name, found, position)
+            self.reached(end)
+            if found is not None:
+                return counted.rows
+            begin = end  # there are no events: the table needs no commit to have them all
+        return None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -211,14 +211,17 @@ def between(begin: int, end: int) -> list[ColumnElement[bool]]:
 
 
 def end_of_batch(store: Store, begin: int, end: int, most: int) -> int:
-    """Return the end of about *most* events from *begin* on; whole transactions only."""
+    """Return the end of about *most* events from *begin* on; whole transactions only.
+
+    Before it are all events of the first transaction that has any, however large it is: a batch
+    without events would be tried again for ever.
+    """
     history = store.database.engine.dialect.identifier_preparer.format_table(store.tables.history)
-    found = text(
+    ordered = (
         f"SELECT CAST(CAST(xid AS text) AS bigint) FROM {history} "
-        f"WHERE xid >= CAST('{begin:d}' AS xid8) AND xid < CAST('{end:d}' AS xid8) "
-        f"ORDER BY xid OFFSET {most:d} LIMIT 1"
+        f"WHERE xid >= CAST('{begin:d}' AS xid8) AND xid < CAST('{end:d}' AS xid8) ORDER BY xid"
     )
+    bounds = text(f"SELECT ({ordered} LIMIT 1), ({ordered} OFFSET {most:d} LIMIT 1)")
     with store.database.read() as connection:
-        next_: Any = connection.execute(found).scalar()
-    # At least the first transaction, however large it is: else there would be no going on.
-    return end if next_ is None else max(int(next_), begin + 1)
+        first, behind = connection.execute(bounds).one()
+    return end if behind is None else max(behind, first + 1)
