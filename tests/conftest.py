@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -23,6 +23,7 @@ from tests.services.postgres import PrivatePostgres, PrivateRecovery, PrivateSta
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
 from tests.support.forked_programs import MODULES
+from tests.support.recorded_revisions import recorded_revisions
 from timeoutmgr.database import Database, DatabaseSettings
 
 pytest_plugins = ["tests.acceptance.not_applicable"]
@@ -43,6 +44,13 @@ def _logging() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     own.setLevel(levels[1])
+
+
+@pytest.fixture(autouse=True)
+def _installations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tables are installed in a fraction of the time, but where the installation is tested."""
+    with nullcontext() if request.node.get_closest_marker("installs") else recorded_revisions():
+        yield
 
 
 @pytest.fixture

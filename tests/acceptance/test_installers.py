@@ -13,6 +13,8 @@ from tests.acceptance.process import Child
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import QueueMissing, SchemaMissing
 
+pytestmark = pytest.mark.installs
+
 
 def queues_of(name: str) -> set[str]:
     """Return all queues that an endpoint could have."""

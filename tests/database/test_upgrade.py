@@ -17,6 +17,8 @@ from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.sql import SqlTransport
 
+pytestmark = pytest.mark.installs
+
 _PARTS: Final = ["timeoutmgr.persistence:sql/migrations", "timeoutmgr.transport.sql:migrations"]
 
 _START: Final = """

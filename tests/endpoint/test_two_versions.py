@@ -18,6 +18,8 @@ from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import eventually
 
+pytestmark = pytest.mark.installs
+
 STORE = "timeoutmgr.persistence:sql/migrations"
 HEAD = head(STORE)
 OURS = HEAD.partition("since")[0]

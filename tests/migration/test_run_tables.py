@@ -16,6 +16,8 @@ from timeoutmgr.migration.batch_step import claim_next_batch, hide, send
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql.tables import TimeoutTables, tables
 
+pytestmark = pytest.mark.installs
+
 Made = Callable[..., SqlPersistence]
 SOON = 60.0
 

@@ -14,6 +14,8 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, fresh
 
+pytestmark = pytest.mark.installs
+
 
 def test_a_new_installation_has_its_ranges_at_once(make: Make) -> None:
     made = make()

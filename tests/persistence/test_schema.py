@@ -23,6 +23,8 @@ from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMiss
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.tables import TimeoutTables, tables
 
+pytestmark = pytest.mark.installs
+
 Made = Callable[..., SqlPersistence]
 
 

@@ -22,6 +22,8 @@ from timeoutmgr.database.upgrade import current, folder_of, upgrade
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.testing.signals import eventually
 
+pytestmark = pytest.mark.installs
+
 Made = Callable[..., SqlPersistence]
 SOON = 60.0
 _ENVIRONMENT = folder_of("timeoutmgr.persistence:sql/migrations").joinpath("env.py").read_text()

@@ -28,8 +28,6 @@ row_to_send = st.fixed_dictionaries(
     }
 )
 """A row that can be sent."""
-requests = st.lists(row_to_send, min_size=1, max_size=20)
-"""Rows that can be sent."""
 
 
 def as_table(rows: Sequence[dict[str, Any]]) -> pa.Table:

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+QUICK_START: Final = (
+    # Only the fast compiler, and the collector with the fewest threads.
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+    # Spark loads ten thousand classes: skip the byte code check.
+    *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
+)
 QUICK: Final = (
-    # Only the fast compiler, and the collector with the fewest threads, which seldom has to run.
-    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
+    *QUICK_START,
+    # The collector seldom has to run, and the classes have their room at once.
+    *("-Xms1g", "-Xmn500m", "-XX:MetaspaceSize=256m"),
     # The compiled code fits in, and is not thrown away to be compiled again.
     "-XX:ReservedCodeCacheSize=240m",
-    # Spark loads ten thousand classes: reserve their room at once, and skip the byte code check.
-    *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
-    "-XX:-BytecodeVerificationRemote",
 )
 # A program for each plan takes longer to write than the plan takes for its few rows.
 INTERPRETED: Final = {

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import utils as errors
 from pyspark.sql import functions as f
 
+from tests.pipeline.spark.conftest import QUICK_START
 from timeoutmgr.contracts.reports import Level
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import read_timeouts, register
@@ -120,7 +121,7 @@ def test_settings_of_spark_submit_count(tmp_path: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it is a short job
+        "JAVA_TOOL_OPTIONS": " ".join(QUICK_START),  # it is a short job
     }
 
     ended = subprocess.run(

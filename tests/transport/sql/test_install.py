@@ -19,6 +19,8 @@ from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.sql.tables import tables
 
+pytestmark = pytest.mark.installs
+
 _ROOT: Final = Path(__file__).parents[3]
 _INSTALL: Final = """
 import sys
