@@ -76,6 +76,14 @@ def test_a_commit_adds_its_events_and_its_marks_at_once(place: str, watcher: Wat
     assert (dict(again.marks("east")), dict(again.marks("west"))) == ({"batch": 2, "xid": 10}, {})
 
 
+def test_a_commit_may_have_events_of_more_than_a_thousand_days(tmp_path: Path) -> None:
+    table = ParquetHistory(str(tmp_path))  # of the formats, the one that Arrow writes
+
+    table.append("east", reader(events(range(1_025), days=1_025)), {"batch": 1})
+
+    assert ids_in(table) == names(range(1_025))
+
+
 @pytest.mark.parametrize("kind", S3_TOO)
 def test_of_two_writers_that_begin_at_one_version_one_commits(
     kind: str, place_of: Callable[[str], str]

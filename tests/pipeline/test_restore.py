@@ -28,10 +28,12 @@ from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.restore import RestoreCounts, restore
 from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.message_snapshots import pending_place
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
+from timeoutmgr.pipeline.readers import arrow_batches
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.writers.loader import Loader
 
@@ -114,6 +116,19 @@ def store_in(folder: Path, name: str, like: Path | None) -> tuple[Store, Path]:
         store.persistence.install()
         store.persistence.close()
     return store, path
+
+
+def test_the_pending_messages_of_a_day_are_in_one_file(
+    postgres: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_batches, "BATCH_BYTES", 1)  # a batch for each row
+    monkeypatch.setattr(parquet, "_OPEN_AT_ONCE", 2)
+    scattered = [row(n) | {"due": row(1)["due"] + timedelta(days=n % 6)} for n in range(12)]
+    Loader(postgres).load([batch(scattered)])
+
+    archived(postgres, str(tmp_path / "history"))
+
+    assert len([*(tmp_path / "pending").rglob("*.parquet")]) == 6
 
 
 @given(data=st.data())

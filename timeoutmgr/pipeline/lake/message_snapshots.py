@@ -93,10 +93,13 @@ def _snapshot_rows(
     store: Store, snapshot: tuple[str, int, Micros], counted: list[int]
 ) -> pa.RecordBatchReader:
     """Return the rows of *snapshot*, which adds their number to *counted* while they pass."""
-    hidden = store.tables.timeouts.c.hidden_by
+    timeouts = store.tables.timeouts.c
+    shown = [timeouts.hidden_by.is_(None)]
+    # As they are keyed, so that a batch is of few days: each day is a folder of the table.
+    keyed = [timeouts.endpoint, timeouts.due, timeouts.id]
 
     def passing() -> Iterator[pa.RecordBatch]:
-        for batch in fetch(store, "pending", TO_STORE, Selection(), where=[hidden.is_(None)]):
+        for batch in fetch(store, "pending", TO_STORE, Selection(), where=shown, order=keyed):
             counted[0] += batch.num_rows
             yield _as_written(batch, *snapshot)
 

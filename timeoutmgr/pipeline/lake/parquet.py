@@ -42,6 +42,11 @@ _LAYOUT: Final = ds.partitioning(
     pa.schema([WRITTEN.field(name) for name in BUCKETED]), flavor="hive"
 )
 _SYNCS_AT_ONCE: Final = 16
+_ANY_NUMBER: Final = 1_000_000
+"""Days and buckets that one batch may have: pending timeouts can be due on any day of decades."""
+_OPEN_AT_ONCE: Final = 800
+"""Files that are written at once: a process may often open no more than 1,024. Further ones have
+several files, which ``compact`` puts together."""
 _STATE_EVERY: Final = 100
 """Versions between two states: a reader reads fewer manifests than that."""
 _KEPT: Final = 7 * 86_400
@@ -177,6 +182,8 @@ class ParquetHistory:
             partitioning=_LAYOUT,
             basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
             existing_data_behavior="overwrite_or_ignore",
+            max_partitions=_ANY_NUMBER,
+            max_open_files=_OPEN_AT_ONCE,
             file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
             file_visitor=lambda one: written.append(one.path),
         )

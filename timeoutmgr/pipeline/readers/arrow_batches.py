@@ -37,13 +37,14 @@ def fetch(
     part: Part = WHOLE,
     snapshot: str | None = None,
     where: Sequence[ColumnElement[bool]] = (),
+    order: Sequence[ColumnElement[Any]] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *view* for which *where* holds, in any order.
+    """Yield the rows of *view* for which *where* holds, in the *order* of its columns, else in any.
 
     Raises StorageUnavailable where the database cannot be reached, SnapshotEnded where *snapshot*,
     exported by another transaction, has ended.
     """
-    wanted = statement(store.tables, view, columns, which, part).where(*where)
+    wanted = statement(store.tables, view, columns, which, part).where(*where).order_by(*order)
     if store.is_postgresql:
         batches = _from_postgresql(store.database, wanted, snapshot)
     else:
