@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -160,6 +161,57 @@ def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) ->
     assert ids_in(place) == names(range(8))
     assert give_up(StreamOptions(store=postgres.name, to=place))
     assert not give_up(StreamOptions(store=postgres.name, to=place))
+
+
+class Stop(Event):
+    """Notes each wait in *seen*, and is set by the last of *waits*."""
+
+    def __init__(self, seen: list[str], waits: int) -> None:
+        super().__init__()
+        self._seen, self._waits = seen, waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._seen.append(f"wait {timeout:.0f} s")
+        if self._seen.count(self._seen[-1]) == self._waits:
+            self.set()
+        return self.is_set()
+
+
+def test_a_stream_commits_a_trickle_of_events_as_often_as_it_is_asked(
+    postgres: Store, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def trickle(text: str) -> None:
+        if text.startswith("batch"):
+            seen.append(text)
+            write_events(postgres, [len(seen)])
+            settle(postgres)
+
+    write_events(postgres, [0])
+    settle(postgres)
+    stream(
+        StreamOptions(store=postgres.name, to=str(tmp_path), every=timedelta(seconds=7)),
+        stop=Stop(seen, 2),
+        progress=trickle,
+    )
+
+    assert seen == ["batch 1: 1 events", "wait 7 s", "batch 2: 1 events", "wait 7 s"]
+
+
+def test_a_stream_that_is_behind_does_not_wait_between_its_commits(
+    postgres: Store, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+    for number in range(3):
+        write_events(postgres, [number])
+    settle(postgres)
+
+    given = StreamOptions(store=postgres.name, to=str(tmp_path), batch_events=1)
+    stream(given, stop=Stop(seen, 1), progress=seen.append)
+
+    commits = [text for text in seen if text.startswith(("batch", "wait"))]
+    assert commits == [*(f"batch {number}: 1 events" for number in (1, 2, 3)), "wait 10 s"]
 
 
 def test_a_table_of_another_server_is_not_written(postgres: Store, place: str) -> None:

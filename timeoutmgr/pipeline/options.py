@@ -559,15 +559,16 @@ class ArchiveOptions:
 class StreamOptions:
     """Options of ``stream``: the history of *store* into the table *to*.
 
-    With *once* the stream ends after the events that are there at its start, otherwise it asks
-    again every *every*. With *any_timeline* it goes on after a failover to a server that has every
-    transaction of its predecessor.
+    With *once* the stream ends after the events that are there at its start, otherwise it looks
+    again after *every*, and at once where a commit has left events. With *any_timeline* it goes on
+    after a failover to a server that has every transaction of its predecessor.
     """
 
     store: str
     to: str = field(metadata=_TO)
     every: timedelta = field(
-        default=timedelta(seconds=10), metadata=option("--every", "How often to look.", positive)
+        default=timedelta(seconds=10),
+        metadata=option("--every", "How often to look, and commit.", positive),
     )
     once: bool = field(
         default=False, metadata=option("--once", "End when all is written that is there now.")

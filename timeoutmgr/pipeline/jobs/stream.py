@@ -280,5 +280,7 @@ def _followed(
             break
         else:
             lags.poll()
+        # A trickle of events would else be a commit, with files of its own, at every moment.
+        if not options.once and not writer.has_more:
             stop.wait(options.every.total_seconds())
     return events, batches

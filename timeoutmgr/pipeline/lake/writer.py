@@ -68,6 +68,8 @@ class TransactionWriter:
     any_timeline: bool = False
     last: int | None = None
     reached: Reached = lambda _xid: None
+    has_more: bool = field(default=False, init=False)
+    """Whether the last commit left events that were there already."""
     _name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,7 @@ class TransactionWriter:
                 position = {**now._replace(xid=end)._asdict(), "batch": marks.get("batch", 0) + 1}
                 self.table.append(self._name, found, position)
             self.reached(end)
+            self.has_more = end < last
             if found is not None:
                 return counted.rows
             begin = end  # there are no events: the table needs no commit to have them all
