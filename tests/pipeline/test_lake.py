@@ -25,6 +25,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
 from timeoutmgr.pipeline.lake.table import WRITTEN, Where, as_written
@@ -292,6 +293,29 @@ def test_a_transaction_of_more_events_than_a_batch_is_written_whole(
 
     assert written == [40, 2]
     assert ids_in(place) == names(range(42))
+
+
+def test_manifests_from_before_an_old_state_are_removed_and_no_writer_takes_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_STATE_EVERY", 2)
+    table = ParquetHistory(str(tmp_path))
+    sleeper = table
+    for batch in range(6):
+        table.append("east", reader(events(range(batch, batch + 1))), {"batch": batch})
+        sleeper = ParquetHistory(str(tmp_path)) if batch == 1 else sleeper
+    in_eight_days = FakeClock(SystemClock().now() + 8 * 86_400_000_000)
+
+    ParquetHistory(str(tmp_path), clock=in_eight_days).compact(DAY.date())
+
+    left = sorted(path.name.lstrip("0") for path in (tmp_path / "manifests").iterdir())
+    assert left == ["4.state", "5.json"]
+    with pytest.raises(CommitConflict):
+        sleeper.append("east", reader(events(range(9, 10))), {"batch": 2})
+    sleeper.refresh()
+    assert sleeper.marks("east") == {"batch": 5}
+    sleeper.append("east", reader(events(range(6, 7))), {"batch": 6})
+    assert ids_in(str(tmp_path)) == ids_in(sleeper) == names(range(7))
 
 
 def test_files_without_a_manifest_stay_for_a_week_by_the_clock(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@
     data/event_date=2030-01-31/bucket=3/….parquet
 
 The manifest of a version is linked to its name when it is complete, which one writer can do.
+``compact`` removes what precedes a state of a week ago.
 """
 
 import json
@@ -81,7 +82,7 @@ class ParquetHistory:
 
     def refresh(self) -> None:
         """Read the manifests since the version that is known."""
-        if self._version < 0:
+        if self._version < 0 or (self._version != self._last and self._is_forgotten()):
             self._begin()
         while self._version != self._last and (path := self._manifest(self._version + 1)).exists():
             found = _loaded(path)
@@ -92,7 +93,7 @@ class ParquetHistory:
     def _begin(self) -> None:
         """Begin with the newest state up to the version that is wanted."""
         last = self._last
-        found = [int(path.stem) for path in self._manifests.glob("*.state")]
+        found = [int(path.stem) for path in self._states()]
         known = max((one for one in found if last is None or one <= last), default=None)
         if known is not None:
             state = _loaded(self._state(known))
@@ -123,7 +124,9 @@ class ParquetHistory:
 
     def compact(self, before: date) -> int:
         """Write partitions of several files anew; for a week old files stay for their readers."""
-        self._remove_dead(before=self._clock.now() / 1_000_000 - _KEPT)
+        week_ago = self._clock.now() / 1_000_000 - _KEPT
+        self._remove_dead(before=week_ago)
+        self._remove_manifests(before=week_ago)
         by_folder: dict[str, list[str]] = {}
         for name in self._files:
             if _partition(name)[0] < before:
@@ -173,6 +176,25 @@ class ParquetHistory:
             if is_dead and path.stat().st_mtime < before:
                 path.unlink()
 
+    def _remove_manifests(self, before: float) -> None:
+        """Remove what precedes the newest state of *before*: readers begin with a state.
+
+        The oldest first: a version is there as long as the version behind it.
+        """
+        old = [path for path in self._states() if path.stat().st_mtime < before]
+        if not old:
+            return
+        for path in (old[-1], self._manifests):
+            _sync(path)
+        earlier = [*self._manifests.glob("*.json"), *old[:-1]]
+        for path in sorted(path for path in earlier if path.stem <= old[-1].stem):
+            path.unlink(missing_ok=True)
+
+    def _is_forgotten(self) -> bool:
+        """Whether the version that is known is so old that it was removed."""
+        known = (self._manifest(self._version), self._state(self._version))
+        return self._version >= 0 and not any(path.exists() for path in known)
+
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:
         written: list[str] = []
         ds.write_dataset(
@@ -212,6 +234,9 @@ class ParquetHistory:
                 file.flush()
                 os.fsync(file.fileno())
             os.link(written, target)  # no rename: it would replace another writer's
+            if self._is_forgotten():  # it slept for a week: that version was removed as well
+                target.unlink()
+                raise FileExistsError(target)
         except FileExistsError as error:
             for lost in files:
                 lost.unlink(missing_ok=True)
@@ -230,6 +255,9 @@ class ParquetHistory:
         document = {"added": sorted(self._files), "removed": [], "marks": self._marks}
         written.write_text(json.dumps(document))
         written.replace(target)
+
+    def _states(self) -> list[Path]:
+        return sorted(self._manifests.glob("*.state"))
 
     def _state(self, version: int) -> Path:
         return self._manifests / f"{version:012d}.state"
