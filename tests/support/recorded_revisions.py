@@ -5,21 +5,20 @@ Alembic takes four fifths of the time of an installation, to make the same state
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import event
-
-from timeoutmgr.database import Database, upgrade
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, event, inspect
 
 _OTHERS: Final = ("SELECT", "PRAGMA", "SET", "SHOW", "DESCRIBE", "WITH", "BEGIN", "COMMIT")
 _SHORTEST: Final = 8
 """Characters of a prefix that stand in no statement by chance."""
 
-_run_revisions: Final = upgrade._run_revisions
+_upgrade: Final = command.upgrade
 _recorded: Final[dict[tuple[str, str], list[tuple[str, Any]]]] = {}
 
 
@@ -27,46 +26,44 @@ _recorded: Final[dict[tuple[str, str], list[tuple[str, Any]]]] = {}
 def recorded_revisions() -> Iterator[None]:
     """Install tables in an empty database as the first installation of its kind did it here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upgrade, "_run_revisions", _repeat)
+        patch.setattr(command, "upgrade", _repeat)
         yield
 
 
-def _repeat(
-    database: Database,
-    script_location: str | Path,
-    version_table: str,
-    schema: str | None,
-    attributes: Mapping[str, Any],
-) -> None:
-    given = (database, script_location, version_table, schema, attributes)
-    prefix, key = attributes.get("prefix", ""), (database.dialect.name, str(script_location))
-    is_new = upgrade.current(database, version_table, schema) is None
-    if schema is not None or len(prefix) < _SHORTEST or not is_new:
-        _run_revisions(*given)
+def _repeat(config: Config, revision: str, sql: bool = False) -> None:
+    """Do what ``alembic.command.upgrade`` does; the caller has the locks, and the connection."""
+    given = config.attributes
+    prefix, place = given.get("prefix", ""), config.get_main_option("script_location")
+    if sql or given["schema"] is not None or len(prefix) < _SHORTEST:
+        _upgrade(config, revision, sql)
+        return
+    connection: Connection = given["connection"]
+    key = (connection.dialect.name, str(place))
+    is_installed = inspect(connection).has_table(given["version_table"])
+    if connection.dialect.name == "postgresql":
+        connection.commit()  # each revision begins a transaction of its own
+    if is_installed:
+        _upgrade(config, revision)
     elif key not in _recorded:
-        with _recording(database) as statements:
-            _run_revisions(*given)
+        with _recording(connection) as statements:
+            _upgrade(config, revision)
         _recorded[key] = [(text.replace(prefix, "\0"), values) for text, values in statements]
     else:
-        with database.begin() as connection:
-            for text, values in _recorded[key]:
-                connection.exec_driver_sql(text.replace("\0", prefix), values or None)
+        for text, values in _recorded[key]:
+            connection.exec_driver_sql(text.replace("\0", prefix), values or None)
 
 
 @contextmanager
-def _recording(database: Database) -> Iterator[list[tuple[str, Any]]]:
-    """Collect what changes *database*, as its driver gets it."""
+def _recording(connection: Connection) -> Iterator[list[tuple[str, Any]]]:
+    """Collect what changes the database of *connection*, as its driver gets it."""
     found: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, text: str, values: Any, *_others: Any) -> None:
         if not text.lstrip().upper().startswith(_OTHERS):
             found.append((text, values))
 
-    engines = {id(one): one for one in (database.engine, database.apart)}.values()
-    for engine in engines:
-        event.listen(engine, "before_cursor_execute", note)
+    event.listen(connection, "before_cursor_execute", note)
     try:
         yield found
     finally:
-        for engine in engines:
-            event.remove(engine, "before_cursor_execute", note)
+        event.remove(connection, "before_cursor_execute", note)
