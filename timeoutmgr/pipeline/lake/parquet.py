@@ -179,21 +179,19 @@ class ParquetHistory:
     def _remove_manifests(self, before: float) -> None:
         """Remove what precedes the newest state of *before*: readers begin with a state.
 
-        The oldest first: a version is there as long as the version behind it.
+        The oldest first: where a manifest is missing, those before it are missing too.
         """
         old = [path for path in self._states() if path.stat().st_mtime < before]
         if not old:
             return
-        for path in (old[-1], self._manifests):
-            _sync(path)
-        earlier = [*self._manifests.glob("*.json"), *old[:-1]]
-        for path in sorted(path for path in earlier if path.stem <= old[-1].stem):
+        _sync(self._manifests)
+        earlier = [*self._manifests.glob("*.json"), *old]
+        for path in sorted(path for path in earlier if path.stem < old[-1].stem):
             path.unlink(missing_ok=True)
 
     def _is_forgotten(self) -> bool:
-        """Whether the version that is known is so old that it was removed."""
-        known = (self._manifest(self._version), self._state(self._version))
-        return self._version >= 0 and not any(path.exists() for path in known)
+        """Whether the version that is known is so old that its manifest was removed."""
+        return self._version >= 0 and not self._manifest(self._version).exists()
 
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:
         written: list[str] = []
@@ -229,10 +227,7 @@ class ParquetHistory:
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
         document = {"added": [*added], "removed": [*removed], "marks": marks}
         try:
-            with written.open("x") as file:
-                json.dump(document, file)
-                file.flush()
-                os.fsync(file.fileno())
+            _dump(document, written)
             os.link(written, target)  # no rename: it would replace another writer's
             if self._is_forgotten():  # it slept for a week: that version was removed as well
                 target.unlink()
@@ -249,11 +244,11 @@ class ParquetHistory:
             self._write_state()
 
     def _write_state(self) -> None:
-        """Write what all manifests come to: only for speed, so without it nothing is wrong."""
+        """Write what all manifests come to. Synced before it has its name: readers begin there."""
         target = self._state(self._version)
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
         document = {"added": sorted(self._files), "removed": [], "marks": self._marks}
-        written.write_text(json.dumps(document))
+        _dump(document, written)
         written.replace(target)
 
     def _states(self) -> list[Path]:
@@ -286,6 +281,14 @@ def _touch(path: Path) -> None:
     path.touch()
     at = path.stat().st_mtime_ns - 1_000_000_000
     os.utime(path, ns=(at, at))
+
+
+def _dump(document: dict[str, Any], path: Path) -> None:
+    """Write *document* into a new file, and sync it."""
+    with path.open("x") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:

@@ -81,6 +81,7 @@ class TransactionWriter:
         return tried(self.table, self._step)
 
     def _step(self) -> int | None:
+        self.has_more = False
         marks = self.table.marks(self._name)
         now = oldest_transaction(self.store)
         require_same(marks or now._asdict(), now, any_timeline=self.any_timeline)
