@@ -1,6 +1,6 @@
 """History into Parquet by day and endpoint, beside a read by JDBC and a write by Spark.
 
-The last round of ours removes what it has written: each event is read again in the table first.
+The last run of archive also removes the events from the store, each read again in the table first.
 """
 
 import shutil

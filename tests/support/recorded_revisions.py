@@ -1,4 +1,4 @@
-"""An installation of tables out of a record: for tests of what is done with them afterwards.
+"""An installation of tables out of a record, for tests whose subject is not the installation.
 
 Alembic takes four fifths of the time of an installation, to make the same statements each time.
 """
@@ -31,7 +31,7 @@ def recorded_revisions() -> Iterator[None]:
 
 
 def _repeat(config: Config, revision: str, sql: bool = False) -> None:
-    """Do what ``alembic.command.upgrade`` does; the caller has the locks, and the connection."""
+    """Stand in for ``alembic.command.upgrade``, under the locks of an installation."""
     given = config.attributes
     prefix, place = given.get("prefix", ""), config.get_main_option("script_location")
     if sql or given["schema"] is not None or len(prefix) < _SHORTEST:
@@ -55,7 +55,7 @@ def _repeat(config: Config, revision: str, sql: bool = False) -> None:
 
 @contextmanager
 def _recording(connection: Connection) -> Iterator[list[tuple[str, Any]]]:
-    """Collect what changes the database of *connection*, as its driver gets it."""
+    """Collect the changing statements of *connection*, as its driver gets them."""
     found: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, text: str, values: Any, *_others: Any) -> None:

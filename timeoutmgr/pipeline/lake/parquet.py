@@ -46,8 +46,8 @@ _SYNCS_AT_ONCE: Final = 16
 _ANY_NUMBER: Final = 1_000_000
 """Days and buckets that one batch may have: pending timeouts can be due on any day of decades."""
 _OPEN_AT_ONCE: Final = 800
-"""Files that are written at once: a process may often open no more than 1,024. Further ones have
-several files, which ``compact`` puts together."""
+"""Files that are written at once: a process may often open no more than 1,024. Further
+partitions have several files, which ``compact`` puts together."""
 _STATE_EVERY: Final = 100
 """Versions between two states: a reader reads fewer manifests than that."""
 _KEPT: Final = 7 * 86_400
@@ -177,7 +177,7 @@ class ParquetHistory:
                 path.unlink()
 
     def _remove_manifests(self, before: float) -> None:
-        """Remove what precedes the newest state of *before*: readers begin with a state.
+        """Remove manifests and states that precede the newest state of *before*.
 
         The oldest first: where a manifest is missing, those before it are missing too.
         """
@@ -244,7 +244,7 @@ class ParquetHistory:
             self._write_state()
 
     def _write_state(self) -> None:
-        """Write what all manifests come to. Synced before it has its name: readers begin there."""
+        """Write all files and marks of this version, synced: readers begin with a state."""
         target = self._state(self._version)
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
         document = {"added": sorted(self._files), "removed": [], "marks": self._marks}
