@@ -14,8 +14,9 @@ from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
 from timeoutmgr.pipeline.registration import spark_session
+from timeoutmgr.pipeline.spark.class_archive import kept_archive
 from timeoutmgr.pipeline.spark.conditions import conditions_of, raised_by_worker
-from timeoutmgr.pipeline.spark.java import REMEDY, find_java
+from timeoutmgr.pipeline.spark.java import REMEDY, Java, find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions
 from timeoutmgr.pipeline.stores import open_store
 
@@ -50,6 +51,8 @@ def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
             return
         text = f"Java {java.version} in {java.home} ({java.how})"
         yield Finding(level=Level.OK, check="java", text=text)
+        if options.is_local:
+            yield _classes(java)
     begin = time.monotonic()
     try:
         with spark_session(options) as spark:
@@ -87,6 +90,16 @@ def _room(options: SessionOptions) -> Finding:
             level=Level.WARN, check="room", text=text, remedy="give --local-dir on a larger disk"
         )
     return Finding(level=Level.OK, check="room", text=text)
+
+
+def _classes(java: Java) -> Finding:
+    archive = kept_archive(java)
+    if archive is None:
+        remedy = "`timeoutmgr pipeline prepare`, once, halves the start of Spark"
+        return Finding(
+            level=Level.OK, check="classes", text="no class archive is kept", remedy=remedy
+        )
+    return Finding(level=Level.OK, check="classes", text=f"class archive {archive.file}")
 
 
 def _worker_answer(spark: "SparkSession") -> Finding:

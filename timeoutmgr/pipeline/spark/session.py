@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.options import check_declared, option, positive
+from timeoutmgr.pipeline.spark.class_archive import ClassArchive, kept_archive
 from timeoutmgr.pipeline.spark.java import Java, find_java
 from timeoutmgr.pipeline.spark.startup import held_back, require_answer, shown, unpacked_home
 
@@ -24,6 +25,10 @@ _MASTER: Final = "spark.master"
 _THIS_MACHINE: Final = "local[*,3]"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set where a Java has started this process, and not the other way round."""
+_LONGEST_END: Final = 60.0
+"""Seconds until a Java has ended."""
+_LONGEST_RECORDED_END: Final = 600.0
+"""Seconds until a Java has ended that writes a class archive: some twenty on two cores."""
 EXTRA: Final = "install it with: pip install 'timeoutmgr[spark]'"
 
 # Settings of a shell for another Spark or Java would steer ours.
@@ -169,20 +174,31 @@ def require_spark() -> None:
 
 
 @contextmanager
-def bare_session(options: SessionOptions) -> Iterator["SparkSession"]:
+def bare_session(
+    options: SessionOptions, *, recorded: ClassArchive | None = None
+) -> Iterator["SparkSession"]:
     """Lend a session in which no data source is registered; stop it in the end.
 
-    Where this process has one already, that is lent as it is, and not stopped.
+    Where this process has one already, that is lent as it is, and not stopped. A Java of this
+    machine starts with its class archive if one is kept; it writes *recorded* when it ends.
 
     Raises PipelineUnavailable where Spark, Java or the server is missing.
     """
     require_spark()
     with ExitStack() as stack:
-        yield _connected(options, stack) if options.remote else _started(options, stack)
+        if options.remote:
+            yield _connected(options, stack)
+        else:
+            yield _started(options, stack, recorded)
 
 
-def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
-    """Return Spark's settings for *options*; *scratch* is a folder of this run's own."""
+def settings_of(
+    options: SessionOptions, scratch: Path, flags: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return Spark's settings for *options*; *scratch* is a folder of this run's own.
+
+    *flags* are options of a Java that is started here.
+    """
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -195,7 +211,8 @@ def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings |= _SHUFFLES
-        settings |= _QUICK if options.is_short else {}
+        flags = [*flags, *_QUICK] if options.is_short else flags
+        settings |= {_JAVA_FLAGS: " ".join(flags)} if flags else {}
     return {**settings, **_partitions(options), **options.configuration}
 
 
@@ -214,11 +231,11 @@ _SHUFFLES: Final = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
 }
 
-_QUICK: Final = {
-    # The first compiler alone, and the collector that starts no threads. Before the options of
-    # ``--conf spark.driver.extraJavaOptions``, which may say otherwise.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+_JAVA_FLAGS: Final = "spark.driver.defaultJavaOptions"
+"""Before the options of ``--conf spark.driver.extraJavaOptions``, which may say otherwise."""
+
+_QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""The first compiler alone, and the collector that starts no threads."""
 
 _SETTINGS: Final = {
     "spark.app.name": "timeoutmgr-pipeline",
@@ -246,7 +263,9 @@ _SETTINGS: Final = {
 }
 
 
-def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
+def _started(
+    options: SessionOptions, stack: ExitStack, recorded: ClassArchive | None
+) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession()
@@ -259,14 +278,16 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     (scratch / "log4j2.properties").write_text(_LOG4J)
-    home = unpacked_home(scratch) if options.is_local and not is_submitted else None
+    home, flags = None, list[str]()
+    if options.is_local and java is not None:
+        home, flags = _home_and_flags(java, scratch, recorded)
     builder = SparkSession.builder
-    for name, value in settings_of(options, scratch).items():
+    for name, value in settings_of(options, scratch, flags).items():
         builder = builder.config(name, value)
     builder = builder.master(options.runs_at)
     with _environment(options, java, home), nullcontext() if options.verbose else held_back():
         if not is_submitted:  # a Java that has started this process ends after it
-            stack.callback(_end_java)
+            stack.callback(_end_java, _LONGEST_RECORDED_END if recorded else _LONGEST_END)
         try:
             made = builder.getOrCreate()
             stack.callback(made.stop)
@@ -278,8 +299,20 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
             ) from error
 
 
-def _end_java() -> None:
-    """End the JVM: by itself it stays until this process ends, with all its memory."""
+def _home_and_flags(
+    java: Java, scratch: Path, recorded: ClassArchive | None
+) -> tuple[Path | None, list[str]]:
+    """Return the SPARK_HOME, and the flags of Java for the archive of its classes."""
+    if recorded is not None:
+        return recorded.home, recorded.recording_flags()
+    archive = kept_archive(java)
+    if archive is not None:
+        return archive.home, archive.flags()
+    return unpacked_home(scratch), []
+
+
+def _end_java(longest: float) -> None:
+    """End the JVM, in *longest* seconds at most: by itself it stays as long as this process."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
@@ -288,7 +321,7 @@ def _end_java() -> None:
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=60)
+    gateway.proc.wait(timeout=longest)
 
 
 def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
