@@ -91,6 +91,8 @@ def test_columns_that_a_file_of_parquet_lacks_are_read_from_other_files(
 
 
 def test_nanoseconds_and_uuids_of_parquet_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    tmp_path = tmp_path / "a ü%20:b"  # none of them an escape
+    tmp_path.mkdir()
     keys = [uuid.UUID(int=7), None]
     columns = {
         "destination": ["billing"] * 2,
@@ -160,6 +162,22 @@ def test_a_nested_body_of_another_name_stays_as_it_is_written(
     rows = rows_of(spark, [str(path)], "json", columns={"body": "payload"}).toArrow().to_pylist()
 
     assert [one["Payload"] for one in rows] == ['{"n":1.0}', None]
+
+
+@pytest.mark.parametrize("line", ["a,Dear Bob, hello,eu", "a,Dear Bob"])
+def test_a_line_of_too_many_or_too_few_columns_is_refused_though_a_column_is_left_out(
+    spark: SparkSession, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"key,body,region\n{line}\n")
+
+    rows = rows_of(spark, [str(path)], "csv").select("key", "body")
+
+    with (
+        pytest.raises(ConfigurationError, match=r"the columns of its header: \[?a,Dear Bob"),
+        broken_files_named("csv"),
+    ):
+        rows.collect()
 
 
 def test_a_column_of_two_types_in_two_files_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"due": None, "delay": "Infinity"}, False),
     ({"due": None, "delay": "1e300"}, False),
     ({"due": None, "delay": "a while"}, False),
+    ({"due": None, "delay": "30d"}, False),  # 30 to Java
+    ({"due": None, "delay": "5F"}, False),
+    ({"due": None, "delay": "0x1p3"}, False),
+    ({"due": None, "delay": " +1.5e3 "}, True),
     ({"delay": "60"}, False),  # both
     ({"destination": None}, False),
     ({"destination": ""}, False),

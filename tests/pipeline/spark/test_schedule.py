@@ -200,8 +200,9 @@ def test_a_copy_of_a_moment_is_read_where_the_database_exports_none(
 
 
 def test_bad_rows_are_set_aside_with_their_reasons(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
+    spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "flights.csv"
     path.write_text(
         "destination,due,body,key\n"
@@ -212,7 +213,7 @@ def test_bad_rows_are_set_aside_with_their_reasons(
         f"billing,{DUE.isoformat()},e,4\n"
         f"billing,{DUE.isoformat()},a,1\n"
     )
-    rejects = tmp_path / "rejects"
+    rejects = Path("10:00/rejects")  # no scheme of a URL
 
     with pytest.raises(TooManyRejects, match="4 of 6 rows cannot be scheduled") as refused:
         run(spark, sqlite, str(path), format="csv", rejects=rejects)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pf
@@ -99,7 +100,9 @@ def _kinds(spark: "SparkSession", paths: Sequence[str]) -> pa.Schema:
 
 
 def _columns_of(uri: str) -> pa.Schema:
-    files, path = pf.FileSystem.from_uri(uri.replace("file:/", "file:///", 1))
+    # Spark names a file without the escapes of a URI.
+    escaped = quote(uri.replace("file:/", "file:///", 1), safe=":/@")
+    files, path = pf.FileSystem.from_uri(escaped)
     with files.open_input_file(path) as file:
         parquet = pq.ParquetFile(file)
         leaves = parquet.schema
@@ -148,7 +151,8 @@ _AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
     "body": (t.StructType, t.ArrayType),
 }
 """Columns of JSON whose nested values stay the text that the file has."""
-_PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
+PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
+"""Endings of files that Spark unpacks itself."""
 
 
 def rows_of(
@@ -174,6 +178,8 @@ def rows_of(
         # would be taken for its columns.
         reader = reader.option("header", True).option("mode", "FAILFAST").option("escape", '"')
         reader = reader.option("enforceSchema", False)
+        # Without all columns Spark counts none: a comma in a body would shift what follows it.
+        reader = reader.option("columnPruning", False)
     if kind in ("csv", "json"):
         reader = reader.option("multiLine", multi_line)
     if kind == "json":
@@ -234,7 +240,7 @@ def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructTyp
 
 
 def _require_unpacked(files: Sequence[str]) -> None:
-    packed = next((name for name in files if name.endswith(_PACKED)), None)
+    packed = next((name for name in files if name.endswith(PACKED)), None)
     if packed is not None:
         # Spark cannot go back in such a file, and would write nested values anew: 1e2 as 100.0, and
         # only the first seventeen of many digits.

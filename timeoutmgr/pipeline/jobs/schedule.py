@@ -138,7 +138,7 @@ def schedule(
             report = _report(judgement, options, run_id, now)
             if options.rejects is not None:
                 progress("writing the rejected rows")
-                _write_rejects(judgement, report, str(options.rejects))
+                _write_rejects(judgement, report, str(options.rejects.absolute()))
             _require_few_rejects(report, options.max_reject_ratio)
             if options.dry_run:
                 return report

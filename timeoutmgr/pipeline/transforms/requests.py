@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # To Java $ is also before a line's end, and only \z the end.
 _PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}\z"
+_SECONDS: Final = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*\z"
+"""A decimal number: Java would also read ``30d`` as 30, and hexadecimal digits."""
 _SHORT_STRING: Final = 255
 """Bytes of a short string of AMQP, for which the columns of every database are long enough."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
@@ -195,7 +197,8 @@ def _because(condition: "Column", reason: str) -> "Column":
 
 def _when(kinds: Mapping[str, t.DataType], rules: RequestRules) -> tuple["Column", list["Column"]]:
     """Return the due time of a row, and the reasons against it."""
-    raw, delay = f.col("due"), f.col("delay").cast("string").try_cast("double")
+    raw, text = f.col("due"), f.col("delay").cast("string")
+    delay = f.when(text.rlike(_SECONDS), text.try_cast("double"))
     at = instant(raw, kinds["due"])
     now = f.timestamp_micros(f.lit(rules.now))
     in_range = (delay >= 0) & (delay <= _LONGEST_DELAY)
