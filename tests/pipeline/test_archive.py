@@ -20,7 +20,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import ArchiveMismatch, RunConflict
 from timeoutmgr.pipeline.jobs.archive import ArchiveReport, archive
-from timeoutmgr.pipeline.jobs.stream import give_up, stream
+from timeoutmgr.pipeline.jobs.stream import give_up, stream, writer_lock
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import WRITTEN
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
@@ -159,6 +159,11 @@ def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) ->
     assert (archived.written, archived.removed, archived.held) == (4, 8, 0)
     assert followed(postgres, place) == 0
     assert ids_in(place) == names(range(8))
+    with (
+        writer_lock(postgres, open_table(place)),
+        pytest.raises(RunConflict, match=r"writes into .* stop it first"),
+    ):
+        give_up(StreamOptions(store=postgres.name, to=place))
     assert give_up(StreamOptions(store=postgres.name, to=place))
     assert not give_up(StreamOptions(store=postgres.name, to=place))
 

@@ -287,6 +287,19 @@ def test_a_header_of_another_value_is_another_person(store_of: Callable[[str], S
     assert count(store, "timeouts") == 4
 
 
+def test_the_name_of_a_header_is_found_however_its_letters_are_written(
+    store_of: Callable[[str], Store],
+) -> None:
+    store = store_of("postgres")  # is loaded by COPY, which keeps the text as it is
+    spelt = [json.dumps({"Größe": "17"}, ensure_ascii=is_ascii) for is_ascii in (True, False)]
+    rows = [row(number, headers=headers) for number, headers in enumerate(spelt)]
+    Loader(store).load([batch(rows)])
+
+    certificate = erased(store, headers={"Größe": "17"})
+
+    assert (certificate.timeouts, count(store, "timeouts")) == (2, 0)
+
+
 def test_the_certificate_says_what_it_does_not_reach(store_of: Callable[[str], Store]) -> None:
     texts = " ".join(erased(store_of("sqlite"), ids=("x",)).not_reached)
 

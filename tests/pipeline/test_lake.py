@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
@@ -28,8 +29,8 @@ from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
-from timeoutmgr.pipeline.lake.table import WRITTEN, Where, as_written
-from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter
+from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, Where, as_written
+from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter, tried
 from timeoutmgr.pipeline.readers.transactions import index_transactions
 from timeoutmgr.pipeline.source import TimeoutsDataSource
 from timeoutmgr.pipeline.stores import Store
@@ -144,6 +145,95 @@ def test_files_that_are_not_committed_yet_outlive_the_forgotten_versions(
     written = {str(path) for path in tmp_path.rglob("*.parquet")}
     assert written == {*open_table(place).files().paths}
     assert ids_in(place) == names(range(8))
+
+
+def erase_beside(place: str) -> None:
+    """Remove an event of the table, and all files that its newest version lacks."""
+    other = open_table(place)
+    other.remove(Doomed("id", ("id1",)))
+    other.refresh()
+    for path in Path(place).rglob("*.parquet"):
+        if str(path) not in other.files().paths:
+            os.utime(path, (1, 1))  # as if it took long to write
+    other.forget_versions()
+
+
+def test_a_writer_whose_files_an_erasure_removes_writes_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "history")
+    open_table(place).append("east", reader(events(range(4))), {"batch": 1})
+    table = ParquetHistory(place)
+    real = table._write
+
+    def overtaken(batches: pa.RecordBatchReader) -> list[str]:
+        monkeypatch.setattr(table, "_write", real)
+        written = real(batches)
+        erase_beside(place)
+        return written
+
+    monkeypatch.setattr(table, "_write", overtaken)
+    tried(table, lambda: table.append("west", reader(events(range(4, 8))), {"batch": 1}))
+
+    assert ids_in(place) == ["id0", *names(range(2, 8))]
+    assert {str(path) for path in tmp_path.rglob("*.parquet")} == {*table.files().paths}
+
+
+@pytest.mark.parametrize("step", ["_replace", "_write"])
+def test_a_compaction_beside_an_erasure_is_tried_again_and_leaves_no_file(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "history")
+    for batch in (1, 2):
+        numbers = range(batch * 4 - 4, batch * 4)
+        open_table(place).append("east", reader(events(numbers)), {"batch": batch})
+    table = ParquetHistory(place)
+    real = getattr(table, step)
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(table, step, real)
+        erase_beside(place)
+        return real(*given)
+
+    monkeypatch.setattr(table, step, overtaken)
+    with pytest.raises(CommitConflict, match="meanwhile"):
+        table.compact(LATER)
+
+    assert {str(path) for path in tmp_path.rglob("*.parquet")} == {*open_table(place).files().paths}
+    assert tried(table, lambda: table.compact(LATER)) == 4
+    assert ids_in(place) == ["id0", *names(range(2, 8))]
+
+
+def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path) -> None:
+    table = ParquetHistory(str(tmp_path))
+
+    def cut_off() -> Iterator[pa.RecordBatch]:
+        while not [*tmp_path.rglob("*.parquet")]:
+            yield as_written(events(range(4)), "east")
+        raise FileNotFoundError("removed by an erasure")
+
+    with pytest.raises(FileNotFoundError, match="removed by an erasure"):
+        table.append("east", pa.RecordBatchReader.from_batches(WRITTEN, cut_off()), {"batch": 1})
+
+    assert [*tmp_path.rglob("*.parquet")] == []
+
+
+def test_two_erasures_may_remove_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ParquetHistory(str(tmp_path))
+    table.append("east", reader(events(range(4))), {"batch": 1})
+    table.remove(Doomed("id", ("id1",)))
+    real = Path.unlink
+
+    def overtaken(path: Path, **given: Any) -> None:
+        for _ in "ab":
+            real(path, **given)
+
+    monkeypatch.setattr(Path, "unlink", overtaken)
+    table.forget_versions()
+
+    assert {str(path) for path in tmp_path.rglob("*.parquet")} == {*table.files().paths}
 
 
 def test_days_from_the_border_on_are_not_compacted(place: str) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
+from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.pipeline.errors import RunConflict
-from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
 from timeoutmgr.pipeline.stores import Store
 
 TERMS = {"dataset": "spring", "paths": ["a"]}
@@ -34,6 +37,20 @@ def test_two_runs_of_the_same_parameters_cannot_be_of_two_instants(store: Store)
 
     assert ledger.find("second") is None
     assert ledger.begin("first", "schedule", TERMS, 3).created == 3
+
+
+def test_a_lock_that_another_process_acquires_a_moment_before_is_a_conflict(
+    postgres: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = SessionLocks.dead_owners, [{"it"}]
+
+    def dead(locks: SessionLocks, owners: Collection[str]) -> set[str]:
+        return answers.pop() if answers else real(locks, owners)
+
+    with exclusive_lock(postgres, "it"):
+        monkeypatch.setattr(SessionLocks, "dead_owners", dead)
+        with pytest.raises(RunConflict, match="is at it: it; wait"):
+            exclusive_lock(postgres, "it").__enter__()
 
 
 def test_an_ended_run_has_its_end_and_its_report(store: Store) -> None:

@@ -14,6 +14,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.database.run_rows import RunRow, RunRows
 from timeoutmgr.database.session_locks import SessionLocks
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.stores import Store
@@ -60,13 +61,21 @@ def exclusive_lock(store: Store, what: str) -> Iterator[None]:
     """
     owners = SessionLocks(store.database)
     with store.database.begin():  # on SQLite, only one process at a time checks and locks
-        if not owners.dead_owners({what}):
-            raise RunConflict(f"another process is at it: {what}; wait until it has ended")
-        owners.acquire(what)
+        _require_free(owners, what)
+        try:
+            owners.acquire(what)
+        except StorageUnavailable:
+            _require_free(owners, what)  # a server lets another process lock it in between
+            raise
     try:
         yield
     finally:
         owners.release(what)
+
+
+def _require_free(owners: SessionLocks, what: str) -> None:
+    if not owners.dead_owners({what}):
+        raise RunConflict(f"another process is at it: {what}; wait until it has ended")
 
 
 @contextmanager

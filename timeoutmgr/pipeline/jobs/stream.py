@@ -5,7 +5,7 @@ It needs no Spark, and no checkpoint: the table itself says how far it is.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from threading import Event
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import HistoryTable
@@ -105,8 +106,12 @@ def writer_lock(store: Store, table: HistoryTable) -> Iterator[None]:
     Raises RunConflict while another process is. A process that has lost the lock without noticing
     can still not write an event twice: its commit conflicts with the other process' commit.
     """
-    with exclusive_lock(store, f"history of {identity(store)} into {table.place}"):
+    with exclusive_lock(store, _writing(store, table.place)):
         yield
+
+
+def _writing(store: Store, place: str) -> str:
+    return f"history of {identity(store)} into {place}"
 
 
 _ASK_EVERY: Final = 10.0
@@ -219,10 +224,23 @@ class StreamReport:
 
 
 def give_up(options: StreamOptions) -> bool:
-    """Have archive wait for the stream no longer; return whether there was such a stream."""
+    """Have archive wait for the stream no longer; return whether there was such a stream.
+
+    Raises RunConflict while the stream runs, which would go on without the events that archive
+    removes meanwhile.
+    """
     store = open_store(options.store)
     store.require_tables()
-    return StreamRuns(JobLedger(store)).abort(history_place("to", options.to))
+    place = history_place("to", options.to)  # not opened: its disk may be lost
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_lock(store, _writing(store, place)))
+        except RunConflict as error:
+            raise RunConflict(
+                f"a stream or an archive writes into {place} at this moment; stop it first, and "
+                "then give the stream up"
+            ) from error
+        return StreamRuns(JobLedger(store)).abort(place)
 
 
 def stream(

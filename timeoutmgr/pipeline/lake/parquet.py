@@ -13,8 +13,9 @@ The manifest of a version is linked to its name when it is complete, which one w
 import json
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import date
 from itertools import chain
 from pathlib import Path
@@ -140,17 +141,30 @@ class ParquetHistory:
     def remove(self, doomed: Doomed) -> None:
         """Write the files that have such rows anew, without the rows."""
         wanted = doomed.expression()
-        old = [name for name in self._files if self._rows([name]).count_rows(filter=wanted)]
+        with self._conflict_if_missing():
+            old = [name for name in self._files if self._rows([name]).count_rows(filter=wanted)]
         if old:
             self._replace(old, ~wanted)
 
     def _replace(self, old: Sequence[str], kept: ds.Expression | None = None) -> None:
         """Commit the *kept* rows of the files *old* in new files."""
-        for name in old:
-            _touch(self._folder / name)  # from now on it is kept for a while
-        rows = self._rows(old).to_batches(filter=kept)
-        batches = pa.RecordBatchReader.from_batches(self._written, rows)
-        self._commit(self._write(batches), old, {})
+        with self._conflict_if_missing():
+            for name in old:
+                _touch(self._folder / name)  # from now on it is kept for a while
+            rows = self._rows(old).to_batches(filter=kept)
+            batches = pa.RecordBatchReader.from_batches(self._written, rows)
+            written = self._write(batches)
+        self._commit(written, old, {})
+
+    @contextmanager
+    def _conflict_if_missing(self) -> Iterator[None]:
+        """Raise CommitConflict if a file is missing: an erasure removed its versions."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise CommitConflict(
+                f"another process has removed files of {self.place} meanwhile: {error}"
+            ) from error
 
     def _rows(self, names: Sequence[str]) -> ds.Dataset:
         return ds.dataset(
@@ -173,8 +187,9 @@ class ParquetHistory:
         found = (self._folder / "data").rglob("*.parquet")
         for path in chain(found, self._manifests.glob("*.writing")):
             is_dead = str(path.relative_to(self._folder)) not in self._files
-            if is_dead and path.stat().st_mtime < before:
-                path.unlink()
+            with suppress(FileNotFoundError):  # another process removes dead files too
+                if is_dead and path.stat().st_mtime < before:
+                    path.unlink()
 
     def _remove_manifests(self, before: float) -> None:
         """Remove manifests and states that precede the newest state of *before*.
@@ -194,19 +209,25 @@ class ParquetHistory:
         return self._version >= 0 and not self._manifest(self._version).exists()
 
     def _write(self, batches: pa.RecordBatchReader) -> list[str]:
-        written: list[str] = []
-        ds.write_dataset(
-            batches,
-            self._folder / "data",
-            format="parquet",
-            partitioning=_LAYOUT,
-            basename_template=f"{secrets.token_hex(16)}-{{i}}.parquet",
-            existing_data_behavior="overwrite_or_ignore",
-            max_partitions=_ANY_NUMBER,
-            max_open_files=_OPEN_AT_ONCE,
-            file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
-            file_visitor=lambda one: written.append(one.path),
-        )
+        written, token = list[str](), secrets.token_hex(16)
+        try:
+            ds.write_dataset(
+                batches,
+                self._folder / "data",
+                format="parquet",
+                partitioning=_LAYOUT,
+                basename_template=f"{token}-{{i}}.parquet",
+                existing_data_behavior="overwrite_or_ignore",
+                max_partitions=_ANY_NUMBER,
+                max_open_files=_OPEN_AT_ONCE,
+                file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
+                file_visitor=lambda one: written.append(one.path),
+            )
+        except FileNotFoundError:
+            # Rows that an erasure has removed elsewhere may be in them.
+            for lost in (self._folder / "data").rglob(f"{token}-*"):
+                lost.unlink(missing_ok=True)
+            raise
         return sorted(str(Path(path).relative_to(self._folder)) for path in written)
 
     def _commit(
@@ -218,30 +239,38 @@ class ParquetHistory:
         """
         self._manifests.mkdir(parents=True, exist_ok=True)
         files = [self._folder / name for name in added]
+        target = self._manifest(self._version + 1)
+        try:
+            self._sync_all(files)
+            self._link({"added": [*added], "removed": [*removed], "marks": marks}, target)
+        # An erasure commits, and then removes what was written before and is not committed yet.
+        except (FileExistsError, FileNotFoundError) as error:
+            for lost in files:
+                lost.unlink(missing_ok=True)
+            raise CommitConflict(f"{self.place} has a version {target.stem} meanwhile") from error
+        _sync(self._manifests)
+        self.refresh()
+        if self._version and self._version % _STATE_EVERY == 0:
+            self._write_state()
+
+    def _sync_all(self, files: Sequence[Path]) -> None:
         folders = {folder for file in files for folder in file.parents}
         ours = {one for one in folders if one.is_relative_to(self._folder)} | {self._folder}
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
             for paths in (files, [*ours]):
                 list(threads.map(_sync, paths))
-        target = self._manifest(self._version + 1)
+
+    def _link(self, document: dict[str, Any], target: Path) -> None:
+        """Link the manifest *document* to *target*; raise FileExistsError if that exists."""
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
-        document = {"added": [*added], "removed": [*removed], "marks": marks}
         try:
             _dump(document, written)
             os.link(written, target)  # no rename: it would replace another writer's
             if self._is_forgotten():  # it slept for a week: that version was removed as well
                 target.unlink()
                 raise FileExistsError(target)
-        except FileExistsError as error:
-            for lost in files:
-                lost.unlink(missing_ok=True)
-            raise CommitConflict(f"{self.place} has a version {target.stem} meanwhile") from error
         finally:
             written.unlink(missing_ok=True)
-        _sync(self._manifests)
-        self.refresh()
-        if self._version and self._version % _STATE_EVERY == 0:
-            self._write_state()
 
     def _write_state(self) -> None:
         """Write all files and marks of this version, synced: readers begin with a state."""
@@ -278,7 +307,7 @@ def _may_have(name: str, where: Where) -> bool:
 
 def _touch(path: Path) -> None:
     """Have *path* look as new as can be, yet older than what is written from now on."""
-    path.touch()
+    os.utime(path)  # Path.touch would create a missing file
     at = path.stat().st_mtime_ns - 1_000_000_000
     os.utime(path, ns=(at, at))
 
