@@ -36,6 +36,8 @@ ICEBERG: Final = "iceberg:"
 _FILE: Final = "file:"
 
 _DECLARED: Final = "option"
+_LONGEST: Final = timedelta(days=700_000)
+"""Longest duration of an option: as long before now, and after, is within the years 1 to 9999."""
 # A single letter and a colon is a drive. A single slash, since a Path merges two of them.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
@@ -72,6 +74,8 @@ def check_declared(options: "DataclassInstance") -> None:
         value = getattr(options, one.name)
         for check in declared.checks if value is not None else ():
             check(one.name, value)
+        if isinstance(value, timedelta) and value > _LONGEST:
+            raise ConfigurationError(f"{one.name} is at most {_LONGEST.days} days, got {value}")
 
 
 def positive(name: str, value: Any) -> None:
@@ -97,18 +101,29 @@ def one_of(*known: str) -> Check:
 
 
 def folder_option(name: str, value: str | Path) -> Path:
-    """Return *value*, the option *name*, as a path; raise ConfigurationError if it is a URL.
+    """Return *value*, the option *name*, as a path; raise ConfigurationError for URLs and patterns.
 
     As a path ``s3a://lake/h`` is a folder ``s3a:`` beside the program, which is never meant. Ask
     before the path is made absolute: behind a root no scheme is seen.
     """
+    _refuse_signs(name, value, "*?[]{}", "Spark reads as a pattern of names")
     if _SCHEME.match(str(value)):
         raise ConfigurationError(
             f"{name} is a folder of the file system, got the URL {str(value)!r}, which would be "
             "taken for a folder beside this program; mount it, and give the path under which this "
             "process and all of Spark's workers see it"
         )
+    _refuse_signs(name, Path(value).name, ":", "Spark takes for the end of a scheme")
     return Path(value)
+
+
+def _refuse_signs(name: str, value: str | Path, signs: str, why: str) -> None:
+    found = next((sign for sign in str(value) if sign in signs), None)
+    if found is not None:
+        raise ConfigurationError(
+            f"{name} is a folder without any of {' '.join(signs)}, which {why}; got "
+            f"{str(value)!r}: name another folder"
+        )
 
 
 def with_zone(name: str, value: datetime) -> None:
@@ -120,21 +135,27 @@ def with_zone(name: str, value: datetime) -> None:
 def history_place(name: str, value: str) -> str:
     """Return *value*, the place of a history table, spelt in one way.
 
-    Raises ConfigurationError for a URL that does not say which format its table has.
+    Raises ConfigurationError for a URL that does not say which format its table has, and for a
+    folder that the library of the format cannot name.
     """
     if value.startswith(ICEBERG):
         return value
-    value = value.rstrip("/")
     scheme = DELTA if value.startswith(DELTA) else ""
     rest = value.removeprefix(scheme)
     if rest.startswith(_FILE):
         rest = url2pathname(rest.removeprefix(_FILE).removeprefix("//"))
+    if not rest:
+        raise ConfigurationError(f"{name} is a history table, got {value!r}; give its folder")
     if not scheme and _SCHEME.match(rest):
         raise ConfigurationError(
             f"{name} is {DELTA}URI, {ICEBERG}CATALOG.NAMESPACE.TABLE, or a folder of the file "
             f"system for plain Parquet; got the URL {value!r}: put {DELTA} before it"
         )
-    return value if _SCHEME.match(rest) else f"{scheme}{Path(rest).absolute()}"
+    if _SCHEME.match(rest):
+        return value.rstrip("/")
+    if scheme:
+        _refuse_signs(name, rest, "%[]\\|^", "delta-rs takes for signs of a URL")
+    return f"{scheme}{Path(rest).absolute()}"
 
 
 _ARCHIVE: Final = option(

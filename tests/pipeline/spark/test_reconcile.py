@@ -23,7 +23,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, all_known, reconcile
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.transforms.verdicts import (
@@ -158,6 +158,25 @@ def test_prints_are_judged_as_their_ids_are_and_lead_back_to_them(spark: SparkSe
 
     assert many == {"ok": 1_980, "lost": 20}
     assert sorted(named) == [f"{case:05}" for case in range(20)]
+
+
+def test_a_verdict_names_the_last_destination_of_a_rerouted_message(spark: SparkSession) -> None:
+    events = (("scheduled", 900, "old"), ("rerouted", 950, "new"), ("dispatched", 1_000, "new"))
+    history = [
+        {"id": "i", "event": event, "at": from_micros(at), "due": from_micros(999)}
+        | {"endpoint": "sales", "destination": destination}
+        for event, at, destination in events
+    ]
+    times = dict.fromkeys(("due", "closed_at"), from_micros(1_000))
+    keys = [{"id": "i", "state": "dispatched", "endpoint": "sales"} | times]
+    frames = [
+        spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema(map(schema.field, rows[0]))))
+        for rows, schema in ((history, HISTORY), (keys, KEYS))
+    ]
+
+    found = verdicts([of_history(frames[0]), of_keys(frames[1])], BOUNDS).toArrow().to_pylist()
+
+    assert [(one["endpoint"], one["destination"]) for one in found] == [("sales", "new")]
 
 
 def run(spark: SparkSession, store: Store, **options: Any) -> ReconcileReport:
@@ -363,11 +382,35 @@ def test_without_full_history_a_message_never_stored_is_not_missed(
     assert report.document()["lost_is_decidable"] is False
 
 
+def test_a_list_says_what_is_lost_of_its_endpoint_alone(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    other, accepted, empty = neighbour(sqlite, "outcomes"), tmp_path / "a.csv", tmp_path / "e.csv"
+    accepted.write_text("message_id\nm1\n")
+    empty.write_text("message_id\n")
+    Loader(sqlite).load([batch([row(1)])])
+
+    def known(path: Path, **options: Any) -> bool:
+        given = ReconcileOptions(stores=(other,), accepted=str(path), **options)
+        return all_known(spark, given)
+
+    alone = [known(accepted, accepted_for="sales"), known(empty, endpoint="sales")]
+    Loader(sqlite).load([batch([row(2, endpoint="billing")])])
+    both = [known(accepted, accepted_for="sales"), known(accepted, endpoint="sales")]
+
+    assert (alone, both) == ([True, False], [False, True])
+    assert not known(accepted, endpoint="billing", accepted_for="sales")
+
+
 def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
 
     with pytest.raises(ConfigurationError, match=r"list.csv cannot be read as csv"):
         run(spark, sqlite, accepted=str(path))
+    for name in ("list.txt", "list.csv.gz"):
+        path.with_name(name).write_bytes(b"message_id\nm1\n")
+        with pytest.raises(ConfigurationError, match=rf"/{name} cannot be read as .* is broken"):
+            run(spark, sqlite, accepted=str(path.with_name(name)))
     path.write_text("order\n7\n")
     with pytest.raises(WrongColumns, match="neither a column 'message_id' nor 'id'"):
         run(spark, sqlite, accepted=str(path))
@@ -426,8 +469,9 @@ def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> No
 
 
 def test_files_without_verdicts_are_not_overwritten(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
+    spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     lake, rows = tmp_path / "lake", tmp_path / "rows"
     (lake / "manifests").mkdir(parents=True)
     rows.mkdir()
@@ -437,7 +481,8 @@ def test_files_without_verdicts_are_not_overwritten(
         with pytest.raises(ConfigurationError, match=f"holds '{name}', which no earlier run"):
             run(spark, sqlite, out=folder)
     for _ in "ab":  # its own are, by the next run
-        run(spark, sqlite, out=tmp_path / "verdicts")
+        run(spark, sqlite, out=Path("10:00/verdicts"))  # no scheme of a URL
+    assert pq.read_table(tmp_path / "10:00/verdicts").num_rows == 0
 
 
 def test_folders_are_no_urls() -> None:

@@ -22,7 +22,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.report import report
+from timeoutmgr.pipeline.jobs.report import StoresReport, _labels, report
 from timeoutmgr.pipeline.options import ArchiveOptions, ReportOptions
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.transforms.verdicts import Verdict
@@ -131,6 +131,34 @@ def test_history_is_read_once(
     assert [one.messages for one in found.kept("store").values()] == [2]
     assert found.verdicts.counts == {Verdict.OK: 1, Verdict.LATE: 1}
     assert [one["verdict"] for one in found.verdicts.examples] == ["late"]
+
+
+def test_two_stores_never_share_a_label() -> None:
+    names = ["/srv/a/now/x.toml", "/srv/b/now/x.toml", "x", "eu.1", "eu.2", ""]
+
+    labels = _labels(names)
+
+    assert [*labels.values()] == ["a/now/x", "b/now/x", "x", "eu.1", "eu.2", "store"]
+    assert _labels(["/eu.toml", "/b/eu.toml"]) == {"/eu.toml": "/eu", "/b/eu.toml": "b/eu"}
+
+
+@pytest.mark.parametrize(
+    ("days", "growth", "parts"),
+    [(2, (7.0, None), 2), (13, (2.0, None), 2), (14, (2.0, 0.0), 1), (22, (2.0, 0.0), 0)],
+)
+def test_a_report_of_few_days_says_what_they_do_not_show(
+    days: int, growth: tuple[float, float | None], parts: int
+) -> None:
+    row = {"store": "s", "destination": "q", "events": 7, "sent": 7, "day": noon(2).date()}
+    options: Any = ReportOptions(stores=("s",), days=days)
+    nothing: Any = {"s": None}
+    found = StoresReport(
+        at=noon(0), options=options, loads=nothing, days=[row, row], verdicts=nothing
+    )
+
+    assert found.growth() == {"s": growth}
+    assert len(found.notes()) == parts
+    assert all(f"(--days), got {days}" in one for one in found.notes().values())
 
 
 def test_wrong_options_are_refused() -> None:

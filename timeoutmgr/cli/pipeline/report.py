@@ -70,3 +70,5 @@ def _print(found: "StoresReport") -> None:
     counts = sorted(found.verdicts.counts.items(), key=lambda one: -one[1])
     output.print_pairs([(str(verdict), many) for verdict, many in counts])
     output.print_pairs([("unusual days", len(found.anomalies()))])
+    for note in found.notes().values():
+        output.print_error(note)

@@ -60,7 +60,7 @@ def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorate
 def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -> Options:
     """Return *options* with the values *given* on the command line, and *more* in their place."""
     values = {
-        one.name: _read(given[one.name], one)
+        one.name: _read(given[one.name], one, declared.flag)
         for one, declared in declared_fields(options)
         if declared.flag and given[one.name] is not None
     }
@@ -93,21 +93,21 @@ def _spelt(default: Any) -> Any:
     return ",".join(default) if isinstance(default, tuple) else default
 
 
-def _read(value: Any, one: "Field[Any]") -> Any:
+def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
     """Return *value* as the field has it; a flag turns a default off."""
     if isinstance(one.default, bool):
         return value is not one.default
     if isinstance(one.default, tuple):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     if isinstance(value, tuple):
-        return dict(_setting(pair) if isinstance(pair, str) else pair for pair in value)
+        return dict(_setting(pair, flag) if isinstance(pair, str) else pair for pair in value)
     return value
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(text: str, flag: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise ConfigurationError(f"--conf is NAME=VALUE, got {text!r}")
+        raise ConfigurationError(f"{flag} is NAME=VALUE, got {text!r}")
     return name, value
 
 

@@ -9,12 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import func, select
+
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.frames import tasks_on
-from timeoutmgr.pipeline.jobs.data_set_files import table_of
+from timeoutmgr.pipeline.jobs.data_set_files import PACKED, broken_files_named, table_of
 from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
 from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
@@ -165,8 +167,7 @@ def judged(
         messages=counts.total(),
         counts=dict(counts),
         examples=examples,
-        is_decidable=not counts[Verdict.UNDECIDED]
-        and (options.accepted is not None or _all_full(options)),
+        is_decidable=not counts[Verdict.UNDECIDED] and all_known(spark, options),
         frame=found.frame,
     )
 
@@ -242,9 +243,34 @@ class _Judge:
         if out is None:
             frame = frame.localCheckpoint()  # the moment that it is of ends with the job
         else:
-            frame.write.mode("overwrite").parquet(str(out))
-            frame = spark.read.parquet(str(out))
+            # Spark takes what precedes a colon in a relative path for a scheme.
+            path = str(out.absolute())
+            frame.write.mode("overwrite").parquet(path)
+            frame = spark.read.parquet(path)
         return VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
+
+
+def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:
+    """Return whether the list, or full history, has what each judged endpoint accepted."""
+    if options.accepted is not None and _list_of(spark, options.accepted).isEmpty():
+        return False  # its export may have failed
+    return _all_full(options) or (options.accepted is not None and _is_for_all(options))
+
+
+def _is_for_all(options: ReconcileOptions) -> bool:
+    """Return whether the list is of the only endpoint that is judged."""
+    return options.endpoint == options.list_of or (
+        options.endpoint is None and all(_ends(one) <= {options.list_of} for one in options.stores)
+    )
+
+
+def _ends(name: str) -> set[str | None]:
+    """Return the first and the last endpoint of a store, which an index has without a scan."""
+    store = open_store(name)
+    endpoint = store.tables.keys.c.endpoint
+    with store.database.read() as connection:
+        found = [connection.scalar(select(end(endpoint))) for end in (func.min, func.max)]
+    return {*found} - {None}
 
 
 def _all_full(options: ReconcileOptions) -> bool:
@@ -267,11 +293,14 @@ def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
 
     if given.startswith(TABLE):
         return table_of(spark, given)
-    kind = _FORMATS.get(Path(given).suffix, "parquet")
+    path = Path(given)
+    plain = path.with_suffix("") if path.suffix in PACKED else path
+    kind = _FORMATS.get(plain.suffix, "parquet")
     try:
         reader = spark.read.format(kind)
-        frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
-        frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
+        with broken_files_named(kind):
+            frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
+            frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
     except AnalysisException as error:
         raise ConfigurationError(
             f"{given} cannot be read as {kind}: {str(error).splitlines()[0]}; a list of accepted "

@@ -1,6 +1,6 @@
 """``report``: load, lateness, verdicts, growth and anomalies of all stores, together."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, judged, moments_
 from timeoutmgr.pipeline.jobs.run_context import Progress, each_store, silent, worker_errors
 from timeoutmgr.pipeline.options import ForecastOptions, ReconcileOptions, ReportOptions
 from timeoutmgr.pipeline.spark.session import in_utc
-from timeoutmgr.pipeline.transforms.daily import Anomaly, anomalies, daily
+from timeoutmgr.pipeline.transforms.daily import FEWEST_DAYS, Anomaly, anomalies, daily
 from timeoutmgr.pipeline.transforms.verdicts import of_history, together
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("id", "event", "at", "due", "destination")
 _BUCKETS: Final = 120
 _WEEK: Final = 7
+_TWO_WEEKS: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +77,36 @@ class StoresReport:
                 sums[tuple(row[name] for name in by)] += row[what]
         return dict(sorted(sums.items()))
 
-    def growth(self) -> dict[str, tuple[float, float]]:
-        """Return for each store its rows of history a day: of the last 7 days, of the 7 before."""
-        today, found = self.at.date(), {}
+    def growth(self) -> dict[str, tuple[float, float | None]]:
+        """Return for each store its rows of history a day: of the last 7 days, of the 7 before.
+
+        Of fewer days the mean of those days; None for a week that was not read as a whole.
+        """
+        today, found, days = self.at.date(), {}, self.options.days
         for store in self.loads:
             ages = {
                 (today - day).days: many
                 for (of, day), many in self.events("store", "day").items()
                 if of == store
             }
-            last, before = (
-                sum(ages.get(age, 0) for age in range(begin, begin + _WEEK)) / _WEEK
-                for begin in (1, 1 + _WEEK)
-            )
-            found[store] = (last, before)
+            before = _mean(ages, 1 + _WEEK, _WEEK) if days >= _TWO_WEEKS else None
+            found[store] = (_mean(ages, 1, min(days, _WEEK)), before)
         return found
+
+    def notes(self) -> dict[str, str]:
+        """Return the parts of the report for which the days are too few, with the reasons."""
+        needed = {
+            "growth": ("compares the last week with the week before", _TWO_WEEKS),
+            "anomalies": (
+                "compare a day with the same weekday of three weeks before",
+                FEWEST_DAYS,
+            ),
+        }
+        return {
+            part: f"{part} {why}; give at least {days} days (--days), got {self.options.days}"
+            for part, (why, days) in needed.items()
+            if self.options.days < days
+        }
 
     def anomalies(self) -> list[tuple[str, str, Anomaly]]:
         """Return store and destination of each unusual day, the most unusual first."""
@@ -116,9 +132,13 @@ class StoresReport:
             },
             "verdicts": self.verdicts.document(),
             "growth": {
-                store: {"rows_a_day": round(last, 3), "week_before": round(before, 3)}
+                store: {
+                    "rows_a_day": round(last, 3),
+                    "week_before": None if before is None else round(before, 3),
+                }
                 for store, (last, before) in self.growth().items()
             },
+            "notes": self.notes(),
             "anomalies": [
                 {"store": store, "destination": destination}
                 | asdict(one)
@@ -195,13 +215,22 @@ def _history(spark: "SparkSession", held: Moments, names: Mapping[str, str]) -> 
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Return the names of stores for people: of a settings file its name, or its folder's too."""
-    stems = Counter(Path(name).stem for name in names)
-    return {
-        name: "/".join(Path(name).with_suffix("").parts[-1 if stems[Path(name).stem] < 2 else -2 :])
-        or "store"
-        for name in names
-    }
+    """Return the names of stores for people: of a settings file its name, and folders if needed."""
+    parts = {name: Path(name).with_suffix("").parts if name else ("store",) for name in names}
+    return {name: _label(name, parts) for name in names}
+
+
+def _label(name: str, parts: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the shortest end of the path *name* that no other path has, or all of it."""
+    for many in range(1, len(parts[name]) + 1):
+        end = parts[name][-many:]
+        if sum(other[-many:] == end for other in parts.values()) == 1:
+            return Path(*end).as_posix()
+    return name or "own store"
+
+
+def _mean(ages: Mapping[int, int], begin: int, days: int) -> float:
+    return sum(ages.get(age, 0) for age in range(begin, begin + days)) / days
 
 
 def _plain(value: object) -> object:

@@ -119,13 +119,14 @@ def _growth(report: "StoresReport") -> list[str]:
     ]
     columns = ["store", "last 7 days", "the 7 before"]
     means = [
-        (store, round(last, 1), round(before, 1))
+        (store, round(last, 1), "-" if before is None else round(before, 1))
         for store, (last, before) in report.growth().items()
     ]
     return [
         "<h2>Growth: rows of history a day</h2>",
         _chart(rows, "bar", x="utcyearmonthdate(day):T", y="sum(rows):Q", color="store:N"),
         table(columns, means),
+        *map(_note, filter(None, [report.notes().get("growth")])),
     ]
 
 
@@ -140,6 +141,7 @@ def _anomalies(report: "StoresReport") -> list[str]:
         "<h2>Days unlike the same weekday before</h2>",
         table(columns, rows[:_SHOWN]),
         *_cut(len(rows)),
+        *map(_note, filter(None, [report.notes().get("anomalies")])),
     ]
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _DAY: Final = 86_400_000_000
 _WEEKS: Final = 4
 _FEWEST: Final = 3
+FEWEST_DAYS: Final = 7 * _FEWEST + 1
+"""Days of history, today apart, of which the last is the first day that is judged."""
 _SHARE: Final = 0.5
 _SIGMAS: Final = 4.0
 

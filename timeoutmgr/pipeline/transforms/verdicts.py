@@ -277,7 +277,9 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds, *more: s
 
 def _last_place(name: str) -> "Column":
     pending = f.max(f.when(f.col("kind") == Evidence.PENDING, f.col(name)))
-    return f.coalesce(pending, f.max_by(name, "at"), f.max(name)).alias(name)
+    # A key has no destination, and the instant of the event that closed it.
+    named_at = f.when(f.col(name).isNotNull(), f.col("at"))
+    return f.coalesce(pending, f.max_by(name, named_at), f.max(name)).alias(name)
 
 
 _KNOWS_DUE: Final = (
