@@ -19,6 +19,7 @@ from timeoutmgr import (
     AsyncEndpoint,
     CancelResult,
     ChangeResult,
+    Endpoint,
     EndpointConfiguration,
     SendOptions,
     TimeoutState,
@@ -26,7 +27,7 @@ from timeoutmgr import (
 )
 from timeoutmgr.contracts import Count
 from timeoutmgr.endpoint.off_loop import CallThreads
-from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage
+from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage, SchemaMissing
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import PATIENCE
@@ -328,3 +329,57 @@ def test_a_failure_that_no_task_waits_for_is_logged(caplog: pytest.LogCaptureFix
 
     assert "a call that no task waits for failed: away" in caplog.text
     assert not logged.is_set(), "a cancelled call that has not begun does not happen"
+
+
+def own_threads() -> list[str]:
+    """The threads of calls, and of the pumps of the endpoint."""
+    names = [each.name for each in threading.enumerate()]
+    return [name for name in names if name.startswith(("timeoutmgr-call", "timeoutmgr-sales"))]
+
+
+def test_a_cancelled_entry_ends_the_endpoint_whose_start_went_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, closed, started = threading.Event(), threading.Event(), threading.Event()
+    start, close = Endpoint.start, Endpoint.close
+
+    def slow_start(endpoint: Endpoint) -> None:
+        begun.set()
+        assert closed.wait(PATIENCE)
+        start(endpoint)
+        started.set()
+
+    def noted_close(endpoint: Endpoint) -> None:
+        close(endpoint)
+        closed.set()
+
+    monkeypatch.setattr(Endpoint, "start", slow_start)
+    monkeypatch.setattr(Endpoint, "close", noted_close)
+
+    async def main() -> None:
+        endpoint = AsyncEndpoint(configuration(sqlite_url))
+        entering = asyncio.create_task(endpoint.__aenter__())
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert started.is_set()
+        with pytest.raises(EndpointClosed):
+            await endpoint.send_local("Ping", {})
+
+    run(main)
+
+    assert own_threads() == []
+
+
+def test_an_entry_that_fails_leaves_no_thread(sqlite_url: str) -> None:
+    config = configuration(sqlite_url)
+    config.install = False
+
+    async def main() -> None:
+        with pytest.raises(SchemaMissing):
+            async with AsyncEndpoint(config):
+                pass
+        assert own_threads() == []
+
+    run(main)

@@ -40,7 +40,8 @@ class AsyncEndpoint:
 
     A task that is cancelled during a call does not undo it: a call that has not begun does not
     happen, and a call that has begun goes on in its thread. Send again with the same
-    ``message_id`` if in doubt.
+    ``message_id`` if in doubt. After a cancelled ``start``, call ``close``; ``async with`` does so
+    itself.
     """
 
     def __init__(self, config: EndpointConfiguration, *, threads: int = 8) -> None:
@@ -110,7 +111,13 @@ class AsyncEndpoint:
                 loop.remove_signal_handler(number)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            # Nothing calls __aexit__ now, and a cancelled start goes on in its thread. The shield
+            # is for a second cancellation.
+            await asyncio.shield(asyncio.to_thread(self._close))
+            raise
         return self
 
     async def __aexit__(
@@ -256,6 +263,8 @@ class AsyncEndpoint:
     def _close(self) -> None:
         self._endpoint.close()
         self._threads.close()
+        # A cancelled start may have gone on behind the first close.
+        self._endpoint.close()
 
 
 class _EndpointOnLoop(Endpoint):
