@@ -8,11 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from tests.web.site import HOUR, Served, Site, fail, fill, pending, waiting
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.web import Access, OneTimeLink, ProxyHeaders, Role, TokenFile, dashboard
+from timeoutmgr.web import Access, OneTimeLink, ProxyHeaders, Role, TokenFile, Visitor, dashboard
 from timeoutmgr.web.server import ServerAddress
 
 TOKEN = "a-long-enough-token"
@@ -230,6 +231,47 @@ def test_a_link_works_once(served: Callable[[Access], httpx.Client]) -> None:
     assert third.url.path == "/"
 
 
+def test_a_preview_of_a_link_does_not_use_it_up(
+    served: Callable[[Access], httpx.Client],
+) -> None:
+    tokens: list[str] = []
+    link = OneTimeLink(tokens.append)
+    link.renew()
+    client = served(link)
+
+    preview = client.head("/enter", params={"token": tokens[0]})
+    entered = client.get("/enter", params={"token": tokens[0]})
+
+    assert (preview.status_code, preview.headers["Allow"]) == (405, "GET")
+    assert entered.url.path == "/"
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_shared"),
+    [pytest.param(None, False, id="random"), pytest.param("given", True, id="given")],
+)
+def test_dashboards_at_two_ports_share_a_session_only_by_their_secret(
+    endpoint: Endpoint, secret: str | None, is_shared: bool
+) -> None:
+    def board() -> Starlette:
+        return dashboard(
+            endpoint, access=lambda _request: Visitor("ann", Role.ADMIN), secret=secret
+        )
+
+    def resume(at: Served, token: str) -> int:
+        form = {"csrf": token, "reason": "back"}
+        return client.post(f"{at.url}/pauses/resume", data=form).status_code
+
+    with Served(board()) as one, Served(board()) as other, httpx.Client(timeout=30) as client:
+        token = csrf(client.get(f"{one.url}/pauses").text)
+        others = csrf(client.get(f"{other.url}/pauses").text)
+        answers = [resume(one, token), resume(other, others)]
+
+    assert answers == [303, 303]
+    assert (token == others) is is_shared
+    assert len(client.cookies) == (1 if is_shared else 2)
+
+
 def test_headers_of_a_listed_proxy_name_the_visitor(
     served: Callable[[Access], httpx.Client],
 ) -> None:
@@ -259,8 +301,6 @@ def test_a_coroutine_of_the_host_application_names_the_visitor(
     served: Callable[[Access], httpx.Client],
 ) -> None:
     from starlette.requests import Request
-
-    from timeoutmgr.web import Visitor
 
     async def known(request: Request) -> Visitor | None:
         return Visitor("host", Role.VIEWER) if "X-Key" in request.headers else None

@@ -9,6 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from a2wsgi import ASGIMiddleware, WSGIMiddleware
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
@@ -76,6 +82,63 @@ def test_links_files_and_forms_stay_below_the_prefix(
     assert answers == {200}
     assert "Cancelled" in done.text
     assert endpoint.timeouts.count() == 0
+
+
+def test_a_dashboard_leaves_the_session_of_its_host_to_the_host(endpoint: Endpoint) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def visitor(request: Request) -> Visitor:
+        seen.append(dict(request.session))
+        request.session["seen"] = len(seen)
+        return Visitor("ann", Role.ADMIN)
+
+    async def enter(request: Request) -> PlainTextResponse:
+        request.session["user"] = "ann"
+        return PlainTextResponse("")
+
+    async def show(request: Request) -> JSONResponse:
+        return JSONResponse(dict(request.session))
+
+    routes = [
+        Route("/enter", enter),
+        Route("/show", show),
+        Mount(PREFIX, dashboard(endpoint, access=visitor)),
+    ]
+    session = Middleware(SessionMiddleware, secret_key="of the host")
+    with (
+        Served(Starlette(routes=routes, middleware=[session])) as served,
+        httpx.Client(base_url=served.url, timeout=30) as client,
+    ):
+        client.get("/enter")
+        page = client.get(f"{PREFIX}/pauses")
+        of_host = client.get("/show").json()
+
+    assert page.status_code == 200
+    assert seen == [{"user": "ann"}]
+    assert of_host == {"user": "ann", "seen": 1}
+
+
+def test_two_dashboards_of_one_application_keep_their_sessions_apart(endpoint: Endpoint) -> None:
+    prefixes = ("/ops/sales", "/ops/old")
+    routes = [
+        Mount(prefix, dashboard(endpoint, access=lambda _request: Visitor("ann", Role.ADMIN)))
+        for prefix in prefixes
+    ]
+    with (
+        Served(Starlette(routes=routes)) as served,
+        httpx.Client(base_url=served.url, timeout=30) as client,
+    ):
+        pages = [client.get(f"{prefix}/pauses") for prefix in prefixes]
+        tokens = [re.findall(r'name="csrf" value="([^"]+)"', page.text)[0] for page in pages]
+        answers = [
+            client.post(f"{prefix}/pauses/resume", data={"csrf": token, "reason": "back"})
+            for prefix, token in zip(prefixes, tokens, strict=True)
+        ]
+
+    assert [page.headers["Set-Cookie"].split("; ")[1] for page in pages] == [
+        f"path={prefix}" for prefix in prefixes
+    ]
+    assert [answer.status_code for answer in answers] == [303, 303]
 
 
 def test_a_server_with_threads_has_its_pages_poll(endpoint: Endpoint) -> None:

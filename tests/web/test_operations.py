@@ -12,6 +12,7 @@ from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fill, pending
 from tests.web.test_site import ids
 from timeoutmgr import Endpoint
+from timeoutmgr.endpoint.bulk_runs import BulkRuns
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.web import Role
 
@@ -130,6 +131,25 @@ def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint)
     site.post("/changes", f"{page}/apply", reason="again")
 
     wait_until(lambda: "note bad" in site.get(page), "the reason is shown")
+
+
+def test_an_unexpected_error_of_a_run_is_logged_and_shown(
+    site: Site,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def apply(*_given: object, **_by: object) -> None:
+        raise RuntimeError("a bug")
+
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    page = planned(site)
+    monkeypatch.setattr(BulkRuns, "apply", apply)
+
+    site.post(page, f"{page}/apply", reason="billing is down")
+
+    wait_until(lambda: "RuntimeError: a bug" in site.get(page), "the reason is shown")
+    assert f"dashboard could not apply run {page.rpartition('/')[2]} for ann" in caplog.text
 
 
 def test_a_destination_is_paused_shown_and_resumed(site: Site, endpoint: Endpoint) -> None:

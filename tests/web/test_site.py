@@ -12,8 +12,8 @@ import pytest
 
 from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fail, fill, pending, waiting
-from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.contracts import CancelResult, TimeoutState
+from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
+from timeoutmgr.contracts import CancelResult, Count, TimeoutState
 from timeoutmgr.contracts.audit import AuditRecord
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
@@ -266,6 +266,45 @@ def test_more_than_a_hundred_messages_need_their_number(site: Site, endpoint: En
     assert waiting(endpoint, queue) == 0
 
 
+@pytest.mark.parametrize("expected", [{}, {"expected": "-5"}, {"expected": "0"}])
+def test_a_form_without_the_number_of_messages_changes_nothing(
+    site: Site, endpoint: Endpoint, expected: dict[str, str]
+) -> None:
+    fail(endpoint, 3, reason="broken")
+
+    refused = site.post("/errors", "/errors/delete", **expected)
+
+    assert "the number" in refused.text
+    assert waiting(endpoint, endpoint.parts.settings.error_queue) == 3
+
+
+def test_a_form_changes_no_more_messages_than_its_page_showed(
+    site: Site, endpoint: Endpoint
+) -> None:
+    fail(endpoint, 3, reason="broken")
+
+    assert "2 deleted." in site.post("/errors", "/errors/delete", expected="2").text
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_long_queue_is_counted_up_to_a_bound(
+    endpoint_of: Callable[[str], Endpoint], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MOST_COUNTED", 5)
+    endpoint = endpoint_of(kind)
+    fail(endpoint, 9, reason="broken")
+    error_queue = endpoint.parts.settings.error_queue
+    endpoint.send_many(ToSend(endpoint.name, "Ping", {}) for _ in range(4))
+
+    found = source.EndpointSource(endpoint).queues()
+    with Site(endpoint) as site:
+        page = site.get("/")
+
+    assert found[error_queue] == Count(5, exact=False)
+    assert found[endpoint.name] == Count(4)
+    assert f'{error_queue}</td><td class="right">≥ 5<' in page
+
+
 def test_a_failed_message_shows_its_traceback(site: Site, endpoint: Endpoint) -> None:
     fail(endpoint, 1, reason="'customer'")
 
@@ -290,6 +329,57 @@ def test_texts_of_strangers_are_escaped_everywhere(site: Site, endpoint: Endpoin
     assert any("&lt;script&gt;" in text for text in texts)
     for text in texts:
         assert "<script>" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("/load?start=9999-12-31&span=year", "beyond the years 1 to 9999"),
+        ("/load?start=9999-12-31&span=month&zone=Europe/Berlin", "beyond the years 1 to 9999"),
+        ("/load?start=0001-01-01T00:00%2B23:00", "outside of the years 1 to 9999"),
+        ("/pending?due_before=9999-12-31T23:59-23:00", "outside of the years 1 to 9999"),
+        ("/load?destination=%00", "NUL character"),
+        ("/pending?saga=%00", "NUL character"),
+        ("/timeouts/%00", "NUL character"),
+        ("/runs/%00", "NUL character"),
+        ("/audit?run=%00", "NUL character"),
+        ("/regions/run?run=%00", "NUL character"),
+    ],
+)
+def test_an_address_that_no_store_can_answer_is_refused_with_a_sentence(
+    site: Site, path: str, complaint: str
+) -> None:
+    assert complaint in site.get(path, 400)
+
+
+@pytest.mark.parametrize(
+    ("shown", "refused"), [("0001-01-02", "0001-01-01"), ("9998-12-29", "9998-12-31")]
+)
+def test_windows_end_a_day_before_the_calendar_does(site: Site, shown: str, refused: str) -> None:
+    for zone in ("UTC", "Pacific/Kiritimati", "America/Los_Angeles"):
+        assert "timeouts from" in site.get(f"/load?span=year&zone={zone}&start={shown}")
+        assert "beyond" in site.get(f"/load?span=year&zone={zone}&start={refused}", 400)
+
+
+def test_a_region_beyond_the_calendar_has_no_numbers(site: Site) -> None:
+    assert "Not read yet" in site.get("/regions/load?start=9999-12-31&span=year")
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "complaint", "status"),
+    [
+        ("/pauses/pause", {"destination": "q", "reason": "\0"}, "NUL character", 400),
+        ("/pauses/pause", {"reason": "r", "at": "9999-12-31T23:59-23:00"}, "years 1 to 9999", 200),
+        ("/runs/%00/apply", {"reason": "r"}, "NUL character", 400),
+        ("/timeouts/%00/cancel", {}, "NUL character", 400),
+    ],
+)
+def test_a_form_that_no_store_can_answer_is_refused_with_a_sentence(
+    site: Site, form: str, fields: dict[str, str], complaint: str, status: int
+) -> None:
+    answer = site.post("/pauses", form, **fields)
+
+    assert (answer.status_code, complaint in answer.text) == (status, True)
 
 
 # --- without data, without a store ------------------------------------------------------------

@@ -112,6 +112,7 @@ def test_a_stream_sends_each_region_and_then_only_what_changed(
 def test_the_lines_of_an_event_are_one_message() -> None:
     from timeoutmgr.web.dashboard import event as sent
 
+    assert sent("load", "<p>\na\r\rb") == sent("load", "<p>\r\na\n\nb")
     assert sent("load", "<p>\na\n\nb") == "event: load\ndata: <p>\ndata: a\ndata: \ndata: b\n\n"
 
 

@@ -3,12 +3,12 @@
 import hmac
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from starlette.requests import Request
 
@@ -61,6 +61,14 @@ class TakesTokens(Protocol):
 
 TICKET: Final = "ticket"
 """Key of the ticket in the signed cookie."""
+SESSION: Final = "timeoutmgr.session"
+"""Key of the dashboard's session in the scope of a request."""
+
+
+def session_of(request: Request) -> MutableMapping[str, Any]:
+    """Return the dashboard's session; ``request.session`` is the host application's, if any."""
+    found: MutableMapping[str, Any] = request.scope[SESSION]
+    return found
 
 
 class TokenFile:
@@ -78,7 +86,7 @@ class TokenFile:
 
     def __call__(self, request: Request) -> Visitor | None:
         """Return the visitor whose ticket the cookie of *request* has."""
-        return self._known().get(request.session.get(TICKET, ""))
+        return self._known().get(session_of(request).get(TICKET, ""))
 
     def enter(self, token: str) -> str | None:
         """Return the ticket of *token*: its digest, so that a cookie holds no token."""
@@ -121,7 +129,7 @@ class OneTimeLink:
 
     def __call__(self, request: Request) -> Visitor | None:
         """Return the visitor whose ticket the cookie of *request* has."""
-        return self._tickets.get(request.session.get(TICKET, ""))
+        return self._tickets.get(session_of(request).get(TICKET, ""))
 
     def enter(self, token: str) -> str | None:
         """Return a new ticket for *token*, which is void from now on."""

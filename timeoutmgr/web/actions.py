@@ -18,7 +18,7 @@ from timeoutmgr.transport.error_queue_retry import RetryRequest
 from timeoutmgr.web.access import Visitor
 from timeoutmgr.web.dashboard import Dashboard
 from timeoutmgr.web.dead_letters import copy_form
-from timeoutmgr.web.forms import failure_form, instant_of
+from timeoutmgr.web.forms import failure_form, instant_of, require_texts
 from timeoutmgr.web.pages import address
 
 CHANNEL: Final = "web"
@@ -130,15 +130,17 @@ async def retry_dead_letters(board: Dashboard, request: Request) -> Response:
 
 
 def limit_of(given: Mapping[str, str]) -> int:
-    """Return the maximum number of messages of a form. Raises InvalidMessage."""
+    """Return the maximum number of messages of a form: no more than its page showed.
+
+    Raises InvalidMessage.
+    """
     try:
-        limit = min(int(given.get("limit") or MOST), MOST)
-        expected = int(given.get("expected") or 0)
+        limit = min(MOST, *(int(given.get(each) or MOST) for each in ("limit", "expected")))
     except ValueError:
         raise InvalidMessage("the number of messages is a whole number") from None
     if limit < 1:
         raise InvalidMessage("the number of messages is at least 1")
-    require_number(min(limit, expected), given.get("typed", ""))
+    require_number(limit, given.get("typed", ""))
     return limit
 
 
@@ -177,5 +179,7 @@ def changed_by(request: Request, reason: str | None = None) -> ChangedBy:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the texts of the form of *request*."""
-    return {name: str(text) for name, text in (await request.form()).items()}
+    """Return the texts of the form of *request*. Raises InvalidMessage."""
+    given = {name: str(text) for name, text in (await request.form()).items()}
+    require_texts(given.values())
+    return given

@@ -1,13 +1,11 @@
 """The application: routes, the guard before each, and what an error looks like."""
 
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -21,7 +19,8 @@ from timeoutmgr.web import actions, bulk_actions, entrance, pages, streams
 from timeoutmgr.web.access import Access, Role
 from timeoutmgr.web.dashboard import Dashboard, Live, prefix_of
 from timeoutmgr.web.dead_letters import NodeDeadLetters
-from timeoutmgr.web.guard import BrowserHeaders, Denied, require_own_form, visitor_of
+from timeoutmgr.web.forms import require_texts
+from timeoutmgr.web.guard import BrowserHeaders, Denied, OwnSession, require_own_form, visitor_of
 from timeoutmgr.web.open_streams import OpenStreams
 from timeoutmgr.web.operations import Operations
 from timeoutmgr.web.page_texts import STATIC, environment
@@ -31,9 +30,6 @@ from timeoutmgr.web.source import EndpointSource
 
 Answer: TypeAlias = Callable[[Dashboard, Request], Awaitable[Response]]
 _Answer: TypeAlias = Callable[..., Awaitable[Response]]
-COOKIE: Final = "timeoutmgr_session"
-_SESSION: Final = 12 * 60 * 60
-"""Seconds for which a browser is remembered."""
 
 _SHOWN: Final[tuple[tuple[str, Answer], ...]] = (
     ("/", pages.overview),
@@ -102,14 +98,7 @@ def dashboard(
         streams=streams,
         live=live,
     )
-    session = Middleware(
-        SessionMiddleware,
-        secret_key=secret or secrets.token_urlsafe(32),
-        session_cookie=COOKIE,
-        max_age=_SESSION,
-        same_site="strict",
-        https_only=secure_cookie,
-    )
+    session = Middleware(OwnSession, endpoint=endpoint.name, secret=secret, secure=secure_cookie)
     made = Starlette(
         routes=_routes(board),
         middleware=[Middleware(BrowserHeaders), session],
@@ -158,6 +147,7 @@ def _shown(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def show(request: Request) -> Response:
         request.scope["visitor"] = await visitor_of(request, board.access, role)
+        _require_texts(request)
         return await answer(board, request)
 
     return show
@@ -167,6 +157,7 @@ def _changed(
     board: Dashboard, answer: Answer, role: Role
 ) -> Callable[[Request], Awaitable[Response]]:
     async def change(request: Request) -> Response:
+        _require_texts(request)
         try:
             request.scope["visitor"] = await visitor_of(request, board.access, role)
         except Denied as denied:
@@ -177,6 +168,10 @@ def _changed(
         return await answer(board, request)
 
     return change
+
+
+def _require_texts(request: Request) -> None:
+    require_texts([*request.path_params.values(), *request.query_params.values()])
 
 
 def _with(board: Dashboard, answer: _Answer) -> _Answer:

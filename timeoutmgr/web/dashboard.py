@@ -1,5 +1,6 @@
 """The dashboard of an endpoint: what its pages share, and how an answer is made."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.web.access import Access, Role, TakesTokens, Visitor
+from timeoutmgr.web.access import Access, Role, TakesTokens, Visitor, session_of
 from timeoutmgr.web.dead_letters import NodeDeadLetters
 from timeoutmgr.web.guard import form_token
 from timeoutmgr.web.open_streams import OpenStreams
@@ -36,6 +37,8 @@ PAGES: tuple[tuple[str, str], ...] = (
     ("/audit", "Audit"),
 )
 _NOTE = "note"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+"""The ends of a line of server-sent events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Dashboard:
             may_delete=visitor is not None and visitor.may(Role.ADMIN),
             has_login=self.has_login,
             token=form_token(request),
-            note=request.session.pop(_NOTE, None),
+            note=session_of(request).pop(_NOTE, None),
             banner=self.regions.banner(every, self.clock.now(), prefix, renews=bool(regions)),
             live=self.live,
             renewing=[*regions],
@@ -125,7 +128,7 @@ class Dashboard:
 
     def back(self, request: Request, path: str, note: str, *, bad: bool = False) -> Response:
         """Answer a form: go to the page *path*, which shows *note* once."""
-        request.session[_NOTE] = {"text": note, "bad": bad}
+        session_of(request)[_NOTE] = {"text": note, "bad": bad}
         return RedirectResponse(f"{prefix_of(request)}{path}", 303)
 
 
@@ -137,5 +140,5 @@ def prefix_of(request: Request) -> str:
 
 def event(name: str, html: str) -> str:
     """Return a server-sent event with *html*, whose lines each need a field of their own."""
-    lines = "".join(f"data: {line}\n" for line in html.split("\n"))
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(html))
     return f"event: {name}\n{lines}\n"

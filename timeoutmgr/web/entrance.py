@@ -1,9 +1,10 @@
 """Entering and leaving: a token becomes a ticket in the signed cookie."""
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from timeoutmgr.web.access import TICKET, TakesTokens
+from timeoutmgr.web.access import TICKET, TakesTokens, session_of
 from timeoutmgr.web.dashboard import Dashboard, prefix_of
 from timeoutmgr.web.guard import Denied, require_own_form
 
@@ -23,13 +24,16 @@ async def take_form(board: Dashboard, request: Request) -> Response:
 
 async def follow_link(board: Dashboard, request: Request) -> Response:
     """Enter with the token of a link; the address that the browser shows has none."""
+    if request.method == "HEAD":
+        # The preview of a chat would use up the link.
+        raise HTTPException(405, headers={"Allow": "GET"})
     return _enter(board, request, request.query_params.get("token", ""))
 
 
 async def leave(board: Dashboard, request: Request) -> Response:
     """Forget the visitor."""
     await require_own_form(request)
-    request.session.clear()
+    session_of(request).clear()
     return RedirectResponse(f"{prefix_of(request)}/login", 303)
 
 
@@ -38,6 +42,7 @@ def _enter(board: Dashboard, request: Request, token: str) -> Response:
     if ticket is None:
         return board.back(request, "/login", "The token is not valid.", bad=True)
     # A session that was planted before must not become the visitor's.
-    request.session.clear()
-    request.session[TICKET] = ticket
+    session = session_of(request)
+    session.clear()
+    session[TICKET] = ticket
     return RedirectResponse(f"{prefix_of(request)}/", 303)

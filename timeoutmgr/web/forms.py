@@ -1,13 +1,13 @@
 """Filters and numbers that a visitor gave in an address or a form, checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import Micros, from_micros, to_micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
 from timeoutmgr.transport.error_queue_retry import FailureFilter
 
 
@@ -80,13 +80,22 @@ def _texts(kind: type[PendingForm | FailureForm], given: Mapping[str, str]) -> d
     return {name: text.strip() for name, text in given.items() if name in names}
 
 
+def require_texts(texts: Iterable[object]) -> None:
+    """Raise InvalidMessage if a text has a NUL character, which PostgreSQL cannot compare."""
+    if any("\0" in str(text) for text in texts):
+        raise InvalidMessage("a text of the address or form has a NUL character; remove it")
+
+
 def query_of(form: PendingForm | FailureForm) -> str:
     """Return the query of an address with the texts of *form*."""
     return urlencode({name: text for name, text in asdict(form).items() if text})
 
 
 def instant_of(text: str) -> Micros | None:
-    """Return the instant that *text* spells, in UTC if it has no zone; None for an empty text."""
+    """Return the instant that *text* spells, in UTC if it has no zone; None for an empty text.
+
+    Raises InvalidMessage.
+    """
     if not text:
         return None
     try:
@@ -95,7 +104,10 @@ def instant_of(text: str) -> Micros | None:
         raise InvalidMessage(
             f"{text[:40]!r} is not a time; expected ISO 8601 such as 2030-01-31T09:00"
         ) from None
-    return to_micros(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    instant = to_micros(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    if not EARLIEST <= instant <= LATEST:
+        raise InvalidMessage(f"{text[:40]!r} is outside of the years 1 to 9999 of UTC")
+    return instant
 
 
 def text_of(instant: Micros) -> str:

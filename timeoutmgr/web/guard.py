@@ -3,14 +3,16 @@
 import hmac
 import inspect
 import secrets
+from hashlib import sha256
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeoutmgr.web.access import Access, Role, Visitor
+from timeoutmgr.web.access import SESSION, Access, Role, Visitor, session_of
 
 CONTENT_POLICY: Final = "; ".join(
     (
@@ -34,6 +36,8 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _TOKEN: Final = "csrf"
+_REMEMBERED: Final = 12 * 60 * 60
+"""Seconds for which a browser is remembered."""
 
 
 class BrowserHeaders:
@@ -53,6 +57,52 @@ class BrowserHeaders:
             await send(message)
 
         await self._app(scope, receive, sent if scope["type"] == "http" else send)
+
+
+class OwnSession:
+    """Middleware: the dashboard's session, beside a session of the host application.
+
+    Dashboards on one host name keep their cookies apart: by the prefix, which is the path of the
+    cookie, and by its name, which is a digest of the endpoint and the secret. Without a given
+    *secret* a single process serves the dashboard, and the digest has its address, so that a
+    restart leaves no second cookie. Behind a proxy, processes that share a secret may see
+    different addresses.
+    """
+
+    def __init__(self, app: ASGIApp, *, endpoint: str, secret: str | None, secure: bool) -> None:
+        self._app = app
+        self._endpoint = endpoint
+        self._secret = secret
+        self._key = secret or secrets.token_urlsafe(32)
+        self._secure = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with both sessions, in a scope that the host does not see."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def passed(inside: Scope, receive: Receive, send: Send) -> None:
+            own = inside["session"]
+            await self._app(
+                {**inside, SESSION: own, "session": scope.get("session", own)}, receive, send
+            )
+
+        session = SessionMiddleware(
+            passed,
+            secret_key=self._key,
+            session_cookie=self._cookie_of(scope),
+            max_age=_REMEMBERED,
+            path=quote(scope.get("root_path", "").rstrip("/")) or "/",
+            same_site="strict",
+            https_only=self._secure,
+        )
+        await session(dict(scope), receive, send)
+
+    def _cookie_of(self, scope: Scope) -> str:
+        known_by = self._secret or Headers(scope=scope).get("Host", "")
+        digest = sha256(f"{self._endpoint} {known_by}".encode()).hexdigest()
+        return f"timeoutmgr_{digest[:16]}"
 
 
 class Denied(Exception):
@@ -82,9 +132,7 @@ async def visitor_of(request: Request, access: Access, role: Role) -> Visitor:
 
 def form_token(request: Request) -> str:
     """Return the token that the forms of this session carry."""
-    if _TOKEN not in request.session:
-        request.session[_TOKEN] = secrets.token_urlsafe(24)
-    token: str = request.session[_TOKEN]
+    token: str = session_of(request).setdefault(_TOKEN, secrets.token_urlsafe(24))
     return token
 
 
@@ -93,7 +141,7 @@ async def require_own_form(request: Request) -> None:
     if not _is_of_our_site(request):
         raise Denied(403, "The form came from another site; nothing was changed.")
     given = str((await request.form()).get(_TOKEN, ""))
-    expected = request.session.get(_TOKEN, "")
+    expected = session_of(request).get(_TOKEN, "")
     if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
         raise Denied(403, "The form is not of this session; load the page again.")
 

@@ -1,5 +1,6 @@
 """Bulk runs, pauses and the audit, as the pages read and change them."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import from_micros
-from timeoutmgr.message.redaction import masked
+from timeoutmgr.message.redaction import masked, on_one_line
 from timeoutmgr.web.forms import PendingForm
 from timeoutmgr.web.source import EndpointSource
+
+logger = logging.getLogger(__name__)
 
 _LISTED: Final = 100
 
@@ -119,6 +122,16 @@ class Operations:
             except TimeoutManagerError as error:
                 # The run stays as it is in the store, and the page offers to go on.
                 self._problems[run_id] = masked(str(error))
+            except Exception as error:
+                verb = "undo" if undo else "apply"
+                logger.exception(
+                    "dashboard could not %s run %s for %.80s",
+                    verb,
+                    run_id,
+                    on_one_line(by.actor),
+                    extra={"event": "run_failed", "endpoint": self._source.name},
+                )
+                self._problems[run_id] = masked(f"{type(error).__name__}: {error}")
             finally:
                 self._active.discard(run_id)
 

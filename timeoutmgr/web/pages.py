@@ -15,7 +15,7 @@ from timeoutmgr.web.access import Role
 from timeoutmgr.web.dashboard import Dashboard, prefix_of
 from timeoutmgr.web.dead_letters import copy_form
 from timeoutmgr.web.forms import FailureForm, failure_form, pending_form
-from timeoutmgr.web.regions import SPANS, span_of, zone_in
+from timeoutmgr.web.regions import SPANS, span_of, window_of
 from timeoutmgr.web.source import PAGE
 
 _FAILURES_SHOWN: Final = 100
@@ -32,7 +32,7 @@ async def load(board: Dashboard, request: Request) -> Response:
     for name in ("start", "destination", "zone"):
         if text := request.query_params.get(name, "").strip():
             given[name] = text
-    zone_in(given)
+    window_of(given)
     return await board.page(request, "load", regions=("load",), given=given, spans=SPANS)
 
 

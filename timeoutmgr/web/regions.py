@@ -9,8 +9,9 @@ from typing import Any, Final
 from jinja2 import Environment
 
 from timeoutmgr.contracts import Load, LoadWindow
+from timeoutmgr.contracts.reports import DAY
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import Micros, span, zone_of
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros, span, zone_of
 from timeoutmgr.web.forms import instant_of
 from timeoutmgr.web.operations import Operations
 from timeoutmgr.web.readings import Question, Reading, Readings
@@ -48,15 +49,25 @@ class Region:
 
 
 def _load(source: EndpointSource, _operations: Operations, given: Parameters) -> Load:
-    _name, width, buckets = SPANS[span_of(given)]
-    start, zone = instant_of(given.get("start", "")), zone_in(given)
-    window: LoadWindow | WindowOfNow = WindowOfNow(width, buckets, zone)
-    if start is not None:
-        window = LoadWindow(start, width, buckets, zone)
-    return source.load(window, given.get("destination", ""))
+    return source.load(window_of(given), given.get("destination", ""))
 
 
-def zone_in(given: Parameters) -> tzinfo:
+def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
+    """Return the window of the histogram that *given* describes. Raises InvalidMessage."""
+    name, width, buckets = SPANS[span_of(given)]
+    start, zone = instant_of(given.get("start", "")), _zone_in(given)
+    if start is None:
+        return WindowOfNow(width, buckets, zone)
+    # Clocks of a zone differ by less than a day from UTC.
+    if not EARLIEST + DAY <= start <= LATEST - DAY - width * buckets:
+        raise InvalidMessage(
+            f"{name} from {from_micros(start):%Y-%m-%d} reaches beyond the years 1 to 9999; choose "
+            "another start or a shorter span"
+        )
+    return LoadWindow(start, width, buckets, zone)
+
+
+def _zone_in(given: Parameters) -> tzinfo:
     """Return the zone of the histogram's days that *given* names. Raises InvalidMessage."""
     try:
         return zone_of(given.get("zone") or "UTC")

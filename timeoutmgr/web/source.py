@@ -30,6 +30,7 @@ from timeoutmgr.contracts import (
     TimeoutDetails,
     TimeoutFilter,
     TimeoutStore,
+    TransportSession,
 )
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import Pause
@@ -58,6 +59,8 @@ from timeoutmgr.transport.error_queue_retry import (
     failure_groups,
     failure_record,
 )
+from timeoutmgr.transport.sql.session import SqlSession
+from timeoutmgr.transport.sql.statements import as_transport, queue_statements, read_by_index
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import SharedDatabase
@@ -66,6 +69,8 @@ logger = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 2_000
 """Messages of the error queue that one look reads: all are held meanwhile."""
+MOST_COUNTED: Final = 10_000
+"""Rows of a queue in our own tables that one count reads."""
 PAGE: Final = 50
 """Rows of a page."""
 _GROUPED: Final = 250
@@ -350,14 +355,27 @@ class EndpointSource:
         self._require(transport.database, transport.check)
         return error_queue_of(self._parts)
 
-    def queues(self) -> Mapping[str, int | None]:
+    def queues(self) -> Mapping[str, Count | None]:
         """Return how many messages wait in each queue; None for a missing queue."""
         settings = self._parts.settings
         self._require(settings.transport.database, settings.transport.check)
         names = self._parts.queues
         with closing(settings.transport.session()) as session:
             missing = session.missing_queues(names)
-            return {name: None if name in missing else session.count(name) for name in names}
+            return {name: None if name in missing else _waiting(session, name) for name in names}
+
+
+def _waiting(session: TransportSession, queue: str) -> Count:
+    """Return how many messages of *queue* wait; in our own tables, of its first rows alone."""
+    if not isinstance(session, SqlSession):
+        return Count(session.count(queue))  # a broker keeps the number
+    database = session.database
+    statements = queue_statements(session.tables, database.dialect)
+    where = {"queue": queue, "limit": MOST_COUNTED, "now": session.clock.now()}
+    with as_transport(database), database.read() as connection:
+        read_by_index(connection)
+        read, free = connection.execute(statements.count_first, where).one()
+    return Count(free, exact=read < MOST_COUNTED)
 
 
 def _in_history(by: ChangedBy) -> str:

@@ -129,7 +129,7 @@ class QueueStatements:
     """
 
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
-        terms = _Terms(tables, dialect)
+        self._terms: Final = (terms := _Terms(tables, dialect))
         queues, messages, bindings = tables.queues.c, tables.messages.c, tables.bindings.c
         self.needs_now: Final = dialect.now is None
 
@@ -183,6 +183,20 @@ class QueueStatements:
             of_exchange
         )
         self.delete_exchange: Final = delete(tables.bindings).where(of_exchange)
+
+    @cached_property
+    def count_first(self) -> Executable:
+        """Return the count of the first *limit* rows, and of the free rows of them: queue, now."""
+        messages, terms = self.messages.c, self._terms
+        first = (
+            select(messages.available_at, messages.lease_until)
+            .where(terms.front)
+            .order_by(*terms.order)
+            .limit(bindparam("limit"))
+            .subquery("first")
+        )
+        is_free = (first.c.available_at <= terms.now) & (first.c.lease_until <= terms.now)
+        return select(func.count(), func.count(case((is_free, 1))))
 
     def send_and_notify(self, columns: Sequence[str], *, lazily: bool) -> Select[Any]:
         """Return the insert of a row of *columns* with its NOTIFY (channel, payload).
