@@ -51,6 +51,19 @@ def test_an_error_in_the_app_is_shown_where_it_is(folder: Folder) -> None:
     assert lines[-1] == "error: division by zero"
 
 
+@pytest.mark.parametrize("code", ["", "3", "'no such file'"])
+def test_an_exit_of_the_app_is_a_refused_configuration(folder: Folder, code: str) -> None:
+    folder.write("ending.py", f"import sys\nsys.exit({code})\n")
+
+    ended = folder.run("list", "--app", "ending:config")
+    as_json = folder.run("--json", "list", "--app", "ending:config")
+
+    assert (ended.returncode, as_json.returncode) == (4, 4)
+    assert f"called sys.exit({code or None})" in ended.stderr
+    assert "ending.py" in ended.stderr
+    assert as_json.json()["kind"] == "ConfigurationError"
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

@@ -223,6 +223,19 @@ def test_a_body_from_standard_input_arrives_byte_by_byte(folder: Folder, running
     assert running.process.poll() is None
 
 
+def test_a_body_of_an_argument_keeps_bytes_that_are_not_utf_8(
+    folder: Folder, running: Program
+) -> None:
+    sent = folder.run(
+        *("--json", "send", folder.endpoint, "Raw", "\udcffa"),
+        *("--content-type", "text/plain", "--delay", "1h"),
+    )
+    timeout_id = sent.json()["id"]
+    wait_until(lambda: folder.run("show", timeout_id).returncode == 0, "it is stored")
+
+    assert folder.run("--json", "show", timeout_id, "--body").json()["body_base64"] == "/2E="
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -231,6 +244,7 @@ def test_a_body_from_standard_input_arrives_byte_by_byte(folder: Folder, running
         (["{endpoint}", "T", "{{}}", "--delay", "-1"], 2, "never negative"),
         (["{endpoint}", "T", "{{}}", "--delay", "1h", "--at", "2090-01-01T00Z"], 2, "exclude"),
         (["{endpoint}", "T", "not json"], 2, "BODY is not JSON"),
+        (["{endpoint}", "T", "\udcff"], 2, "BODY is not JSON: 'utf-8' codec"),
         (["{endpoint}", "T", "[NaN]"], 2, "BODY is not JSON: it has no NaN"),
         (["{endpoint}", "T", "{{}}", "--header", "novalue"], 2, "expected NAME=VALUE"),
         (["{endpoint}.Timeouts", "T", "{{}}"], 2, "belongs to the broker or to a timeout manager"),

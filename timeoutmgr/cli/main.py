@@ -5,7 +5,7 @@ import importlib
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -18,7 +18,7 @@ from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
 from timeoutmgr.cli.output import log_to_stderr
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.message.redaction import masked
 
 COMMANDS: Final = {
@@ -76,14 +76,15 @@ class Commands(click.Group):
         """Run the command that *args* name, and exit."""
         shared = extra.setdefault("obj", Shared())
         try:
-            result = super().main(
-                args,
-                prog_name,
-                complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                **extra,
-            )
+            with _without_exit_of_app():
+                result = super().main(
+                    args,
+                    prog_name,
+                    complete_var,
+                    standalone_mode=False,
+                    windows_expand_args=windows_expand_args,
+                    **extra,
+                )
             code = result if isinstance(result, int) else Exit.OK
         except click.exceptions.Abort:
             code = Exit.INTERRUPTED
@@ -145,6 +146,23 @@ def cli(shared: Shared) -> None:
 def main() -> NoReturn:
     """Run the command line; the console entry."""
     cli.main(prog_name="timeoutmgr")
+
+
+@contextlib.contextmanager
+def _without_exit_of_app() -> Iterator[None]:
+    """Raise ConfigurationError if the app calls ``sys.exit``: its code would be the command's."""
+    try:
+        yield
+    except SystemExit as error:
+        frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+        if not any(frame.f_code is Shared.configuration.__code__ for frame in frames):
+            raise  # click's own exit, such as after a shell completion
+        found = from_user_code(error)
+        place = "" if found is None else f" in {found.tb_frame.f_code.co_filename}"
+        raise ConfigurationError(
+            f"the module of --app called sys.exit({error.code!r:.80}){place}; keep such a call "
+            "behind: if __name__ == '__main__'"
+        ) from error
 
 
 def _usage(shared: Shared, error: click.ClickException) -> Exit:

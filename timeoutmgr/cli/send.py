@@ -80,7 +80,9 @@ def send(shared: Shared, destination: str, message_type: str, body: str, flags: 
       timeoutmgr send billing PaymentOverdue '{"order": 7}' --delay 14d --saga order-7
       timeoutmgr send billing Report - --content-type text/csv --at 2030-01-31T09:00Z < report.csv
     """
-    content = sys.stdin.buffer.read() if body == "-" else body.encode()
+    # Python decodes arguments so: bytes that are not UTF-8 arrive as the shell gave them.
+    argument = body.encode(errors="surrogateescape")
+    content = sys.stdin.buffer.read() if body == "-" else argument
     _check_json(content, flags.content_type)
     with opened(shared, with_store=False) as endpoint:
         sent = _sent(endpoint, destination, message_type, content, flags)
