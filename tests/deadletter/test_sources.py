@@ -9,21 +9,26 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.deadletter.making import ids
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
 from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.database import Database
 from timeoutmgr.deadletter import (
     AcknowledgeLevel,
+    DeadLetterStore,
     DeliveryOptions,
     JournalLevel,
     MessageClass,
     NodeQueue,
     Rejected,
+    StoredCopyQueue,
 )
 from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message import headers
@@ -503,3 +508,33 @@ def test_without_the_feature_nothing_changes(sqlite_url: str) -> None:
         endpoint.send("sales", "Hello", 1, delivery=DeliveryOptions())
 
     endpoint.close()
+
+
+def test_a_message_that_no_packet_carries_stops_no_endpoint(
+    one_scene: Scene, mysql_url: str, unique: str
+) -> None:
+    """A dead letter becomes a copy in the error queue; a journal copy is left out."""
+    database = Database(mysql_url)
+    event.listen(
+        database.engine, "connect", lambda _, record: record.info.update(timeoutmgr_packet=100_000)
+    )
+    handled: list[str] = []
+
+    def handle(body: Any, _context: HandlerContext) -> None:
+        if body == "bad" * 20_000:
+            raise Rejected(MessageClass.NACK_BAD_ENCRYPTION, "cannot decrypt")
+        handled.append(body[:5])
+
+    store = DeadLetterStore(database, prefix=f"{unique}_")
+    sales = one_scene.endpoint("sales", "n1", {"T": handle}, store=store, journaled=("sales",))
+
+    for body in ("bad" * 20_000, "large" * 20_000, "small"):
+        sales.send_local("T", body)
+
+    eventually(lambda: handled == ["large", "small"], "the endpoint goes on", PATIENCE)
+    one_scene.until_failed()
+    node = QueueManager(store=store, node="n1")
+    journal = StoredCopyQueue(node, NodeQueue.JOURNAL, "sales")
+    eventually(lambda: journal.count() == 1, "the small message is journaled", PATIENCE)
+    assert one_scene.session.count("error") == 1
+    database.dispose()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import event
 
 from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
+from timeoutmgr.database import Database
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager, Quotas
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
@@ -287,6 +290,30 @@ def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
 
     assert manager.place(lone) is Placement.PLACED
     assert queues(manager)[0].peek()[0].reason == "\\ud800 \\0"
+
+
+def test_a_copy_that_no_packet_carries_is_rejected_and_nothing_changes(
+    store_of: Callable[[str], DeadLetterStore], mysql_url: str, unique: str
+) -> None:
+    store_of("mysql")
+    database = Database(mysql_url)
+    event.listen(
+        database.engine, "connect", lambda _, record: record.info.update(timeoutmgr_packet=100_000)
+    )
+    manager = Nodes(DeadLetterStore(database), unique).manager()
+    manager.place(a_stored_copy("m1"))
+    large = a_stored_copy("m1", body=bytes(50_000))
+
+    for refused in (
+        lambda: manager.place(large),
+        lambda: manager.keep([a_stored_copy("m2"), large], None, None),
+        lambda: manager.journal(large, target=False),
+    ):
+        with pytest.raises(MessageRejected, match="max_allowed_packet"):
+            refused()
+
+    assert [ids(queue) for queue in queues(manager)] == [["m1"], [], []]
+    database.dispose()
 
 
 def test_a_node_that_was_not_installed_is_refused_with_its_name(nodes: Nodes) -> None:

@@ -16,11 +16,12 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
+from timeoutmgr.database.binary_copy import misfit
 from timeoutmgr.deadletter.delivery_headers import Timers
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
-from timeoutmgr.deadletter.tables import DeadLetterTables, from_row, to_row
-from timeoutmgr.errors import ConfigurationError, NodeFull, SchemaMissing
+from timeoutmgr.deadletter.tables import REASON_LENGTH, DeadLetterTables, from_row, to_row
+from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.telemetry import Telemetry
 
@@ -164,15 +165,17 @@ class QueueManager:
         """Keep *copies* of messages about to be sent, until their final acknowledgement.
 
         They die at *deadline* unless they have arrived by then, else at *received_by*; None is
-        never. A dead letter that is sent again is moved back to here. Raises NodeFull.
+        never. A dead letter that is sent again is moved back to here. Raises NodeFull, and
+        MessageRejected for a copy that the database cannot be given.
         """
 
         def work(connection: Connection) -> None:
+            rows = [to_row(self.node, copy) for copy in copies]
+            _require_fit(connection, rows)
             usage = self.lock(connection)
-            for copy in copies:
+            for copy, row in zip(copies, rows, strict=True):
                 self._delete_copies(connection, usage, copy.key)
                 reach("deadletters.taken_out")
-                row = to_row(self.node, copy)
                 self._require_room(usage, row["bytes"])
                 row |= {"deadline": deadline, "received_by": received_by, "channel": None}
                 self._insert(connection, usage, self.store.tables.awaiting, row)
@@ -263,10 +266,12 @@ class QueueManager:
     ) -> Placement:
         """Put *copy* of a delivered message into the journal of the node, or of a *target* queue.
 
-        Over its quota no copy is made, and delivery goes on.
+        Over its quota no copy is made, and delivery goes on. Raises MessageRejected for a copy that
+        the database cannot be given.
         """
 
         def work(connection: Connection) -> Placement:
+            _require_fit(connection, [to_row(self.node, copy)])
             usage = self.lock(connection)
             placed = self._journal(connection, usage, copy, target)
             usage.save(connection, self.store.tables)
@@ -309,6 +314,7 @@ class QueueManager:
             self._delete_awaiting(connection, usage, copy.key)
             usage.save(connection, self.store.tables)
             return Placement.NOT_ASKED
+        _require_fit(connection, [to_row(self.node, copy)])
         placed = self._move_to_dead_letters(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return placed
@@ -480,6 +486,16 @@ class QueueManager:
         quota = self.quotas.node
         if quota is not None and more > 0 and usage.total + more > quota:
             raise NodeFull(self.node, usage.total, quota)
+
+
+def _require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise MessageRejected for a new copy that fits in no statement.
+
+    Room for the longest reason stays free, so that a copy that was kept can be moved later.
+    """
+    reason = misfit(connection, rows, lambda _row: 4 * REASON_LENGTH)
+    if reason is not None:
+        raise MessageRejected(reason)
 
 
 def _overdue(kept: StoredCopy) -> MessageClass:

@@ -498,7 +498,19 @@ class DeadLetterService:
     ) -> None:
         ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
         copy = self._stored_copy(message, delivery, ended, queue, self.clock.now())
-        placed = self.manager.journal(copy, target=target, transaction=self._joined(transaction))
+        joined = self._joined(transaction)
+        try:
+            placed = self.manager.journal(copy, target=target, transaction=joined)
+        except MessageRejected as error:
+            # Delivered already: do not raise, or the message would be sent or handled twice.
+            logger.warning(
+                "node %s keeps no journal copy of message %.80r: %s",
+                self.manager.node,
+                message.id,
+                on_one_line(error),
+                extra=self._fields("journal_copy_rejected", message, queue),
+            )
+            return
         if placed is Placement.OVER_QUOTA:
             self.telemetry.count("journal_over_quota")
 
