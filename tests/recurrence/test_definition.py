@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.persistence import MemoryPersistence, SqlDelayedMessageStore, memory
 from timeoutmgr.persistence.memory_store import MemoryTimeoutStore
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.sender.composer import ToSend
 from timeoutmgr.settings.file import configuration_from
 
 TOML = """
@@ -59,6 +61,43 @@ def test_a_wrong_value_is_refused_where_it_is_given(given: dict[str, Any], reaso
 
     with pytest.raises(ConfigurationError, match=reason):
         config.recurring(whole.pop("name"), whole.pop("message_type"), {}, **whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"body": {"day": date(2024, 1, 1)}}, "'tick': the body .* of type date .* pass plain"),
+        ({"body": {"x": float("nan")}}, "'tick': the body .* float values .* without NaN"),
+        ({"headers": {"a": 1}}, "'tick': header 'a' is int 1; names and values are strings"),
+    ],
+)
+def test_a_message_that_no_run_can_have_is_refused_at_the_start(
+    memory_fleet: Fleet, given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        memory_fleet.process(**given)
+
+
+def test_a_run_to_a_satellite_of_the_endpoint_is_refused_at_the_start(memory_fleet: Fleet) -> None:
+    with pytest.raises(ConfigurationError, match=r"'tick': destination '.*\.Timeouts' belongs"):
+        memory_fleet.process(destination=f"{memory_fleet.name}.Timeouts")
+
+
+def test_send_middleware_gets_no_message_before_a_run_and_may_mend_it(memory_fleet: Fleet) -> None:
+    config, given = memory_fleet.configuration(), list[object]()
+
+    def mend(message: ToSend) -> ToSend:
+        given.append(message.body)
+        return replace(message, body="today")
+
+    config.add_send_middleware(mend)
+    config.recurring("tick", "Tick", date(2024, 1, 1), every="1 hour")
+
+    process = memory_fleet.of(config)
+
+    assert given == []
+    process.step()
+    assert (given, len(memory_fleet.pending())) == ([date(2024, 1, 1)], 1)
 
 
 def test_a_name_is_used_once(memory_fleet: Fleet) -> None:

@@ -178,7 +178,7 @@ def test_a_cancelled_run_is_skipped_alone(fleet: Fleet) -> None:
 
 def test_a_schedule_that_fails_does_not_stop_another(memory_fleet: Fleet) -> None:
     config = memory_fleet.configuration()
-    config.recurring("bad", "Bad", {}, every="1 hour", destination="amq.forbidden")
+    config.recurring("bad", "Bad", {}, every="1 hour", destination="other.TimeoutsDispatcher")
     config.recurring("tick", "Tick", {}, every="1 hour")
     process = memory_fleet.of(config)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from timeoutmgr.contracts import (
@@ -15,14 +16,21 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     Transaction,
 )
-from timeoutmgr.errors import CombinationRefused, UnknownSchedule
+from timeoutmgr.errors import (
+    CombinationRefused,
+    ConfigurationError,
+    InvalidMessage,
+    StorageUnavailable,
+    UnknownSchedule,
+)
 from timeoutmgr.features.parts import FeatureParts
 from timeoutmgr.message import headers, routes
 from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.validation import is_satellite_of
 from timeoutmgr.recurrence.changes import advance, pause, remove, resume
 from timeoutmgr.recurrence.definition import RecurringTimeout
 from timeoutmgr.recurrence.task import RecurringTask
-from timeoutmgr.sender.composer import Composer, SendOptions, Sent
+from timeoutmgr.sender.composer import Composed, Composer, SendOptions, Sent
 from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import SendingPolicy
 
@@ -56,15 +64,36 @@ class Runs:
         transaction: Transaction | None,
     ) -> None:
         """Store a run in *transaction*, past the queue; the manager's own checks hold."""
-        composed = self.composer.compose(
+        composed = self.compose(definition, due, message_id)
+        self.policy.before_storing([composed.outgoing], transaction)
+        self.direct.store([composed.outgoing.message], transaction)
+
+    def compose(self, definition: RecurringTimeout, due: Micros, message_id: str) -> Composed:
+        """Return the checked message of a run; raise InvalidMessage if it is wrong."""
+        return self.composer.compose(
             definition.destination or self.endpoint,
             definition.message_type,
             definition.body,
             replace(_options(definition), deliver_at=from_micros(due), message_id=message_id),
             stored=True,
         )
-        self.policy.before_storing([composed.outgoing], transaction)
-        self.direct.store([composed.outgoing.message], transaction)
+
+    def require_sound(self, definition: RecurringTimeout) -> None:
+        """Raise ConfigurationError for a message that each run would refuse.
+
+        Composes no run for send middleware, which may mend the message, and asks no broker.
+        """
+        if self.composer.middleware:
+            return
+        is_own = partial(is_satellite_of, endpoint=self.endpoint)
+        limits = replace(self.composer.limits, is_satellite=is_own)
+        offline = replace(self, composer=replace(self.composer, limits=limits))
+        try:
+            offline.compose(definition, self.composer.clock.now(), "run")
+        except StorageUnavailable:
+            return  # a format name: the store of dead letters, which knows the nodes, is away
+        except InvalidMessage as error:
+            raise ConfigurationError(f"recurring {definition.name!r}: {error}") from error
 
 
 def with_recurring(
@@ -72,9 +101,12 @@ def with_recurring(
 ) -> FeatureParts:
     """Return *features* with the task that stores the runs of the configured schedules.
 
-    Raises CombinationRefused if nothing here keeps schedules.
+    Raises CombinationRefused if nothing here keeps schedules, and ConfigurationError for a message
+    that no run could have.
     """
     store, runs = _parts(settings.name, features, composer)
+    for definition in settings.recurring:
+        runs.require_sound(definition)
     assert settings.persistence is not None, "the store is of it"
     assert features.wake is not None, "the timeout manager brings it with its store"
     task = RecurringTask(

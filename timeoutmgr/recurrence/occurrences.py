@@ -34,7 +34,7 @@ EXPECTED: Final = (
     "of whole seconds"
 )
 _UNITS: Final = ("second", "minute", "hour", "day", "week")
-_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_DAYS: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 """Days as cron numbers them; 7 is Sunday too."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SUNDAY: Final = datetime(1970, 1, 4, tzinfo=UTC)
@@ -176,7 +176,7 @@ def _on_the_wall(text: str, match: re.Match[str]) -> Occurrences:
         raise _unclear(text, f"{match['time']} is no time of day") from None
     first = _EPOCH
     if match["day"] is not None:
-        first = _FIRST_SUNDAY + timedelta(days=_day_number(text, match["day"].lower()[:3]))
+        first = _FIRST_SUNDAY + timedelta(days=_day_number(text, match["day"].lower()))
     return Occurrences(text, _interval(text, match, first + time), _zone(text, match["zone"]))
 
 
@@ -196,6 +196,8 @@ def _interval(text: str, match: re.Match[str], start: datetime) -> Trigger:
 def _start(text: str, given: str) -> datetime:
     try:
         return from_micros(to_micros(datetime.fromisoformat(given)))
+    except OverflowError:
+        raise _unclear(text, f"{given!r:.80} is outside of the years 1 to 9999 in UTC") from None
     except (ValueError, InvalidMessage):
         raise _unclear(
             text, f"{given!r:.80} is no time with a zone, as 2030-01-01T00:05Z"
@@ -231,24 +233,24 @@ def _weekdays(text: str, field: str) -> str:
     """Return cron's weekdays by name: the numbers of APScheduler begin with Monday, not Sunday."""
     found: set[int] = set()
     for part in field.split(","):
-        days, _, step = part.partition("/")
-        first, _, last = days.partition("-")
-        if days == "*":
-            first, last = "0", "6"
+        days, has_step, step = part.partition("/")
+        first, is_range, last = ("0-6" if days == "*" else days).partition("-")
         begin = _day_number(text, first.lower())
-        end = _day_number(text, last.lower()) if last else 6 if step else begin
-        if step and not (step.isdigit() and int(step)):
+        end = _day_number(text, last.lower()) if is_range else 6 if has_step else begin
+        if has_step and not re.fullmatch("0*[1-9][0-9]*", step):
             raise _unclear(text, f"{step!r:.80} is no step of days")
         end += 7 if end < begin else 0
         found.update(day % 7 for day in range(begin, end + 1, int(step or 1)))
-    return ",".join(_DAYS[day] for day in sorted(found))
+    return ",".join(_DAYS[day][:3] for day in sorted(found))
 
 
 def _day_number(text: str, name: str) -> int:
-    if name in _DAYS:
-        return _DAYS.index(name)
-    if name.isdigit() and int(name) <= 7:
-        return int(name) % 7
+    """Return a day's number from 0 to 7: a range up to 7 ends with Sunday, and `7` begins there."""
+    if re.fullmatch("0*[0-7]", name):
+        return int(name)
+    for number, day in enumerate(_DAYS):
+        if len(name) >= 3 and day.startswith(name):
+            return number
     raise _unclear(text, f"{name!r:.80} is no weekday")
 
 
