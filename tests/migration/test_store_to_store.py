@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import select
 
-from tests.migration.conftest import HOUR, Move, Pair, names, pending, some
+from tests.migration.conftest import HOUR, SETTINGS, Move, Pair, names, pending, some
 from tests.persistence.making import NOW, timeout
-from timeoutmgr.contracts import CancelResult, Key, Outcome, OutcomeKind, TimeoutState
-from timeoutmgr.errors import MigrationFailed
-from timeoutmgr.migration import Batch, Item, KeyRange
+from tests.recurrence.fleet import Fleet
+from timeoutmgr.contracts import (
+    CancelResult,
+    Key,
+    LockedSchedule,
+    Outcome,
+    OutcomeKind,
+    ScheduleRecord,
+    TimeoutState,
+)
+from timeoutmgr.errors import MigrationFailed, MigrationRefused
+from timeoutmgr.migration import Batch, Item, KeyRange, Participants, Terms, begin
 from timeoutmgr.migration.batch_step import hide, send
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 
@@ -196,3 +206,129 @@ def test_a_moved_timeout_keeps_the_context_of_its_trace(move: Move) -> None:
 
     [moved] = pending(move.target)
     assert trace.items() <= moved.message.headers.items()
+
+
+DAILY = "1 day at 15:00"
+
+
+def _migrate(moves: Move, clock: Fleet) -> None:
+    source, target = moves.source_persistence, moves.target_persistence
+    at, name = clock.clock, moves.endpoint
+    parts = Participants(
+        source=source.migration_source(name, at),
+        target=target.migration_target(name, at),
+        ledger=source.migration_ledger(name, at),
+        runner=name,
+        clock=at,
+    )
+    terms = Terms(endpoint=name, source=parts.source.describe(), target=parts.target.describe())
+    with closing(parts):
+        parts.migrate(begin(parts, terms, lambda: name))
+
+
+def _ends(moves: Move, stack: ExitStack) -> list[Fleet]:
+    """Return fleets of processes at the source and at the target."""
+    made = []
+    for persistence, prefix in (
+        (moves.source_persistence, "from_"),
+        (moves.target_persistence, "into_"),
+    ):
+        database = persistence.database
+        make = lambda d=database, p=prefix: SqlPersistence(d, prefix=p, settings=SETTINGS)  # noqa: E731
+        made.append(Fleet(moves.endpoint, make))
+        stack.enter_context(made[-1].closing)
+    return made
+
+
+def test_a_recurring_timeout_goes_on_at_the_target_without_a_second_run(moves: Move) -> None:
+    with ExitStack() as stack:
+        source, target = _ends(moves, stack)
+        before = source.process(DAILY)
+        before.step()
+        before.recurring.pause("tick")
+        before.recurring.resume("tick")
+        [run] = source.timeouts()
+
+        _migrate(moves, source)
+        target.process(DAILY).step()
+
+        assert [one.id for one in target.timeouts()] == [run.id]
+        assert moves.target.schedules() == moves.source.schedules()
+
+
+def test_the_pause_of_a_recurring_timeout_holds_at_the_target(moves: Move) -> None:
+    with ExitStack() as stack:
+        source, target = _ends(moves, stack)
+        before = source.process(DAILY)
+        before.step()
+        before.recurring.pause("tick")
+
+        _migrate(moves, source)
+        after = target.process(DAILY)
+        after.step()
+
+        assert target.timeouts() == []
+        assert [each.is_paused for each in after.recurring.list()] == [True]
+
+
+def test_a_schedule_that_advanced_at_the_target_stays(move: Move) -> None:
+    record = ScheduleRecord(name="tick", every="1 hour", done_until=NOW)
+    newer = replace(record, done_until=NOW + HOUR)
+    move.source.change_schedule("tick", lambda locked: locked.write(record))
+    move.run()
+    move.target.change_schedule("tick", lambda locked: locked.write(newer))
+
+    move.run()
+
+    assert move.target.schedules() == [newer]
+    assert move.source.schedules() == [record]
+
+
+def test_a_change_of_a_schedule_while_a_run_is_open_arrives_at_its_end(move: Move) -> None:
+    record = ScheduleRecord(name="tick", every="1 hour", done_until=NOW)
+    move.source.store_many(some(1))
+    move.source.change_schedule("tick", lambda locked: locked.write(record))
+    parts = move.parts()
+    paused = replace(record, is_paused=True)
+
+    def pause(_batch: Batch) -> None:
+        assert move.target.schedules() == [record]
+        move.source.change_schedule("tick", lambda locked: locked.write(paused))
+
+    with closing(parts):
+        parts.migrate(move.begin(parts), pause)
+
+    assert move.target.schedules() == [paused]
+
+
+@pytest.mark.parametrize("pauses_at_target", [True, False])
+def test_a_pause_at_one_end_alone_is_a_problem(move: Move, pauses_at_target: bool) -> None:
+    record = ScheduleRecord(name="tick", every="1 hour", done_until=NOW, is_paused=True)
+    resumed = replace(record, done_until=NOW + HOUR, is_paused=False)
+    ends = (move.target, move.source) if pauses_at_target else (move.source, move.target)
+    ends[0].change_schedule("tick", lambda locked: locked.write(record))
+    ends[1].change_schedule("tick", lambda locked: locked.write(resumed))
+
+    with pytest.raises(MigrationRefused, match="'tick' is paused at one end only"):
+        move.run()
+
+
+def _write(locked: LockedSchedule, record: ScheduleRecord) -> None:
+    locked.write(record)
+
+
+def test_runs_of_one_instant_with_two_ids_are_a_problem_until_one_is_cancelled(move: Move) -> None:
+    for store, run in ((move.source, "second"), (move.target, "first")):
+        store.store_many([timeout(run, NOW + HOUR)])
+        record = ScheduleRecord(
+            name="tick", every="1 hour", done_until=NOW, run_due=NOW + HOUR, run_id=run
+        )
+        store.change_schedule("tick", partial(_write, record=record))
+
+    with pytest.raises(MigrationRefused, match=r"'tick' was at .* as well; cancel timeout second"):
+        move.run()
+
+    assert move.source.cancel("second") is CancelResult.CANCELLED
+    move.run()
+    assert names(pending(move.target)) == ["first"]
+    assert [record.run_id for record in move.target.schedules()] == ["first"]

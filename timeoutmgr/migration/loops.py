@@ -17,7 +17,13 @@ from timeoutmgr.migration.batch_step import (
     move,
     put_back,
 )
-from timeoutmgr.migration.ports import MigrationLedger, Source, Target
+from timeoutmgr.migration.ports import (
+    AdoptsSchedules,
+    HasSchedules,
+    MigrationLedger,
+    Source,
+    Target,
+)
 from timeoutmgr.migration.run import Report, report
 from timeoutmgr.migration.runs import Batch, BatchState, MigrationRun, MigrationRunState
 
@@ -50,6 +56,8 @@ class Participants:
 
         Can be interrupted anywhere, and begun again with the same run.
         """
+        # Before a run arrives whose schedule the target would not know, and after all changes.
+        self._copy_schedules()
         for batch in self.ledger.batches(run.id):
             if batch.state is not BatchState.DONE:
                 on_batch(move(self, run, claim_batch(self, run, batch)))
@@ -60,6 +68,7 @@ class Participants:
                 f"run {run.id}: {left} timeouts are still hidden, and of {made.collected} taken "
                 f"{made.new} arrived and {made.known} were known; run again, or abort"
             )
+        self._copy_schedules()
         self.target.shut(run.id)
         reach("migration.shut")
         self.ledger.move_run(run.id, MigrationRunState.COMPLETED, report=made.document())
@@ -90,6 +99,11 @@ class Participants:
         self.ledger.move_run(run.id, MigrationRunState.ABORTED, report=made.document())
         reach("migration.aborted")
         return made
+
+    def _copy_schedules(self) -> None:
+        source, target = self.source, self.target
+        if isinstance(source, HasSchedules) and isinstance(target, AdoptsSchedules):
+            target.adopt(source.schedules())
 
     def _claimed_batches(self, run: MigrationRun) -> Iterator[Batch]:
         """Yield the run's batches, open and claimed batches once their owners have released them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from timeoutmgr.contracts import Clock, Persistence, Transaction
+from timeoutmgr.contracts import Clock, Persistence, ScheduleRecord, Transaction
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration.runs import (
     Batch,
@@ -150,6 +150,24 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class HasSchedules(Protocol):
+    """A source with recurring timeouts."""
+
+    def schedules(self) -> Sequence[ScheduleRecord]:
+        """Return the records of the schedules, which stay here."""
+        ...
+
+
+@runtime_checkable
+class AdoptsSchedules(Protocol):
+    """A target that can go on with the recurring timeouts of a source."""
+
+    def adopt(self, schedules: Sequence[ScheduleRecord]) -> None:
+        """Keep copies of *schedules*, unless a record here is newer; twice is fine."""
         ...
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from timeoutmgr.contracts import Key, Timeout
+from timeoutmgr.contracts import Key, ScheduleRecord, Timeout
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
 
@@ -261,7 +261,10 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Survey of a source for one endpoint within a window; instants are due times."""
+    """Survey of a source for one endpoint within a window; instants are due times.
+
+    *schedules* name the run that is stored ahead only while it is pending.
+    """
 
     count: int
     earliest: Micros | None = None
@@ -270,6 +273,7 @@ class Survey:
     problems: tuple[Problem, ...] = ()
     left: int = 0
     """Due outside the window, or too soon, or sent by a route that the target does not know."""
+    schedules: tuple[ScheduleRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ no timeout gets late because its batch waits.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -25,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.contracts import Key, ScheduleRecord, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
@@ -34,11 +35,14 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import in_ranges
+from timeoutmgr.persistence.sql.audit import Audit
 from timeoutmgr.persistence.sql.claim.rows import claims_of
+from timeoutmgr.persistence.sql.commands import TimeoutCommands
 from timeoutmgr.persistence.sql.context import StoreContext, go_by_key, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
 from timeoutmgr.persistence.sql.labels import LabelRows, of_timeouts
 from timeoutmgr.persistence.sql.rows import PLACED, entry, from_placed, is_wanted, record, within
+from timeoutmgr.persistence.sql.schedules import Schedules
 
 from .target import OPEN
 
@@ -139,6 +143,7 @@ class SqlSource:
         self._queues_only = queues_only
         self._timeouts = context.tables.timeouts
         self._labels = LabelRows(context)
+        self._schedules = Schedules(context, TimeoutCommands(context, Audit(context)))
         self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
 
     def describe(self) -> str:
@@ -180,7 +185,20 @@ class SqlSource:
                     *self._paused(connection),
                 ),
                 left=all_pending - found[0],
+                schedules=tuple(self._with_pending_runs(connection)),
             )
+
+    def schedules(self) -> Sequence[ScheduleRecord]:
+        """Return the records of the schedules of the endpoint."""
+        return self._schedules.records()
+
+    def _with_pending_runs(self, connection: Connection) -> Iterator[ScheduleRecord]:
+        timeouts = self._timeouts.c
+        for each in self.schedules():
+            run = (timeouts.due == each.run_due, timeouts.id == each.run_id)
+            mine = select(timeouts.id).where(timeouts.endpoint == self._context.endpoint, *run)
+            is_pending = connection.execute(mine).first() is not None
+            yield each if is_pending else replace(each, run_due=None, run_id=None)
 
     def _paused(self, connection: Connection) -> Iterator[Problem]:
         """Yield the pauses: parked timeouts would move to a target that knows of no pause."""

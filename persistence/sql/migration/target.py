@@ -7,24 +7,28 @@ id in ``timeout_keys`` is final.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
 
-from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.contracts import Key, LockedSchedule, ScheduleRecord, TimeoutState
 from timeoutmgr.contracts.timeouts import content_of
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.persistence.sql.audit import Audit
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
+from timeoutmgr.persistence.sql.commands import TimeoutCommands
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import LabelRows
 from timeoutmgr.persistence.sql.rows import among, entry, record, to_row
+from timeoutmgr.persistence.sql.schedules import Schedules
 
 from .ledger import SqlMigrationLedger
 
@@ -45,6 +49,7 @@ class SqlTarget:
         self._name = name
         self._tokens: Final = context.tables.fencing_tokens
         self._labels: Final = LabelRows(context)
+        self._schedules: Final = Schedules(context, TimeoutCommands(context, Audit(context)))
         keys = context.tables.keys
         found = _keys_of_ids(context)
         self._seen = select(found.c.id, found.c.state)
@@ -75,16 +80,44 @@ class SqlTarget:
             return self._context.now(connection)
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return the open run out of this very store as a problem; a store has no other.
+        """Return the open run out of this very store, and contradicting schedules, as problems.
 
         Arriving timeouts would leave with that run, and come back when it is continued.
         """
         run = SqlMigrationLedger(self._context).open_run()
-        if run is None or run.terms.source != self._name:
-            return ()
-        return [
-            Problem(self._name, f"run {run.id} out of it is open", "finish or abort that first")
-        ]
+        found = [*self._contradictions(survey.schedules)]
+        if run is not None and run.terms.source == self._name:
+            what = f"run {run.id} out of it is open"
+            found.append(Problem(self._name, what, "finish or abort that first"))
+        return found
+
+    def adopt(self, schedules: Sequence[ScheduleRecord]) -> None:
+        """Keep copies of *schedules*, so that the endpoint goes on here where it was there.
+
+        A record stays if the endpoint has advanced it here since, or has paused it.
+        """
+        for given in schedules:
+            self._schedules.change(given.name, partial(_adopt, given=given))
+
+    def _contradictions(self, schedules: Sequence[ScheduleRecord]) -> Iterator[Problem]:
+        kept = {record.name: record for record in self._schedules.records()} if schedules else {}
+        for given in schedules:
+            here, name = kept.get(given.name), f"recurring timeout {given.name!r}"
+            if here is None:
+                continue
+            if here.is_paused != given.is_paused and not _is_newer(given, here):
+                remedy = "pause or resume it at one of both"
+                yield Problem(self._name, f"{name} is paused at one end only", remedy)
+            if given.run_due is not None and self._has_twin(given, here, given.run_due):
+                what = f"{name} was at {from_micros(given.run_due).isoformat()} here as well"
+                yield Problem(self._name, what, f"cancel timeout {given.run_id} at the source")
+
+    def _has_twin(self, given: ScheduleRecord, here: ScheduleRecord, due: Micros) -> bool:
+        """Return whether the run of *given* would come beside a run that this store has or had."""
+        if given.run_id == here.run_id or due > max(here.run_due or 0, here.done_until or 0):
+            return False
+        found = self.present([one for one in (given.run_id, here.run_id) if one is not None])
+        return given.run_id not in found and (here.run_id in found or not _is_newer(given, here))
 
     def open(self, run_id: str) -> None:
         """Insert the run's fencing token, open; a token that exists stays as it is."""
@@ -212,6 +245,19 @@ class SqlTarget:
         raise StorageConflict(
             f"{self._name}: other processes stored the same ids {_TRIES} times; run again"
         )
+
+
+def _adopt(locked: LockedSchedule, given: ScheduleRecord) -> None:
+    if given != locked.record and _is_newer(given, locked.record):
+        locked.write(given)
+
+
+def _is_newer(given: ScheduleRecord, here: ScheduleRecord) -> bool:
+    """Return whether *given*, of the source, was changed after the record of this store."""
+    if here.is_paused and not given.is_paused:
+        return False
+    there, kept = given.done_until or 0, (here.done_until or 0) if here.every else -1
+    return there > kept or (there == kept and given.is_paused)
 
 
 def _due_of(row: dict[str, Any]) -> Micros:
