@@ -45,11 +45,11 @@ NAME_BYTES: Final = 55
 """The longest name of a table; with the suffix of its version it fits PostgreSQL's 63."""
 
 
-def table_name(endpoint: str, given: str | None) -> str:
+def table_name(endpoint: str, given: str | None, dialect: str) -> str:
     """Return the table's name: the one *given*, or that of *endpoint*.
 
     Any printable text will do, as it is quoted. Raises ConfigurationError for a name that some
-    database would cut off: two endpoints would share a table.
+    database would cut off (two endpoints would share a table), or that *dialect* cannot have.
     """
     name = endpoint + SUFFIX if given is None else given
     size = len(name.encode("utf-8", "surrogatepass"))
@@ -57,6 +57,11 @@ def table_name(endpoint: str, given: str | None) -> str:
         raise ConfigurationError(
             f"a delayed message store's table is printable text of 1 to {NAME_BYTES} bytes, got "
             f"{name!r:.120}; give another name with table="
+        )
+    if dialect in {"mysql", "mariadb"} and (max(name) > "\uffff" or name.endswith(" ")):
+        raise ConfigurationError(
+            "a table of MySQL or MariaDB has no character beyond U+FFFF in its name, and no space "
+            f"at its end, got {name!r:.120}; give another name with table="
         )
     return name
 

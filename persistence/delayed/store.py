@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import (
@@ -114,6 +114,9 @@ def _owner_of(claim: str) -> str:
 
 
 _MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
+_FOLDS: Final = "SELECT @@lower_case_table_names"
+_IGNORES_CASE: Final = {"sqlite": "SELECT 1", "mysql": _FOLDS, "mariadb": _FOLDS}
+"""Whether a database takes names of tables that differ in case for one name."""
 
 
 class SqlDelayedMessageStore:
@@ -144,9 +147,9 @@ class SqlDelayedMessageStore:
                     "a schema there is another, attached file, which no transaction spans safely",
                     "Name another table.",
                 )
-        if table is not None:
-            table_name("", table)
         self._schema, self._table = schema, table
+        if table is not None:
+            self._name("")
         self._clock: Final = clock or SystemClock()
         self._liveness: Final = Liveness(self._database)
         self._me: Final = uuid4().hex
@@ -172,12 +175,20 @@ class SqlDelayedMessageStore:
         )
 
     def setup_infrastructure(self, endpoint_name: str) -> None:
-        """Create or upgrade the table; twice and concurrently is fine."""
+        """Create or upgrade the table; twice and concurrently is fine.
+
+        Raises ConfigurationError if the database takes the table of another store for this table.
+        """
+        self._refuse_lookalikes(self._name(endpoint_name))
         migrations.upgrade(self._database, *self._tables(endpoint_name), self._attributes())
 
     def initialize(self, endpoint_name: str, transaction_mode: TransactionMode) -> None:
-        """Take *endpoint_name* as its own; raise SchemaMissing where there is no table."""
+        """Take *endpoint_name* as its own; raise SchemaMissing where there is no table.
+
+        Raises ConfigurationError as ``setup_infrastructure`` does.
+        """
         tables = self._tables(endpoint_name)
+        self._refuse_lookalikes(self._name(endpoint_name))
         migrations.check(self._database, *tables)
         self._mode = TransactionMode(transaction_mode)
 
@@ -317,16 +328,38 @@ class SqlDelayedMessageStore:
                 f"this delayed message store is that of endpoint {self._endpoint!r}; make "
                 f"another store for {endpoint!r}"
             )
-        name = table_name(endpoint, self._table)
+        name = self._name(endpoint)
         if self._bound is None:
             self._endpoint = endpoint
             self._bound = DelayedRows(self._database, self._schema, name)
         return _MIGRATIONS, f"{name}.version", self._schema
 
     def _markers(self, endpoint: str) -> Markers:
-        name = table_name(endpoint, self._table)
-        return Markers(self._database, marker_table(self._schema, name))
+        return Markers(self._database, marker_table(self._schema, self._name(endpoint)))
 
     def _attributes(self) -> dict[str, str]:
         assert self._endpoint is not None, "bound by _tables"
-        return {"table": table_name(self._endpoint, self._table)}
+        return {"table": self._name(self._endpoint)}
+
+    def _name(self, endpoint: str) -> str:
+        return table_name(endpoint, self._table, self._database.dialect.name)
+
+    def _refuse_lookalikes(self, name: str) -> None:
+        """Raise ConfigurationError for a table that the database takes for the table *name*."""
+        database, path = self._database, self._database.path
+        ignores_case = _IGNORES_CASE.get(database.dialect.name)
+        if ignores_case is None or (path is not None and not path.exists()):
+            return
+        with database.read() as connection:
+            if not connection.exec_driver_sql(ignores_case).scalar():
+                return
+            tables = inspect(connection).get_table_names(schema=self._schema)
+        wanted = name.encode().lower()  # of ASCII alone, as SQLite does
+        for each in tables:
+            if each != name and each.encode().lower() == wanted:
+                raise ConfigurationError(
+                    f"{database.describe()} takes the table {each!r} of another delayed message "
+                    f"store for {name!r}: each store would fetch the messages of the other; give "
+                    f"a name of its own with table= (or table={each!r}, if the endpoint was called "
+                    "so before)"
+                )

@@ -271,6 +271,46 @@ def test_any_printable_name_is_quoted(shelf: Shelf, unique: str, name: str) -> N
     assert store.remove(found)
 
 
+@pytest.mark.parametrize("character", ["n", "ü"])
+def test_the_longest_name_is_installed(shelf: Shelf, unique: str, character: str) -> None:
+    room = 55 - len(unique)
+    name = unique + character * (room // len(character.encode()))
+    store = shelf.store(table=name)
+    store.setup_infrastructure(shelf.endpoint)
+
+    assert f"{name}.version" in store.ddl(shelf.endpoint)
+    assert store.count() == 0
+
+
+def test_a_name_that_differs_in_case_alone_is_refused(sqlite_url: str) -> None:
+    first, second, third = (SqlDelayedMessageStore(sqlite_url) for _ in range(3))
+    renamed = SqlDelayedMessageStore(sqlite_url, table="Sales.delayed")
+    first.setup_infrastructure("Sales")
+
+    for refused in (second.setup_infrastructure, lambda name: second.initialize(name, SCOPE)):
+        with pytest.raises(
+            ConfigurationError, match=r"takes the table 'Sales\.delayed' of another"
+        ):
+            refused("sales")
+
+    first.initialize("Sales", SCOPE)
+    renamed.initialize("sales", SCOPE)
+    third.setup_infrastructure("SALES-2")
+    for store in (first, second, third, renamed):
+        store.close()
+
+
+@pytest.mark.parametrize("last", ["😀", " "])
+def test_a_name_that_mysql_cannot_have_is_refused_there(
+    shelf: Shelf, unique: str, last: str
+) -> None:
+    if shelf.is_sqlite or shelf.is_postgres:
+        assert shelf.store(table=unique + last).count() == 0
+        return
+    with pytest.raises(ConfigurationError, match=r"MySQL .* give another name with table="):
+        SqlDelayedMessageStore(shelf.url, table=unique + last)
+
+
 @pytest.mark.behaviour(126)
 def test_endpoints_and_tables_are_apart(shelf: Shelf, store: SqlDelayedMessageStore) -> None:
     other = shelf.store(endpoint=f"{shelf.endpoint}-other")
