@@ -115,6 +115,20 @@ def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str)
     engine.dispose()
 
 
+@matrix(pairs=WITH_A_DATABASE, needs={"row_locks"})  # on SQLite the sender begins by itself
+def test_a_connection_in_autocommit_is_refused(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        for session in (connection, Session(connection)):
+            with pytest.raises(CombinationRefused, match="a connection in AUTOCOMMIT is refused"):
+                party.endpoint.send_local("Ping", {}, delay=LATER, session=session)
+        connection.rollback()
+
+    assert party.endpoint.timeouts.count() == 0
+
+
 @matrix(pairs=ONE_DATABASE)
 @pytest.mark.behaviour(63)
 def test_a_handlers_own_rows_and_messages_are_one_transaction_with_its_receipt(

@@ -12,7 +12,7 @@ from timeoutmgr.contracts import RepeatKind, SharedDatabase
 from timeoutmgr.database import Database, as_database, same_database
 from timeoutmgr.database.borrowed import DriverTransaction, borrowed
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.database.drivers import DriverConnection
+from timeoutmgr.database.drivers import DriverConnection, driver_of
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, TransportUnavailable
 from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
@@ -46,11 +46,11 @@ class _OrmSession(Protocol):
 def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Connection]:
     """Lend the connection of the caller's *session*, whose transaction stays the caller's.
 
-    Raises CombinationRefused for a driver's connection outside of a transaction, or to another
-    database than that of the queues or timeouts.
+    Raises CombinationRefused for a connection outside of a transaction, or a driver's connection to
+    another database than that of the queues or timeouts.
     """
     if isinstance(session, Connection):
-        yield session
+        yield _in_transaction(session)
     elif isinstance(session, DriverTransaction):
         with borrowed(session, _databases(outlet)) as connection:
             yield connection
@@ -59,7 +59,28 @@ def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Con
         with borrowed(given, _databases(outlet)) as connection:
             yield connection
     else:
-        yield session.connection()
+        yield _in_transaction(session.connection())
+
+
+def _in_transaction(connection: Connection) -> Connection:
+    """Return *connection*; raise CombinationRefused if its driver commits each statement.
+
+    The driver answers by itself, without a round trip. In SQLite the sender begins a transaction.
+    """
+    driver = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite" or driver is None:
+        return connection
+    try:
+        is_safe = driver_of(driver).is_in_transaction(driver)
+    except CombinationRefused:  # a driver of SQLAlchemy alone, such as psycopg2
+        is_safe = getattr(driver, "autocommit", False) is not True
+    if is_safe:
+        return connection
+    raise CombinationRefused(
+        "session= with a connection in AUTOCOMMIT",
+        "no transaction is open, so a rollback of the caller could not undo the send",
+        "Use a connection with another isolation_level, or send without session.",
+    )
 
 
 def _stored_in(outlet: Outlet) -> SharedDatabase | None:
