@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from typing import Any
 import dramatiq
 import pytest
 
+from timeoutmgr.contrib.dramatiq import _RUN as RUN
 from timeoutmgr.contrib.dramatiq import DurableRabbitmqBroker
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.testing.signals import eventually
 
 HOUR = 3_600_000
@@ -77,22 +81,86 @@ def test_a_retry_is_delayed_by_the_store(shop: Shop) -> None:
     eventually(lambda: shop.ran == ["fails"] * 3, "the third try succeeds")
 
 
-def test_a_retry_of_a_redelivered_message_is_stored_once(shop: Shop) -> None:
+def retried(shop: Shop, message: Any, trace: str = "one") -> None:
+    """Retry *message* as a worker that handled it does."""
+    shop.broker.emit_before("process_message", message)
+    retries = message.options.get("retries", 0) + 1
+    shop.broker.enqueue(message.copy(options={"retries": retries, "traceback": trace}), delay=HOUR)
+
+
+def test_a_retry_of_a_redelivered_message_is_stored_once(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     first = shop.broker.enqueue(shop.note.message("a"))
     for trace in ("one", "two"):
-        retry = first.copy(options={"retries": 1, "traceback": trace})
-        shop.broker.enqueue(retry, delay=HOUR)
+        retried(shop, first, trace)
 
     assert len(shop.stored()) == 1
+    assert any("the store has timeout" in line for line in caplog.messages)
 
 
 def test_a_message_that_is_sent_again_keeps_its_retries(shop: Shop) -> None:
     message = shop.note.message("a")
     for _ in range(2):
-        sent = shop.broker.enqueue(message)
-        shop.broker.enqueue(sent.copy(options={"retries": 1}), delay=HOUR)
+        retried(shop, shop.broker.enqueue(message))
 
     assert len(shop.stored()) == 2
+
+
+def test_a_retried_message_that_its_actor_sends_again_is_another_message(shop: Shop) -> None:
+    run = shop.note.message("a").copy(options={"retries": 1, RUN: "r"})
+    retried(shop, run.copy(options={"retries": 0}))
+    shop.broker.emit_before("process_message", run)
+
+    for _ in range(2):
+        retried(shop, shop.broker.enqueue(run, delay=HOUR))
+        shop.broker.emit_before("process_message", run)
+
+    assert len(shop.stored()) == 5
+
+
+def test_a_dead_message_that_an_operator_sends_again_is_stored(shop: Shop) -> None:
+    dead = shop.note.message("a").copy(options={"retries": 1, RUN: "r"})
+    retried(shop, dead.copy(options={"retries": 0}))
+    context = contextvars.Context()
+
+    context.run(shop.broker.enqueue, dead, delay=HOUR)
+
+    assert len(shop.stored()) == 2
+
+
+@pytest.fixture
+def away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of the shop is away."""
+
+    def store_many(*_: Any, **__: Any) -> None:
+        raise StorageUnavailable("the database is away")
+
+    monkeypatch.setattr(shop.broker.endpoint, "store_many", store_many)
+
+
+@pytest.mark.usefixtures("away")
+def test_a_message_that_fails_while_the_store_is_away_is_retried(shop: Shop) -> None:
+    shop.note.send("fails")
+    shop.work()
+
+    eventually(lambda: shop.ran == ["fails"] * 3, "the third try succeeds")
+
+
+@pytest.mark.usefixtures("away")
+def test_a_pipeline_goes_on_while_the_store_is_away(shop: Shop) -> None:
+    then = shop.note.message_with_options(args=("then",), delay=50, pipe_ignore=True)
+    dramatiq.pipeline([shop.note.message("first"), then], broker=shop.broker).run()  # type: ignore[no-untyped-call]  # dramatiq has few types
+    shop.work()
+
+    eventually(lambda: shop.ran == ["first", "then"], "the next message is handled")
+
+
+@pytest.mark.usefixtures("away")
+def test_a_send_of_a_program_raises_while_the_store_is_away(shop: Shop) -> None:
+    with pytest.raises(StorageUnavailable):
+        shop.note.send_with_options(args=("later",), delay=HOUR)
 
 
 def test_a_stored_message_can_be_cancelled_by_its_id(shop: Shop) -> None:

@@ -6,7 +6,11 @@ what is due.
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dramatiq import Middleware
@@ -18,11 +22,32 @@ from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message.foreign import AMQP, Foreign, Route
-from timeoutmgr.sender.composer import SendOptions, ToSend
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
+
+logger = logging.getLogger(__name__)
 
 _NAMESPACE: Final = uuid.UUID("c6e1f7a4-8b53-5b9c-a0ad-6d6f5a1b7c10")
 _RUN: Final = "timeoutmgr_run"
-"""An option of each message, fresh for each first send: dramatiq copies it into retries."""
+"""An option of each message, fresh for each send but a retry, into which dramatiq copies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Handled:
+    """The message that a thread handles, with its retries so far."""
+
+    message_id: str
+    retries: int
+    has_ended: bool
+    """Whether the actor has ended: an error of a send then reaches no actor, only a log."""
+
+    def is_retried_by(self, message: Any) -> bool:
+        """Return whether *message* is the retry that follows."""
+        retries = message.options.get("retries") or 0
+        return bool(message.message_id == self.message_id and retries > self.retries)
+
+
+_HANDLED: Final[ContextVar[_Handled | None]] = ContextVar("timeoutmgr_handled", default=None)
 
 
 class DurableRabbitmqBroker(RabbitmqBroker):
@@ -47,6 +72,7 @@ class DurableRabbitmqBroker(RabbitmqBroker):
         self._store: Final = store
         self._name: Final = name
         self._endpoint: Final = ProcessEndpoint(self._installed)
+        self.add_middleware(_Handling())
         if in_worker:
             self.add_middleware(_Dispatch(self))
 
@@ -71,17 +97,69 @@ class DurableRabbitmqBroker(RabbitmqBroker):
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
         """Enqueue *message*; store it instead if it is delayed, by *delay* milliseconds.
 
-        A redelivered message retries under the same id: it is stored once.
+        A redelivered message retries under the same id: it is stored once. While the store is away,
+        a delayed message that dramatiq sends for a handled message waits in dramatiq's delay queue.
         """
-        if not message.options.get("retries"):
+        handled = _HANDLED.get()
+        is_retry = handled is not None and handled.is_retried_by(message)
+        if not is_retry:
             message = message.copy(options={_RUN: uuid.uuid4().hex})
         if delay is None:
             return super().enqueue(message)
+        try:
+            return self._stored(message, delay)
+        except Exception as error:
+            if not (is_retry or (handled is not None and handled.has_ended)):
+                raise
+            # dramatiq logs an error of its middleware, and then acknowledges the handled message.
+            logger.warning(
+                "broker could not store message %.80r, it waits in dramatiq's delay queue: %s",
+                message.message_id,
+                on_one_line(error),
+                extra={"event": "message_not_stored", "message_id": message.message_id},
+            )
+            return super().enqueue(message, delay=delay)
+
+    def _stored(self, message: Any, delay: int) -> Any:
         self.declare_queue(message.queue_name, ensure=True)
         self.emit_before("enqueue", message, delay)
-        self.endpoint.store_many([_to_send(message, delay)])
+        self.endpoint.store_many([_to_send(message, delay)], on_sent=_log_repeats)
         self.emit_after("enqueue", message, delay)
         return message
+
+
+class _Handling(Middleware):
+    """Knows the message that each thread handles.
+
+    dramatiq asks the last middleware first when an actor ends: those that send retries and the next
+    message of a pipeline follow.
+    """
+
+    def before_process_message(self, broker: Any, message: Any) -> None:
+        """Note the message, with its retries so far."""
+        _note(message, has_ended=False)
+
+    def after_process_message(
+        self, broker: Any, message: Any, *, result: Any = None, exception: Any = None
+    ) -> None:
+        """Note that the actor has ended."""
+        _note(message, has_ended=True)
+
+
+def _note(message: Any, *, has_ended: bool) -> None:
+    retries = message.options.get("retries") or 0
+    _HANDLED.set(_Handled(message.message_id, retries, has_ended))
+
+
+def _log_repeats(sent: Sequence[Sent]) -> None:
+    """Log a retry that the store has already, since its message was delivered again."""
+    for one in sent:
+        if one.repeat is not None:
+            logger.info(
+                "broker stored no second retry, the store has timeout %s already",
+                one.id,
+                extra={"event": "retry_stored_already", "timeout_id": one.id},
+            )
 
 
 class _Dispatch(Middleware):
