@@ -42,6 +42,18 @@ def fail() -> None:
 
 
 @task
+def give(what: str) -> Any:
+    """Return a value that databases may refuse."""
+    return {"nan": [float("nan")], "nul": {"a": "\\\0"}, "escape": "\\u0000"}[what]
+
+
+@task
+def fail_with(what: str) -> None:
+    """Fail with *what* in the message."""
+    raise ValueError(what)
+
+
+@task
 def crash() -> None:
     """End as a process does that is told to stop."""
     ran.append("crash")

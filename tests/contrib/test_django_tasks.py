@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections, transaction
+from django.db import DataError, connections, transaction
+from django.test import override_settings
 from django.utils import timezone
 
 from tests.contrib import some_tasks
-from tests.contrib.some_tasks import attempts, crash, default_task_backend, fail, note, note_later
+from tests.contrib.some_tasks import (
+    attempts,
+    crash,
+    default_task_backend,
+    fail,
+    fail_with,
+    give,
+    note,
+    note_later,
+)
 from timeoutmgr.contrib.django import configuration, endpoint
 from timeoutmgr.contrib.django.endpoint import DjangoEndpoint
+from timeoutmgr.contrib.django_tasks.backend import _aware
 from timeoutmgr.contrib.django_tasks.framework import (
     TaskResultDoesNotExist,
     TaskResultStatus,
@@ -22,7 +33,7 @@ from timeoutmgr.contrib.django_tasks.framework import (
     task_finished,
     task_started,
 )
-from timeoutmgr.contrib.django_tasks.handlers import claimed, execute
+from timeoutmgr.contrib.django_tasks.handlers import _run, claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
 from timeoutmgr.testing.signals import eventually
 
@@ -111,6 +122,38 @@ def test_an_urgent_task_that_is_not_due_runs_in_no_others_place() -> None:
     assert TaskRecord.objects.get(pk=later.id).permit == later.id
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_a_deferred_task_runs_in_no_others_place_without_time_zones(
+    zone: str,
+) -> None:
+    with override_settings(USE_TZ=False, TIME_ZONE=zone):
+        plain = note.enqueue("plain")
+        for priority, delay in ((50, HOUR), (40, -HOUR)):
+            task = note.using(priority=priority, run_after=timezone.now() + delay)
+            task.enqueue(f"deferred {priority}")
+        handle(plain)
+
+    assert some_tasks.ran == ["deferred 40"]
+
+
+def test_the_clock_of_the_store_decides_about_a_deferred_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = note.enqueue("plain")
+    note.using(priority=50, run_after=timezone.now() + HOUR).enqueue("deferred")
+    ahead = timezone.now() + 2 * HOUR
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    handle(plain)
+
+    assert some_tasks.ran == ["plain"]
+
+
+def test_a_naive_time_is_of_the_zone_of_the_settings() -> None:
+    instant = datetime(2030, 1, 1, 12)
+    with override_settings(USE_TZ=False, TIME_ZONE="Asia/Tokyo"), timezone.override("UTC"):
+        assert _aware(instant) == datetime(2030, 1, 1, 3, tzinfo=UTC)
+
+
 def test_a_message_that_comes_again_executes_its_task_no_second_time() -> None:
     result = note.enqueue("a")
     handle(result)
@@ -155,6 +198,53 @@ def test_an_error_is_the_result_of_a_task() -> None:
     assert result.status == TaskResultStatus.FAILED
     assert result.errors[0].exception_class is ValueError
     assert "no" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize("value", ["nan", "nul"])
+def test_a_value_that_a_database_may_refuse_fails_the_task(value: str) -> None:
+    result = give.enqueue(value)
+    handle(result)
+
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
+    assert result.errors[0].exception_class is ValueError
+
+
+def test_a_value_that_shows_an_escape_is_kept() -> None:
+    result = give.enqueue("escape")
+    handle(result)
+
+    result.refresh()
+    assert result.return_value == "\\u0000"
+
+
+def test_a_task_whose_result_the_database_refuses_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save = TaskRecord.save
+
+    def refuse_values(record: TaskRecord) -> None:
+        if record.return_value is not None:
+            raise DataError("unsupported value")
+        save(record)
+
+    result = note.enqueue("a")
+    monkeypatch.setattr(TaskRecord, "save", refuse_values)
+    handle(result)
+
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert "unsupported value" in result.errors[0].traceback
+
+
+def test_an_error_that_quotes_what_no_database_stores_is_the_result() -> None:
+    result = fail_with.enqueue("a")
+    record = TaskRecord.objects.get(pk=result.id)
+    record.args = ["\0\ud800"]
+    _run(record)
+
+    result.refresh()
+    assert "\\x00\\ud800" in result.errors[0].traceback
 
 
 def test_a_coroutine_and_a_context_are_given() -> None:

@@ -84,5 +84,6 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no ty
 def _aware(instant: datetime | None) -> datetime | None:
     if instant is None or timezone.is_aware(instant):
         return instant
-    aware: datetime = timezone.make_aware(instant)
+    # As the ORM reads the column with USE_TZ off, whatever zone is activated.
+    aware: datetime = timezone.make_aware(instant, timezone.get_default_timezone())
     return aware

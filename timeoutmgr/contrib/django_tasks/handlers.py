@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 from collections.abc import Mapping
+from datetime import datetime
 from traceback import format_exception
-from typing import Any
+from typing import Any, Final
 
-from django.db import transaction
+from django.conf import settings
+from django.db import DataError, IntegrityError, transaction
 from django.db.models import Q
-from django.db.models.functions import Now
 from django.utils import timezone
 
-from timeoutmgr.contrib.django import handler
+from timeoutmgr.contrib.django import endpoint, handler
 from timeoutmgr.contrib.django.configuration import alias
 from timeoutmgr.contrib.django_tasks.backend import MESSAGE, TasksBackend
 from timeoutmgr.contrib.django_tasks.framework import (
@@ -25,8 +28,11 @@ from timeoutmgr.contrib.django_tasks.framework import (
 )
 from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_of
 from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import from_micros
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @handler(MESSAGE)
@@ -51,10 +57,29 @@ def claimed(permit: str) -> TaskRecord | None:
 
 
 def _more_urgent(own: TaskRecord) -> TaskRecord | None:
-    is_due = Q(run_after=None) | Q(run_after__lte=Now())
+    found = _most_urgent(own, timezone.now())
+    if found is None or found.run_after is None:
+        return found
+    # Deferred: the clock of this host may be ahead of the clock that due times are compared with.
+    return _most_urgent(own, _stored_now())
+
+
+def _most_urgent(own: TaskRecord, now: datetime) -> TaskRecord | None:
+    # Not Now(): the database would compare the column with the local time of its session.
+    is_due = Q(run_after=None) | Q(run_after__lte=now)
     ready = records().filter(is_due, status=READY, priority__gt=own.priority)
     found: TaskRecord | None = ready.order_by("-priority", "enqueued_at").first()
     return found
+
+
+def _stored_now() -> datetime:
+    try:
+        now = from_micros(endpoint.timeouts.now())
+    except ConfigurationError:  # with native delays there is no store
+        return timezone.now()  # type: ignore[no-any-return]  # Django has no types
+    if settings.USE_TZ:
+        return now
+    return timezone.make_naive(now, timezone.get_default_timezone())  # type: ignore[no-any-return]  # as above
 
 
 def _claims(own: TaskRecord, permit: str, urgent: TaskRecord | None) -> bool:
@@ -86,14 +111,34 @@ def _run(record: TaskRecord) -> None:
     result = result_of(record)
     task_started.send(TasksBackend, task_result=result)
     try:
-        record.return_value = normalize_json(_called(result))
+        record.return_value = _storable(_called(result))
         record.status = TaskResultStatus.SUCCESSFUL
     except Exception as error:  # any error is the result of a task, which is not tried again
         record.status = TaskResultStatus.FAILED
         record.errors = [*record.errors, _described(error)]
     record.finished_at = timezone.now()
-    record.save()
+    _save_finished(record)
     task_finished.send(TasksBackend, task_result=result_of(record))
+
+
+def _save_finished(record: TaskRecord) -> None:
+    """Save *record*; without its value, and as failed, if the database refuses the value."""
+    try:
+        with transaction.atomic(using=alias()):
+            record.save()
+    except (DataError, IntegrityError) as error:
+        record.return_value = None
+        record.status = TaskResultStatus.FAILED
+        record.errors = [*record.errors, _described(error)]
+        record.save()
+
+
+def _storable(value: Any) -> Any:
+    """Return *value* as JSON has it. Raises ValueError if a database would refuse it."""
+    normal = normalize_json(value)
+    if _NUL.search(json.dumps(normal, allow_nan=False)):
+        raise ValueError("the value of a task has a NUL character, which PostgreSQL cannot store")
+    return normal
 
 
 def _called(result: Any) -> Any:
@@ -104,7 +149,9 @@ def _called(result: Any) -> Any:
 
 def _described(error: Exception) -> dict[str, str]:
     kind = type(error)
+    # A database may refuse NUL and lone surrogates, which a message quotes.
+    lines = "".join(format_exception(error)).encode(errors="backslashreplace").decode()
     return {
         "exception_class_path": f"{kind.__module__}.{kind.__qualname__}",
-        "traceback": "".join(format_exception(error)),
+        "traceback": lines.replace("\0", "\\x00"),
     }
