@@ -50,6 +50,11 @@ class Site:
         self.closing = contextlib.ExitStack()
         self.add: Any = self.app.task(add, name="add")
 
+    def connection(self) -> Any:
+        """Return a connection to the broker, as a worker of the app has it."""
+        options = dict(self.app.conf.broker_transport_options)
+        return kombu.Connection(self.broker, transport_options=options)
+
     def dispatching(self) -> Endpoint:
         """Start the satellites; they run until the test ends."""
         return self.closing.enter_context(Endpoint(self.delays.configuration()))
@@ -59,7 +64,7 @@ class Site:
         found: list[Any] = []
 
         def arrives() -> bool:
-            with kombu.Connection(self.broker) as connection:
+            with self.connection() as connection:
                 channel = connection.channel()
                 with contextlib.suppress(*connection.channel_errors):
                     message = channel.basic_get(self.queue, no_ack=True)
@@ -72,7 +77,7 @@ class Site:
 
     def waiting(self) -> int:
         """Return the number of messages in the app's queue."""
-        with kombu.Connection(self.broker) as connection:
+        with self.connection() as connection:
             try:
                 queue = kombu.Queue(self.queue)(connection.channel())
                 return int(queue.queue_declare(passive=True).message_count)
@@ -87,7 +92,7 @@ class Site:
         """Stop the satellites, and delete the queue."""
         self.closing.close()
         self.delays.endpoint.close()
-        with kombu.Connection(self.broker) as connection:
+        with self.connection() as connection:
             channel = connection.channel()
             with contextlib.suppress(*connection.channel_errors):
                 channel.queue_delete(self.queue)

@@ -37,8 +37,8 @@ def app(url: str) -> Iterator[Any]:
     )
     made.conf.worker_send_task_events = True
     made.conf.broker_transport_options = {"poll_max": 0.05, "prefix": f"c{secrets.token_hex(4)}_"}
-    made.task(_add, name="add")
-    made.task(_retried, name="retried", bind=True, max_retries=2)
+    made.task(_add, name="add", shared=False)  # or later apps would have it too
+    made.task(_retried, name="retried", shared=False, bind=True, max_retries=2)
     setup_logging.connect(_keep_logging)
     try:
         with celery_worker.start_worker(made, perform_ping_check=False, pool="solo"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,12 @@ from tests.support.redis_keys import forget_keys
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays
 from timeoutmgr.contrib.celery.tasks import RUN
-from timeoutmgr.errors import CombinationRefused, ConfigurationError, ContentConflict
+from timeoutmgr.errors import (
+    CombinationRefused,
+    ConfigurationError,
+    ContentConflict,
+    StorageUnavailable,
+)
 from timeoutmgr.testing.signals import eventually
 
 SOON = 1.2
@@ -307,25 +313,129 @@ def test_protocol_one_is_delayed_as_well(make_site: MakeSite) -> None:
     assert site.arrival().payload["id"] == delayed.id
 
 
-def test_a_store_that_is_away_is_an_operational_error(
-    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def without_store(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """An app whose store is away, and whose broker is not."""
     site = make_site("redis")
     site.app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
-    assert site.delays.endpoint is not None
     persistence: Any = site.delays.endpoint._parts.settings.persistence
-    database = persistence.database
 
     def away(*_: Any, **__: Any) -> Any:
-        from timeoutmgr.errors import StorageUnavailable
-
         raise StorageUnavailable("the database is away")
 
-    monkeypatch.setattr(database, "run", away)
-    monkeypatch.setattr(database, "begin", away)
+    for call in ("run", "begin"):
+        monkeypatch.setattr(persistence.database, call, away)
+    return site
 
+
+def test_a_store_that_is_away_is_an_operational_error(without_store: Site) -> None:
     with pytest.raises(OperationalError, match="away"):
-        site.add.apply_async((1, 2), countdown=HOUR)
+        without_store.add.apply_async((1, 2), countdown=HOUR)
+
+    assert without_store.waiting() == 0
+
+
+def test_a_retry_is_published_with_its_eta_while_the_store_is_away(
+    without_store: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Retry):
+        retried(without_store)
+
+    message = without_store.arrival()
+    assert (message.headers["id"], message.headers["retries"]) == ("t", 1)
+    assert datetime.fromisoformat(message.headers["eta"]) > later(0.9)
+    assert any("could not store retry 1 of task t" in line for line in caplog.messages)
+
+
+def test_a_task_of_another_that_runs_is_no_retry_of_it(without_store: Site) -> None:
+    without_store.add.push_request(id="t", retries=0, called_directly=False)
+    with pytest.raises(OperationalError):
+        without_store.add.apply_async((1, 2), countdown=HOUR, task_id="u", retries=1)
+    without_store.add.pop_request()
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_an_event_of_a_task_is_published_and_not_stored(make_site: MakeSite, protocol: int) -> None:
+    site = make_site("rabbitmq")
+    site.app.conf.update(task_send_sent_event=True, task_protocol=protocol)
+    events: list[Any] = []
+    with site.app.connection_for_read() as connection:
+        receiver = site.app.events.Receiver(connection, handlers={"task-sent": events.append})
+        with receiver.consumer_context(wakeup=False) as (drained, _, _):
+            sent = site.add.apply_async((1, 2), countdown=HOUR)
+            while not events:
+                drained.drain_events(timeout=30)
+
+    assert site.stored() == [sent.id]
+    assert events[0]["uuid"] == sent.id
+
+
+def test_the_tables_of_the_app_get_its_due_tasks(embedded: Site) -> None:
+    site = embedded
+    site.app.conf.broker_transport_options = {"prefix": "c_"}
+    delayed = site.add.apply_async((1, 2), countdown=HOUR)
+
+    site.dispatching()
+    site.delays.send_now(delayed.id)
+
+    assert site.arrival().headers["id"] == delayed.id
+
+
+def transport_of(broker: Any, **settings: Any) -> Any:
+    """Return the transport of the due tasks of an app, which is never opened."""
+    app: Any = Celery("app", broker=broker, set_as_current=False)
+    app.conf.update(settings)
+    return DurableDelays(app, store="sqlite:///unused.db").configuration().settings().transport
+
+
+@pytest.mark.parametrize("hosts", ["amqp://localhost/a;amqp://[::1]/b", ["amqp://localhost/a"]])
+def test_due_tasks_reach_every_host_of_the_broker(hosts: Any) -> None:
+    expected = hosts if isinstance(hosts, str) else ";".join(hosts)
+
+    assert transport_of(hosts).describe().endswith(f"with destinations at {expected}")
+
+
+@pytest.mark.parametrize(
+    ("broker", "settings", "text"),
+    [
+        ("amqp://h//", {"broker_use_ssl": {"ca_certs": "/x"}}, "are checked"),
+        ("amqp://h//", {"broker_use_ssl": True}, "are checked"),
+        ("rediss://h/0?ssl_cert_reqs=required&ssl_ca_certs=/x", {}, "are checked"),
+        ("rediss://h/0", {"broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}}, "without any"),
+        ("rediss://h/0?ssl_cert_reqs=none;rediss://i/0", {}, "without any"),
+    ],
+)
+def test_due_tasks_are_protected_as_the_app_says(
+    broker: str, settings: dict[str, Any], text: str
+) -> None:
+    security = transport_of(broker, **settings)._destinations.link_security
+
+    assert "TLS" in security.text
+    assert text in security.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker_transport_options": {"global_keyprefix": "p_", "max_retries": 3}},
+        {"broker_transport_options": {"fanout_prefix": False}},
+        {"broker_use_ssl": {"ssl_check_hostname": False}},
+        {"broker_login_method": "EXTERNAL"},
+    ],
+)
+def test_an_option_that_cannot_be_passed_on_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"global_key|fanout|check_host|EXTERNAL"
+    ) as refused:
+        transport_of("redis://localhost/0", **settings)
+
+    assert "max_retries" not in str(refused.value)
+
+
+def test_an_option_that_leads_to_no_other_place_is_let_in() -> None:
+    options = {"visibility_timeout": 9, "fanout_prefix": True}
+
+    assert transport_of("redis://localhost/0", broker_transport_options=options)
 
 
 def test_a_task_for_another_broker_is_left_alone(make_site: MakeSite, redis_url: str) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import chord, group
 from celery.canvas import StampingVisitor
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
+from kombu.exceptions import OperationalError
 
 from tests.contrib.celery.conftest import MakeSite, Site
+from timeoutmgr.contrib.celery import DurableDelays, takeover
+from timeoutmgr.contrib.celery.hooks import DELAYS
 from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.labels import MOST_LABELS
 
 HOUR = 3600
+assert takeover.Takeover is not None, "the import has Celery's commands act on the store"
 
 
 def test_a_revoked_task_never_runs_and_its_state_is_revoked(site: Site) -> None:
@@ -58,14 +67,117 @@ def test_only_tasks_that_a_worker_may_have_are_broadcast(embedded: Site, monkeyp
     assert [each["task_id"] for each in broadcasts] == [["elsewhere"], "elsewhere"]
 
 
-def test_a_chord_hears_of_a_revoked_part(embedded: Site) -> None:
-    whole = chord([embedded.add.s(1, 1).set(countdown=HOUR)])(embedded.add.s(1))
-    [part] = embedded.stored()
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
+def test_a_chord_hears_of_its_revoked_parts(
+    site: Site, protocol: int, options: dict[str, str]
+) -> None:
+    site.app.conf.task_protocol = protocol
+    parts = [site.add.s(n, n).set(countdown=HOUR, **options) for n in range(2)]
+    whole = chord(parts)(site.add.s(1))
 
-    embedded.app.control.revoke(part)
+    for part in site.stored():
+        site.app.control.revoke(part)
 
-    assert embedded.app.AsyncResult(part).state == "REVOKED"
-    assert whole.id
+    assert whole.state == "FAILURE"
+    assert "revoked" in str(whole.result)
+
+
+def test_a_task_whose_body_must_not_be_decoded_is_revoked(
+    embedded: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayed = embedded.add.apply_async((1, 2), countdown=HOUR, serializer="pickle")
+
+    delayed.revoke()
+
+    assert embedded.stored() == []
+    assert delayed.state == "REVOKED"
+    assert any("cannot read whether the revoked task" in line for line in caplog.messages)
+
+
+@pytest.fixture
+def commands(embedded: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Have a worker of the app obey a control command."""
+    monkeypatch.setattr(worker_state, "revoked", set())
+    monkeypatch.setattr(worker_state, "revoked_stamps", {})
+    state = SimpleNamespace(app=embedded.app, consumer=None)
+    return lambda name, **given: Panel.data[name](state, **given)
+
+
+@pytest.mark.parametrize(("command", "given"), [("revoke", {}), ("terminate", {"signal": "TERM"})])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_command_of_any_program_revokes_a_stored_task(
+    embedded: Site, commands: Any, command: str, given: dict[str, str], is_list: bool
+) -> None:
+    delayed = embedded.add.apply_async((1, 2), countdown=HOUR)
+
+    answer = commands(command, task_id=[delayed.id] if is_list else delayed.id, **given)
+
+    assert "ok" in answer
+    assert embedded.stored() == []
+    assert delayed.state == "REVOKED"
+
+
+@pytest.mark.parametrize("headers", [{"customer": "c1"}, ["customer=c1"]])
+def test_a_command_of_any_program_revokes_by_stamps(
+    embedded: Site, commands: Any, headers: Any
+) -> None:
+    stamped(embedded, "c1")
+    kept = stamped(embedded, "c2")
+
+    assert "ok" in commands("revoke_by_stamped_headers", headers=headers)
+    assert embedded.stored() == [kept]
+
+
+def test_a_command_is_obeyed_without_delays_and_without_a_store(
+    embedded: Site, commands: Any, away: Any
+) -> None:
+    assert "ok" in commands("revoke", task_id="t")
+    assert "t" in worker_state.revoked
+    vars(embedded.app).pop(DELAYS)
+    assert "ok" in commands("revoke", task_id="u")
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the store be away; return the ids and stamps that it was asked for."""
+    asked: list[str] = []
+
+    def fail(_delays: Any, what: Any) -> Any:
+        asked.append(what)
+        raise StorageUnavailable("the database is away")
+
+    monkeypatch.setattr(DurableDelays, "revoke", fail)
+    monkeypatch.setattr(DurableDelays, "revoke_stamped", fail)
+    return asked
+
+
+def test_workers_hear_of_a_revocation_while_the_store_is_away(
+    embedded: Site, away: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broadcasts: list[Any] = []
+    note = lambda what, **given: broadcasts.append(given["arguments"])  # noqa: E731  # one line
+    monkeypatch.setattr(embedded.app.control, "broadcast", note)
+
+    with pytest.raises(OperationalError, match="away"):
+        embedded.app.control.revoke(["t", "u"])
+    with pytest.raises(OperationalError, match="away"):
+        embedded.app.control.revoke_by_stamped_headers({"customer": "c1"})
+
+    assert away == ["t", {"customer": "c1"}]
+    assert broadcasts[0]["task_id"] == ["t", "u"]
+    assert broadcasts[1]["headers"] == {"customer": "c1"}
+
+
+def test_a_signal_is_the_fourth_argument(embedded: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[Any] = []
+    note = lambda what, **given: signals.append(given["arguments"]["signal"])  # noqa: E731  # one line
+    monkeypatch.setattr(embedded.app.control, "broadcast", note)
+
+    embedded.app.control.revoke("t", None, True, "SIGKILL")
+    embedded.app.control.revoke("t", terminate=True)
+
+    assert signals == ["SIGKILL", "SIGTERM"]
 
 
 class ByCustomer(StampingVisitor):  # type: ignore[misc]  # celery is untyped
@@ -105,6 +217,22 @@ def test_stored_tasks_are_revoked_by_their_stamps(
     assert broadcasts == [("revoke_by_stamped_headers", asked)]
 
 
+def test_a_chord_hears_of_parts_that_are_revoked_by_stamps(
+    embedded: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    stamped(embedded, "c1")
+    parts = [embedded.add.s(n, n).set(countdown=HOUR) for n in range(2)]
+    for part in parts:
+        part.stamp(ByCustomer("c1"))
+    whole = chord(parts)(embedded.add.s(1))
+
+    assert len(embedded.delays.revoke_stamped({"customer": "c1"})) == 3
+
+    assert whole.state == "FAILURE"
+    assert "revoked" in str(whole.result)
+    assert not [line for line in caplog.messages if "cannot read" in line]
+
+
 @pytest.mark.parametrize("customer", [7, "a=b", "ä" * 300, "two\nlines", {"id": 1}, "", None])
 def test_any_value_of_a_stamp_finds_its_tasks(embedded: Site, customer: Any) -> None:
     found = stamped(embedded, "other", customer)
@@ -125,12 +253,18 @@ def test_tasks_without_the_stamp_are_not_read(
 ) -> None:
     for customer in ("c1", "c2"):
         stamped(embedded, customer)
-    timeouts = embedded.delays.endpoint.timeouts
-    listed = list(timeouts.list(labels={"stamp": "customer=c1"}))
+    read: list[str | None] = []
+    stored = Timeouts.stored
 
-    monkeypatch.setattr(Timeouts, "stored", lambda *_: pytest.fail("reads stored tasks"))
+    def noted(timeouts: Timeouts, which: Any) -> Any:
+        for one in stored(timeouts, which):
+            read.append(one.saga_id)
+            yield one
 
-    assert embedded.delays.revoke_stamped({"customer": "c1"}) == (listed[0].saga_id,)
+    monkeypatch.setattr(Timeouts, "stored", noted)
+
+    assert [*embedded.delays.revoke_stamped({"customer": "c1"})] == read
+    assert len(read) == 1
 
 
 def test_a_replacement_has_the_stamps_of_the_new_task(make_site: MakeSite) -> None:

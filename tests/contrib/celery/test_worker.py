@@ -7,13 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.contrib.celery.conftest import Site
+from timeoutmgr import Endpoint
+from timeoutmgr.contrib.celery.worker import DispatchStep, LateStart
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.testing.signals import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -231,6 +237,44 @@ def test_a_received_task_survives_a_kill_before_it_is_acknowledged(
     eventually(lambda: answers(celery) == [MOVED], "the task is stored once", 120)
     assert celery("-c", SEND_MOVED).wait() == 0
     eventually(lambda: log.read_text() == "moved\n", "the task ran", 120)
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable, TransportUnavailable])
+def test_a_worker_starts_while_a_server_is_away_and_dispatches_later(
+    embedded: Site, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    embedded.add.apply_async((1, 2), countdown=1.2)
+    start, failures = Endpoint.start, [error("away"), error("away"), error("away")]
+
+    def start_later(endpoint: Endpoint) -> None:
+        if failures:
+            raise failures.pop()
+        start(endpoint)
+
+    monkeypatch.setattr(Endpoint, "start", start_later)
+    monkeypatch.setattr(LateStart.__init__, "__defaults__", (0.01,))
+    running = SimpleNamespace(app=embedded.app)
+    step = DispatchStep(running)
+    step.start(running)
+    try:
+        assert embedded.arrival().headers["task"] == "add"
+    finally:
+        step.stop(running)
+
+
+def test_a_worker_ends_while_a_server_is_away(
+    embedded: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_endpoint: Endpoint) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(Endpoint, "start", away)
+    step = DispatchStep(running := SimpleNamespace(app=embedded.app))
+    step.start(running)
+
+    step.stop(running)
+
+    assert "timeoutmgr-start" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_commands_of_timeoutmgr_know_the_app(celery: Celery) -> None:

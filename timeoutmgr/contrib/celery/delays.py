@@ -27,10 +27,12 @@ from timeoutmgr.contracts import (
     TimeoutFilter,
     TimeoutState,
 )
+from timeoutmgr.contrib.celery.broker import options_to
 from timeoutmgr.contrib.celery.hooks import DELAYS, DelayingAMQP, DelayingControl
 from timeoutmgr.contrib.celery.tasks import (
     RUN,
     TaskMessage,
+    fields_of,
     foreign_received,
     foreign_task,
     labels_of_stamps,
@@ -50,7 +52,9 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message.foreign import Foreign, foreign_of, outgoing_to
 from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.sender.bulk import BulkInterrupted, OnSent
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 from timeoutmgr.transport.foreign import headers_of, with_foreign_headers
@@ -142,10 +146,7 @@ class DurableDelays:
         Raises ConfigurationError.
         """
         config = EndpointConfiguration(self._name)
-        broker = str(self.app.connection_for_write().as_uri(include_password=True))
-        same = broker.removeprefix("timeoutmgr+") == self._store
-        options: dict[str, Any] = {} if same else {"destinations": broker}
-        config.use_transport(self._store, **options)
+        config.use_transport(self._store, **options_to(self._broker, self._store))
         config.use_persistence(self._store)
         config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
         if self._configure is not None:
@@ -162,10 +163,13 @@ class DurableDelays:
     def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
         """Keep the task that *producer* is asked to publish; return whether it is kept.
 
-        It is not if it is due by now, and no transaction or other broker is asked for. Raises
-        kombu's OperationalError if the store is away for longer than the app's retry policy.
+        It is not if it is due by now, and no transaction or other broker is asked for, or if it is
+        a retry that cannot be stored. Raises kombu's OperationalError if the store is away for
+        longer than the app's retry policy.
         """
         task = TaskMessage(body, options.get("headers") or {})
+        if not task.about:  # an event, which has an eta as well
+            return False
         due, now = task.due(self.app.timezone), datetime.now(UTC)
         is_delayed = due is not None and due - now > self._min_delay
         is_inside = self._inside.get() is not None and not task.retries
@@ -173,8 +177,29 @@ class DurableDelays:
             return False
         if self._is_of_another_broker(producer):
             return False
-        self._keep(producer, task, dict(options), due if is_delayed and due else now, is_delayed)
+        try:
+            self._keep(
+                producer, task, dict(options), due if is_delayed and due else now, is_delayed
+            )
+        except Exception as error:
+            if not self._is_retry_of_a_running(task):
+                raise
+            # With an error here Celery rejects the running task, which would be lost. A worker that
+            # receives the retry stores it, or keeps it in memory.
+            logger.warning(
+                "app could not store retry %d of task %.80s, Celery publishes it with its eta: %s",
+                task.retries,
+                task.id,
+                on_one_line(error),
+                extra={"event": "retry_not_stored", "message_id": task.id},
+            )
+            return False
         return True
+
+    def _is_retry_of_a_running(self, task: TaskMessage) -> bool:
+        known = self.app.tasks.get(task.name)
+        request = None if known is None else known.request_stack.top
+        return bool(request is not None and task.retries and request.id == task.id)
 
     def _keep(
         self,
@@ -354,7 +379,8 @@ class DurableDelays:
     def revoke(self, task_id: str) -> bool:
         """Remove each stored copy of a task; return whether workers can have none of them.
 
-        The result of the task becomes REVOKED, and a chord hears of its part.
+        The result of the task becomes REVOKED, and a chord hears of its part, if the app accepts
+        the serializer of the task.
         """
         timeouts = self.endpoint.timeouts
         answers = []
@@ -362,7 +388,7 @@ class DurableDelays:
             answer = timeouts.cancel(timeout.id, channel=f"revoke of task {task_id:.80}")
             answers.append(answer)
             if answer is CancelResult.CANCELLED:
-                self._publish_revocation(task_id, timeout)
+                self._publish_revocation(task_id, self._fields(timeout))
         return bool(answers) and all(each is CancelResult.CANCELLED for each in answers)
 
     def revoke_stamped(self, stamps: Mapping[str, Any]) -> Sequence[str]:
@@ -373,18 +399,41 @@ class DurableDelays:
         timeouts = self.endpoint.timeouts
         revoked: dict[str, None] = {}
         for label in labels_of_stamps(stamps):
+            parts = self._parts_of_groups(label)
             for one in timeouts.cancel_where(labels=label, channel="revoke by stamps"):
                 if one.result is CancelResult.CANCELLED:
-                    task_id = str(_task_headers(one.timeout)["id"])
-                    self._publish_revocation(task_id, one.timeout)
+                    headers = _task_headers(one.timeout)
+                    task_id = str(headers["id"])
+                    self._publish_revocation(task_id, parts.get(one.timeout.id, headers))
                     revoked[task_id] = None
         return tuple(revoked)
 
-    def _publish_revocation(self, task_id: str, timeout: Timeout) -> None:
-        request = Context(_task_headers(timeout), id=task_id)
+    def _parts_of_groups(self, label: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the fields of the tasks with *label* that may be of a chord, by their timeouts.
+
+        They are read before: a cancel by labels answers without the bodies.
+        """
+        found = self.endpoint.timeouts.stored(TimeoutFilter(labels=label_texts(label)))
+        return {one.id: self._fields(one) for one in found if _task_headers(one).get("group")}
+
+    def _publish_revocation(self, task_id: str, fields: Mapping[str, Any]) -> None:
+        request = Context(fields, id=task_id)
         self.app.backend.mark_as_revoked(
             task_id, "revoked", request=request, store_result=not request.ignore_result
         )
+
+    def _fields(self, timeout: Timeout) -> Mapping[str, Any]:
+        foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
+        try:
+            return {} if foreign is None else fields_of(foreign, self.app.conf.accept_content)
+        except Exception as error:  # a serializer may raise any
+            logger.warning(
+                "app cannot read whether the revoked task of timeout %s is of a chord: %s",
+                timeout.id,
+                on_one_line(error),
+                extra={"event": "chord_not_read", "timeout_id": timeout.id},
+            )
+            return _task_headers(timeout)
 
     def _stored(self, task_id: str) -> Sequence[Timeout]:
         return tuple(self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga_of(task_id))))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 
 from celery.app.amqp import AMQP
-from celery.app.control import Control
+from celery.app.control import TERM_SIGNAME, Control
+from kombu.exceptions import OperationalError
 
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 
 DELAYS = "timeoutmgr_delays"
 """The attribute of an app that holds its DurableDelays."""
@@ -86,27 +90,61 @@ class DelayingProducer:
 
 
 class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
-    """Celery's remote control, which removes stored tasks before it tells the workers."""
+    """Celery's remote control, which removes stored tasks before it tells the workers.
+
+    If the store is away, workers are told all the same, before kombu's OperationalError is raised.
+    """
 
     def revoke(
         self,
         task_id: str | Iterable[str],
         destination: Any = None,
         terminate: bool = False,
+        signal: str | None = TERM_SIGNAME,
         **options: Any,
     ) -> Any:
         """Revoke a task, or several: remove them for good, and tell workers that may have them."""
         ids = [task_id] if isinstance(task_id, str) else list(task_id)
-        delays = delays_of(self.app)
-        left = [each for each in ids if not delays.revoke(each) or terminate]
-        if not left:
-            return None
-        named = left[0] if isinstance(task_id, str) else left
-        return super().revoke(named, destination=destination, terminate=terminate, **options)
+        delays, left = delays_of(self.app), dict.fromkeys(ids)
+        with _after_the_broadcast() as attempt:
+            for each in ids:
+                if attempt(partial(delays.revoke, each)) and not terminate:
+                    left.pop(each, None)
+            if not left:
+                return None
+            named = task_id if isinstance(task_id, str) else [*left]
+            return super().revoke(named, destination, terminate, signal, **options)
 
     def revoke_by_stamped_headers(self, headers: Any, *arguments: Any, **options: Any) -> Any:
         """Revoke tasks by their stamps: remove them for good, and tell workers of the others."""
-        is_table = isinstance(headers, Mapping)
-        stamps = headers if is_table else dict(one.split("=", 1) for one in headers)
-        delays_of(self.app).revoke_stamped(stamps)
-        return super().revoke_by_stamped_headers(headers, *arguments, **options)
+        delays = delays_of(self.app)
+        with _after_the_broadcast() as attempt:
+            attempt(lambda: delays.revoke_stamped(stamps_of(headers)))
+            return super().revoke_by_stamped_headers(headers, *arguments, **options)
+
+
+def stamps_of(headers: Any) -> Mapping[str, Any]:
+    """Return the stamps that *headers* of a revocation name: a table, or texts ``name=value``."""
+    if isinstance(headers, Mapping):
+        return headers
+    return dict(one.split("=", 1) for one in headers)
+
+
+@contextmanager
+def _after_the_broadcast() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Yield an attempt at the store; raise its first failure when the block ends.
+
+    A store that failed once is not asked again: each time would take as long.
+    """
+    failures: list[Exception] = []
+
+    def attempt(call: Callable[[], Any]) -> Any:
+        try:
+            return None if failures else call()
+        except (StorageUnavailable, TransportUnavailable) as error:
+            failures.append(error)
+            return None
+
+    yield attempt
+    for error in failures:
+        raise OperationalError(str(error)) from error

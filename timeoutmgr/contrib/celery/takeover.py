@@ -1,15 +1,17 @@
-"""Delayed tasks that a worker receives: moved into the store, or told by ``inspect delayed``."""
+"""Delayed tasks and a worker: moved into the store, counted by ``inspect delayed``, revoked."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Final
 
-from celery.worker.control import inspect_command, scheduled
+from celery.utils.functional import maybe_list
+from celery.worker.control import Panel, inspect_command, scheduled
 
-from timeoutmgr.contrib.celery.hooks import Delays, delays_of
+from timeoutmgr.contrib.celery.hooks import DELAYS, Delays, delays_of, stamps_of
 from timeoutmgr.contrib.celery.tasks import bears
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line
@@ -97,3 +99,42 @@ def delayed(state: Any, **_given: Any) -> dict[str, Any]:
         "moved": state.consumer.timeoutmgr_takeover.moved,
         "stored": str(timeouts.count_in_bounds()),
     }
+
+
+def _revoke_ids(delays: Delays, given: Mapping[str, Any]) -> None:
+    for task_id in maybe_list(given["task_id"]) or ():
+        delays.revoke(task_id)
+
+
+def _revoke_stamped(delays: Delays, given: Mapping[str, Any]) -> None:
+    delays.revoke_stamped(stamps_of(given["headers"]))
+
+
+def _also_in_the_store(name: str, remove: Callable[[Delays, Mapping[str, Any]], None]) -> None:
+    """Have Celery's control command *name* remove stored tasks too, for apps with delays.
+
+    It comes from programs without the delays, and from ``celery control``.
+    """
+    command = Panel.data[name]
+
+    @wraps(command)
+    def obey(state: Any, **given: Any) -> Any:
+        answer = command(state, **given)
+        if DELAYS in vars(state.app):
+            try:
+                remove(delays_of(state.app), given)
+            except Exception as error:  # the worker itself has obeyed
+                logger.warning(
+                    "worker could not remove stored tasks by command %s: %s",
+                    name,
+                    on_one_line(error),
+                    extra={"event": "stored_tasks_not_revoked"},
+                )
+        return answer
+
+    Panel.data[name] = obey
+
+
+_also_in_the_store("revoke", _revoke_ids)
+_also_in_the_store("terminate", _revoke_ids)
+_also_in_the_store("revoke_by_stamped_headers", _revoke_stamped)

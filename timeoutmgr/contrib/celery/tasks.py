@@ -12,13 +12,17 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from celery.utils.time import maybe_make_aware
+from kombu import serialization
 from kombu.entity import Queue
+from kombu.message import Message
 from kombu.transport import pyamqp, virtual
 from kombu.utils import functional
 
-from timeoutmgr.message.foreign import Foreign, QueueDeclaration, Route
+from timeoutmgr.message.foreign import KOMBU, Foreign, QueueDeclaration, Route
 from timeoutmgr.message.labels import MOST_LABELS
-from timeoutmgr.transport.foreign import foreign_from_kombu
+from timeoutmgr.transport.amqp.frames import read_properties
+from timeoutmgr.transport.foreign import foreign_from_kombu, headers_of
+from timeoutmgr.transport.virtual.foreign import kombu_payload
 
 maybe_list: Any = functional.maybe_list  # has no annotations
 
@@ -44,10 +48,14 @@ class TaskMessage:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """The fields of the task: in the headers, or with protocol 1 in the body."""
-        if "task" in self.headers:
-            return self.headers
-        return self.body if isinstance(self.body, Mapping) else {}
+        """The fields of the task: in the headers, or with protocol 1 in the body.
+
+        Empty for a message that is no task.
+        """
+        for fields in (self.headers, self.body):
+            if isinstance(fields, Mapping) and "task" in fields:
+                return fields
+        return {}
 
     @property
     def id(self) -> str:
@@ -181,6 +189,34 @@ def foreign_received(message: Any, queue: Queue, *, is_amqp: bool) -> Foreign:
     route = Route("", queue.name, (_declaration(queue),))
     parts = (given.get("priority"), *about, headers, properties)
     return _foreign(route, message.body, parts, is_amqp=is_amqp)
+
+
+def fields_of(foreign: Foreign, accept: Sequence[str]) -> Mapping[str, Any]:
+    """Return the fields of a stored task, with the chord and the callbacks that its body has.
+
+    Raises ContentDisallowed for a serializer that *accept* lacks, or any error of a serializer.
+    """
+    headers = headers_of(foreign)
+    if foreign.codec == KOMBU:
+        payload = kombu_payload(foreign)
+        about = payload["content-type"], payload["content-encoding"]
+    else:
+        properties, _defect = read_properties(foreign.properties, 0)
+        about = properties.get("content_type"), properties.get("content_encoding")
+    make, prepare = _MESSAGE, _PREPARE_ACCEPT
+    message = make(
+        foreign.body,
+        content_type=about[0],
+        content_encoding=about[1],
+        headers=headers,
+        accept=prepare(accept),
+    )
+    decoded = message.decode()
+    return {**headers, **(decoded if isinstance(decoded, Mapping) else decoded[2])}
+
+
+_MESSAGE: Final[Any] = Message  # kombu has no annotations
+_PREPARE_ACCEPT: Final[Any] = serialization.prepare_accept_content
 
 
 def _foreign(route: Route, content: Any, about: tuple[Any, ...], *, is_amqp: bool) -> Foreign:

@@ -1,0 +1,75 @@
+"""The broker of an app, as the transport to which the due tasks of its store go."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.errors import ConfigurationError
+
+_SQL: Final = "timeoutmgr+"
+_TABLES: Final = ("prefix", "schema")
+_UNCHECKED: Final = (ssl.CERT_NONE, "none", "CERT_NONE")
+_PASSWORDS: Final = (None, "PLAIN", "AMQPLAIN")
+_ANY: Final = object()
+_CHANGE_NO_SEND: Final[Mapping[str, object]] = {
+    **dict.fromkeys(
+        (
+            # kombu itself writes the policy of a retried publish into the options.
+            *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
+            *("connect_retries_timeout", "errback", "callback", "timeout"),
+            *("body_encoding", "deadletter_queue", "polling_interval", "queue_order_strategy"),
+            *("visibility_timeout", "ack_emulation", "unacked_key", "unacked_index_key"),
+            *("unacked_mutex_key", "unacked_mutex_expire", "unacked_restore_limit"),
+            *("unacked_restore_interval", "unacked_restore_throttle", "socket_timeout"),
+            *("socket_connect_timeout", "socket_keepalive", "socket_keepalive_options"),
+            *("max_connections", "health_check_interval", "retry_on_timeout", "client_name"),
+            *("confirm_publish", "read_timeout", "write_timeout", "client_properties"),
+            *("socket_settings", "frame_max", "channel_max", "heartbeat", "connect_timeout"),
+        ),
+        _ANY,
+    ),
+    **{"fanout_prefix": True, "fanout_patterns": True},
+}
+"""Options that lead a message to no other place, and the values with which they do not."""
+
+
+def options_to(connection: Any, store: str) -> dict[str, Any]:
+    """Return the options with which a transport in *store* sends to the broker of *connection*.
+
+    Only its settings are read. Raises ConfigurationError for an option with which workers would
+    look for tasks in another place.
+    """
+    given: Mapping[str, Any] = connection.transport_options or {}
+    url = ";".join(connection.alt) or str(connection.as_uri(include_password=True))
+    if url.startswith(_SQL):
+        tables = {name: given[name] for name in _TABLES if name in given}
+        here = url.removeprefix(_SQL)
+        return tables if here == store else {"destinations": transport_from_url(here, **tables)}
+    _refuse(
+        "broker_transport_options",
+        [name for name in given if _CHANGE_NO_SEND.get(name) not in (_ANY, given[name])],
+    )
+    _refuse("broker_login_method", {connection.login_method}.difference(_PASSWORDS))
+    tls = _tls(connection.ssl)
+    return {"destinations": transport_from_url(url, accept_loss=True, **tls)}
+
+
+def _refuse(setting: str, options: Iterable[str]) -> None:
+    if names := ", ".join(sorted(options)):
+        raise ConfigurationError(
+            f"{setting} {names:.200} cannot be passed on to the transport that sends due tasks, so "
+            f"these would reach no worker; take {names:.200} out of the app's {setting}"
+        )
+
+
+def _tls(given: Any) -> dict[str, Any]:
+    """Return the options for what the app says of TLS; a table, or only that it is used."""
+    if not given:
+        return {}
+    table = dict(given) if isinstance(given, Mapping) else {}
+    checks = [table[name] for name in ("cert_reqs", "ssl_cert_reqs") if name in table]
+    # The app itself turned the check off for the same link.
+    return {"ssl": table, **({"tls_insecure": True} if set(checks) & {*_UNCHECKED} else {})}
