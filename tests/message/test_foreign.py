@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,18 +26,19 @@ from timeoutmgr.message.foreign import (
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.validation import Limits, check_destination
 
-names = st.text(min_size=1, max_size=20)
+characters = st.characters(codec="utf-8", exclude_characters="\0")
+names = st.text(characters, min_size=1, max_size=20)
 routes = st.builds(
     Route,
-    st.text(max_size=20),
-    st.text(max_size=20),
+    st.text(characters, max_size=20),
+    st.text(characters, max_size=20),
     st.lists(
         st.builds(
             QueueDeclaration,
             names,
-            st.text(max_size=9),
+            st.text(characters, max_size=9),
             st.sampled_from(["direct", "topic", "fanout"]),
-            st.text(max_size=9),
+            st.text(characters, max_size=9),
             durable=st.booleans(),
             arguments=st.dictionaries(names, st.integers() | st.text(), max_size=2),
         ),
@@ -107,6 +110,46 @@ def test_a_routed_message_arrives_without_its_route() -> None:
 def test_a_malformed_route_of_a_stranger_is_an_invalid_message(text: str) -> None:
     with pytest.raises(InvalidMessage, match="is not a route"):
         route_of(Message(id="m", headers={headers.ROUTE: text}))
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "ä" * 128, "nul\0", "half \ud800", 7])
+@pytest.mark.parametrize("what", ["queue", "exchange", "exchange_type", "routing_key"])
+def test_a_route_declares_no_name_that_amqp_cannot_carry(what: str, name: object) -> None:
+    declared = {"queue": "q", what: name}
+    route = json.dumps({"exchange": "", "routing_key": "q", "declare": [declared]})
+
+    with pytest.raises(InvalidMessage, match=what):
+        route_of(Message(id="m", headers={headers.ROUTE: route}))
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "nul\0", "half \ud800"])
+@pytest.mark.parametrize("what", ["exchange", "routing_key"])
+def test_a_route_leads_by_no_name_that_amqp_cannot_carry(what: str, name: str) -> None:
+    route = json.dumps({"exchange": "", "routing_key": "q", "declare": [], what: name})
+
+    with pytest.raises(InvalidMessage, match=what):
+        route_of(Message(id="m", headers={headers.ROUTE: route}))
+
+
+def test_a_route_declares_names_of_at_most_255_bytes() -> None:
+    name = "ä" * 127 + "x"
+    routes = [
+        Route("x", "k", (QueueDeclaration("q", each, "direct", each),))
+        for each in (name, name + "x")
+    ]
+
+    assert route_of(Message(id="m", headers=routes[0].as_headers())) == routes[0]
+    with pytest.raises(InvalidMessage, match="255 bytes"):
+        route_of(Message(id="m", headers=routes[1].as_headers()))
+
+
+@pytest.mark.parametrize("what", ["arguments", "exchange_arguments"])
+def test_a_route_declares_arguments_as_tables_only(what: str) -> None:
+    declared = {"queue": "q", what: ["x-expires"]}
+    route = json.dumps({"exchange": "", "routing_key": "q", "declare": [declared]})
+
+    with pytest.raises(InvalidMessage, match="tables"):
+        route_of(Message(id="m", headers={headers.ROUTE: route}))
 
 
 @pytest.mark.parametrize("text", ["amqp-0-9-1 ä", "amqp-0-9-1 x", "other eHg=", "", " eHg="])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -25,6 +26,9 @@ AMQP: Final = "amqp-0-9-1"
 KOMBU: Final = "kombu"
 """The codec of kombu's virtual transports: headers, properties and content type as JSON."""
 _OF_AN_EXCHANGE: Final = "exchange:"
+_NAME_BYTES: Final = 255
+"""Bytes of UTF-8 in the longest name that AMQP has."""
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _CODECS: Final = frozenset({AMQP, KOMBU})
 
 
@@ -108,8 +112,7 @@ def route_of(message: Message) -> Route | None:
         found = json.loads(text, parse_constant=_refused_number)
         declare = tuple(_declaration(each) for each in found.pop("declare"))
         route = Route(**found, declare=declare)
-        if not _are_texts(route.exchange, route.routing_key):
-            raise TypeError("exchange and routing key are texts")
+        _check_names(exchange=route.exchange, routing_key=route.routing_key)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidMessage(
             f"header {headers.ROUTE!r} of message {message.id!r:.80} is not a route: "
@@ -124,14 +127,34 @@ def _refused_number(name: str) -> None:
 
 def _declaration(found: dict[str, Any]) -> QueueDeclaration:
     declared = QueueDeclaration(**found)
-    names = declared.queue, declared.exchange, declared.exchange_type, declared.routing_key
-    if not _are_texts(*names) or not declared.queue:
-        raise TypeError("a declaration names its queue, exchange, type and key by texts")
+    _check_names(
+        queue=declared.queue,
+        exchange=declared.exchange,
+        exchange_type=declared.exchange_type,
+        routing_key=declared.routing_key,
+    )
+    if not declared.queue:
+        raise ValueError("a declaration has the name of its queue")
+    if not isinstance(declared.arguments, dict) or not isinstance(
+        declared.exchange_arguments, dict
+    ):
+        raise TypeError("the arguments of a declaration are tables")
     return declared
 
 
-def _are_texts(*values: object) -> bool:
-    return all(isinstance(value, str) for value in values)
+def _check_names(**names: object) -> None:
+    """Raise ValueError for a name that AMQP cannot carry: each transport would refuse it later.
+
+    By then the message is in a batch, and a refusal without a name concerns the whole batch.
+    """
+    for what, name in names.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{what} is text, got {name!r:.80}")
+        if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES or _UNFIT.search(name):
+            raise ValueError(
+                f"{what} {name!r:.80} has NUL, half a surrogate pair or more than {_NAME_BYTES} "
+                "bytes of UTF-8"
+            )
 
 
 def outgoing_to(destination: str, message: Message) -> Outgoing:

@@ -76,8 +76,8 @@ MUTANTS = (
         name="the number sign of a topic needs a word",
         promise="A route in the SQL queue leads where a broker's exchange leads.",
         file="timeoutmgr/transport/sql/foreign.py",
-        before="for start in range(len(words) + 1))\n",
-        after="for start in range(1, len(words) + 1))\n",
+        before="matched = list(accumulate(matched, or_))\n",
+        after="matched = [False, *accumulate(matched[:-1], or_)]\n",
         tests=("tests/transport/sql/test_foreign.py::test_a_topic_leads_by_words",),
     ),
     Mutant(

@@ -19,7 +19,7 @@ from kombu import pools as kombu_pools
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, TransportUnavailable
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import register
@@ -238,6 +238,39 @@ def test_an_unbound_queue_gets_no_message_and_a_deleted_queue_is_missing(connect
     assert get(connection, "q1") is None
     with pytest.raises(ChannelError):
         two.queue_declare(passive=True)
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "\U0001f600" * 64, "nul\0", "half \ud800"])
+def test_a_binding_that_the_tables_cannot_keep_is_refused_with_a_sentence(
+    connection: Any, name: str
+) -> None:
+    channel = connection.default_channel
+    declare(connection)
+    channel.exchange_declare("x", "direct")
+
+    with pytest.raises(ConfigurationError, match=r"binding key .* characters"):
+        channel.queue_bind("q", "x", name)
+    with pytest.raises(ConfigurationError, match=r"exchange .* characters"):
+        channel.queue_bind("q", name, "k")
+    channel.queue_unbind("q", name, name)
+    channel.exchange_delete(name)
+    connection.Producer().publish("to nobody", exchange=name, routing_key="k")
+    assert get(connection) is None
+
+
+def test_a_time_to_live_beyond_any_calendar_never_ends(connection: Any) -> None:
+    declare(connection)
+
+    connection.Producer().publish("kept", routing_key="q", expiration=1e17)
+
+    assert get(connection).payload == "kept"
+
+
+def test_an_infinite_priority_is_refused_with_a_sentence(connection: Any) -> None:
+    declare(connection)
+
+    with pytest.raises(InvalidMessage, match="whole numbers"):
+        connection.Producer().publish("first?", routing_key="q", priority=float("inf"))
 
 
 def test_publishing_to_a_missing_queue_is_not_silent(connection: Any) -> None:

@@ -160,6 +160,54 @@ def test_creating_again_keeps_messages_and_deleting_removes_them(
         session.receiver("q", prefetch=1)
 
 
+def test_a_queue_of_a_deleted_queues_name_begins_without_its_late_messages(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    session, other = transport.session(), make_transport().session()
+    session.send(messages(2))  # from now on the process knows the queue for a second
+    other.delete_queues(["q"])
+    session.send(messages(2))
+
+    other.create_queues(["q"])
+
+    assert session.count("q") == 0
+    assert session.send(messages(1)) == [SendResult.CONFIRMED]
+    other.create_queues(["q"])
+    assert session.count("q") == 1
+
+
+def test_messages_without_a_queue_are_removed_by_the_next_send_that_misses_it(
+    transport: SqlTransport, make_transport: Maker, messages: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, other = transport.session(), make_transport().session()
+    session.send(messages(2))
+    other.delete_queues(["q"])
+    session.send(messages(2))
+
+    known = transport.queues._known
+    known.update({name: (0.0, options) for name, (_, options) in known.items()})
+    results = session.send([*messages(1), *messages(1, "other")])
+
+    assert results == [SendResult.UNROUTABLE, SendResult.CONFIRMED]
+    assert (session.count("q"), session.missing_queues(["q"])) == (0, ["q"])
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_single_message_to_a_queue_that_another_process_deleted_is_unroutable(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    session, other = transport.session(), make_transport().session()
+    assert session.send(messages(1)) == [SendResult.CONFIRMED]
+    assert session.send(messages(1)) == [SendResult.CONFIRMED]
+    other.delete_queues(["q"])
+
+    assert session.send(messages(1)) == [SendResult.UNROUTABLE]
+    assert session.count("q") == 0
+    other.create_queues(["q"])
+    assert session.send(messages(1)) == [SendResult.CONFIRMED]
+    assert session.count("q") == 1
+
+
 def test_prefetch_bounds_the_unacknowledged_messages(
     transport: SqlTransport, messages: Make
 ) -> None:

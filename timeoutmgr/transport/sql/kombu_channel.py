@@ -21,7 +21,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, first_type
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.sql.foreign import matching_queues
-from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, declared_options
+from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asked_by, declared_options
 from timeoutmgr.transport.sql.owned_queues import OwnedQueues
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -38,7 +38,6 @@ json: Any = kombu_json  # has no annotations
 _OF_THE_DELIVERY: Final = frozenset({"delivery_tag", "body_encoding"})
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
-_MILLISECOND: Final = 1000
 
 
 def from_kombu(
@@ -66,22 +65,7 @@ def from_kombu(
         _spelt(properties),
         now,
     )
-    return row | _asked(properties)
-
-
-def _asked(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return what *properties* ask for, in words of ``options.shaped``."""
-    if not properties.get("priority") and properties.get("expiration") is None:
-        return {}
-    ends = properties.get("expiration")
-    try:
-        ttl = None if ends is None else max(int(ends), 0) * _MILLISECOND
-        return {"priority": int(properties.get("priority") or 0), "ttl": ttl}
-    except (TypeError, ValueError):
-        raise InvalidMessage(
-            f"priority and expiration of a message are whole numbers, got "
-            f"{properties.get('priority')!r:.80} and {ends!r:.80}"
-        ) from None
+    return row | asked_by(properties)
 
 
 def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.message.instants import LATEST, Micros
 
 _MILLISECOND: Final = 1000
 _OVERFLOWS: Final = {"reject-publish": False, "drop-head": True}
@@ -64,7 +64,7 @@ def declared_options(
     """Return the options of a declaration; raise ConfigurationError for a value out of range."""
     given = arguments or {}
     overflow = given.get("x-overflow") or "reject-publish"
-    if overflow not in _OVERFLOWS:
+    if not isinstance(overflow, str) or overflow not in _OVERFLOWS:
         raise ConfigurationError(
             f"x-overflow of a queue is one of {sorted(_OVERFLOWS)}, got {overflow!r:.80}"
         )
@@ -103,6 +103,24 @@ def _number(
 # --- what the options make of a message's row --------------------------------------------------
 
 
+def asked_by(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``priority`` and ``ttl`` that kombu's *properties* ask for, as ``shaped`` reads.
+
+    Raises InvalidMessage unless both are whole numbers.
+    """
+    ends = properties.get("expiration")
+    if not properties.get("priority") and ends is None:
+        return {}
+    try:
+        ttl = None if ends is None else max(int(ends), 0) * _MILLISECOND
+        return {"priority": int(properties.get("priority") or 0), "ttl": ttl}
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidMessage(
+            f"priority and expiration of a message are whole numbers, got "
+            f"{properties.get('priority')!r:.80} and {ends!r:.80}"
+        ) from None
+
+
 def asks(row: Mapping[str, Any]) -> bool:
     """Return whether *row* has a value that only ``shaped`` turns into columns."""
     return "ttl" in row
@@ -124,5 +142,5 @@ def shaped(row: dict[str, Any], options: QueueOptions, now: Micros | None) -> di
     highest = options.max_priority
     kept = {name: value for name, value in row.items() if name != "ttl"}
     kept["priority"] = 0 if highest is None else -1 - min(max(asked, 0), highest)
-    kept["discard_at"] = now + min(ends) if ends and now is not None else None
+    kept["discard_at"] = min(now + min(ends), LATEST) if ends and now is not None else None
     return kept

@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    exists,
     func,
     insert,
     literal,
@@ -30,16 +31,21 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows, in_statements, misfit
 from timeoutmgr.database.commits import after_commit, commit_lazily
-from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.engine import count_inserted, execute_many
 from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.database.soundness import refusals
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT, ROUTE
 from timeoutmgr.transport.sql.limits import LimitedQueues
 from timeoutmgr.transport.sql.options import PLAIN, QueueOptions, asks, ends, options_of, shaped
 from timeoutmgr.transport.sql.statements import QueueStatements
-from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables, is_queue_name
+from timeoutmgr.transport.sql.tables import (
+    CONTENT_ENCODING_LENGTH,
+    QUEUE_NAME_LENGTH,
+    QueueTables,
+    is_queue_name,
+)
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
@@ -48,6 +54,10 @@ _KNOWN_FOR: Final = 1.0
 """Seconds for which a queue that was there is taken to be there; a missing queue is looked up
 anew."""
 _UNKNOWN: Final = (0.0, PLAIN)
+_TYPES: Final = ("direct", "fanout", "topic")
+_BINDING_BYTES: Final = 255
+"""Bytes of a name in AMQP. Exchange, key and queue are one entry of an index, which PostgreSQL
+bounds by 2,704 bytes."""
 
 
 _SOUND: Final[dict[str, Any]] = {
@@ -95,7 +105,8 @@ class SqlQueues:
     ) -> None:
         """Create the queues that do not exist, also in the transaction of *connection*.
 
-        Changes no existing queue.
+        Changes no existing queue. A new queue is empty: it gets no message that was sent to a
+        deleted queue of its name.
         """
         # In one order, so that two processes that create the same queues do not deadlock.
         rows: list[dict[str, Any]] = [
@@ -105,7 +116,31 @@ class SqlQueues:
         if options != PLAIN:
             rows = [{**row, "options": options.text()} for row in rows]
         if rows:
-            self._run(lambda own: own.execute(self._statements.create_queue, rows), connection)
+            self._run(lambda own: [self._create(row, own) for row in rows], connection)
+
+    def _create(self, row: dict[str, Any], connection: Connection) -> int:
+        """Create the queue of *row*, empty; return 0 if it exists.
+
+        A send relies for a second on what it knew, and a batch may leave messages without a queue.
+        Each such message is older than the new row: no other transaction sees the row, or can make
+        such a row, before the commit.
+        """
+        is_new = count_inserted(connection, self._statements.create_queue, row)
+        if is_new:
+            connection.execute(self._statements.delete_messages, {"names": [row["name"]]})
+        return is_new
+
+    def _remove_left(self, name: str, connection: Connection) -> bool:
+        """Remove messages that a deleted queue left; return whether queue *name* is still missing.
+
+        The queue is created for that: a DELETE that only asked whether there is a queue would on
+        MySQL compare new messages with an old answer, and remove messages of a queue that another
+        process creates meanwhile.
+        """
+        is_missing = self._create({"name": name, "created": self._clock.now()}, connection)
+        if is_missing:
+            connection.execute(self._statements.delete_queues, {"names": [name]})
+        return bool(is_missing)
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist, in their order."""
@@ -128,9 +163,7 @@ class SqlQueues:
 
         if which["names"]:
             self._database.run(remove)
-        with self._lock:
-            for name in names:
-                self._known.pop(name, None)
+        self._forget(names)
 
     def options(self, queue: str) -> QueueOptions:
         """Return the options of *queue*; a missing queue has those of a plain queue."""
@@ -193,7 +226,11 @@ class SqlQueues:
         return there
 
     def _put_alone(self, rows: Sequence[dict[str, Any]], transient: bool) -> bool:
-        """Insert and announce a single row in one round trip, if nothing else is to be asked."""
+        """Insert and announce a single row in one round trip, if nothing else is to be asked.
+
+        The answer says whether the queue was there at that moment: another process may have deleted
+        the queue since we looked, and the message would wait for a later queue of its name.
+        """
         [row, *others] = rows
         if others:
             return False
@@ -206,10 +243,21 @@ class SqlQueues:
         statement = self._alone.get(form)
         if statement is None:
             made = self._statements.send_and_notify(list(row), lazily=transient)
-            statement = self._alone[form] = DriverStatement(made, self._database.engine)
-        payload = self._wakeups.payload_of_own(row["queue"])
-        self._database.run_alone(statement, {**row, "channel": self._channel, "payload": payload})
-        return True
+            asking = made.add_columns(self._is_there)
+            statement = self._alone[form] = DriverStatement(asking, self._database.engine)
+        queue, payload = row["queue"], self._wakeups.payload_of_own(row["queue"])
+        given = {**row, "channel": self._channel, "payload": payload}
+        [(*_, is_there)] = self._database.run_alone(statement, given)
+        if is_there:
+            return True
+        self._forget([queue])
+        return not self._database.run(lambda own: self._remove_left(queue, own))
+
+    @property
+    def _is_there(self) -> ColumnElement[bool]:
+        """The expression whether there is a queue of the name ``queue``."""
+        name = self._statements.existing_queues.selected_columns["name"]
+        return exists().where(name == bindparam("queue"))
 
     def announcing(self) -> ColumnElement[Any] | None:
         """Return the expression that wakes receivers in other processes, None if they poll."""
@@ -230,18 +278,26 @@ class SqlQueues:
         kind: str,
         connection: Connection | None = None,
     ) -> None:
-        """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine."""
+        """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine.
+
+        Raises ConfigurationError for a name that the table cannot keep.
+        """
         row = {"exchange": exchange, "routing_key": routing_key, "queue": queue, "kind": kind}
         if (routing_key, queue, kind) not in self.bindings(exchange):
+            _check_binding(exchange, routing_key, kind)
             self._run(lambda own: own.execute(self._statements.bind, [row]), connection)
 
     def unbind(self, exchange: str, routing_key: str, queue: str) -> None:
         """Undo one ``bind``; a missing binding is fine."""
+        if not (_fits(exchange) and _fits(routing_key) and _fits(queue)):
+            return
         which = {"exchange": exchange, "routing_key": routing_key, "queue": queue}
         self._database.run(lambda connection: connection.execute(self._statements.unbind, which))
 
     def delete_exchange(self, exchange: str) -> None:
         """Undo every ``bind`` of *exchange*."""
+        if not _fits(exchange):
+            return
         which = {"exchange": exchange}
         self._database.run(
             lambda connection: connection.execute(self._statements.delete_exchange, which)
@@ -249,6 +305,8 @@ class SqlQueues:
 
     def bindings(self, exchange: str) -> list[tuple[str, str, str]]:
         """Return routing key, queue and type of each binding of *exchange*."""
+        if not _fits(exchange):
+            return []
         with self._database.read() as connection:
             found = connection.execute(self._statements.bindings_of, {"exchange": exchange})
             return [(row.routing_key, row.queue, row.kind) for row in found]
@@ -272,8 +330,13 @@ class SqlQueues:
         if known.keys() != names:
             found = self._existing(names - known.keys(), connection)
             known |= found
-            # A route's queue may be of this very transaction, and end with it.
-            after_commit(connection, lambda: self._remember(found))
+            if missing := names - known.keys():
+                for name in self._forget(missing):
+                    self._remove_left(name, connection)
+            # A route's queue may be of this very transaction, and end with it; or of a savepoint,
+            # whose end is not seen here.
+            if not connection.in_nested_transaction():
+                after_commit(connection, lambda: self._remember(found))
         limited = LimitedQueues(self._statements, known, self._now(), connection)
         there = known.keys() - limited.full(rows)
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
@@ -307,6 +370,11 @@ class SqlQueues:
         with self._lock:
             self._known.update((name, (until, options)) for name, options in found.items())
 
+    def _forget(self, names: Collection[str]) -> list[str]:
+        """Forget that *names* were there; return the names that were."""
+        with self._lock:
+            return [name for name in sorted(names) if self._known.pop(name, None)]
+
     def _known_of(self, names: set[str]) -> dict[str, QueueOptions]:
         now = time.monotonic()
         with self._lock:
@@ -328,6 +396,25 @@ class SqlQueues:
 
     def _now(self) -> dict[str, int]:
         return {"now": self._clock.now()} if self._statements.needs_now else {}
+
+
+def _fits(name: str) -> bool:
+    return not name or is_queue_name(name)
+
+
+def _check_binding(exchange: str, routing_key: str, kind: str) -> None:
+    for what, name in (("exchange", exchange), ("binding key", routing_key)):
+        if not _fits(name) or len(name.encode()) > _BINDING_BYTES:
+            raise ConfigurationError(
+                f"{what} {name[:80]!r} has {len(name)} characters; the SQL queue keeps at most "
+                f"{QUEUE_NAME_LENGTH}, in {_BINDING_BYTES} bytes of UTF-8 without NUL; choose "
+                "another name"
+            )
+    if kind not in _TYPES:
+        raise ConfigurationError(
+            f"exchange {exchange[:80]!r} has the type {kind!r:.40}; the SQL queue has "
+            f"{', '.join(_TYPES)}; declare the exchange with such a type"
+        )
 
 
 def _refused(words: str) -> InvalidMessage:
