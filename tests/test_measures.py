@@ -12,8 +12,8 @@ MOST_FILES_ENTERED = 70
 MOST_FUNCTIONS_ENTERED = 455
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 8
-MOST_LINES = 94_200
-MOST_FILES = 557
+MOST_LINES = 95_700
+MOST_FILES = 558
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

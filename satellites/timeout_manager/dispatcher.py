@@ -1,9 +1,13 @@
 """The ``<endpoint>.TimeoutsDispatcher`` satellite: look up, publish, confirm, remove."""
 
+import logging
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from sqlalchemy import Connection, exc
 
 from timeoutmgr.contracts import (
     Clock,
@@ -19,9 +23,12 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.failures import Failure, classify
 from timeoutmgr.database.row_moves import Move
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.errors import DeliveryFailed, TimeoutManagerError
+from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Received
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import ChunkOrder, read_control
 from timeoutmgr.satellites.delivery.dispatch import (
@@ -32,14 +39,17 @@ from timeoutmgr.satellites.delivery.dispatch import (
     OverlappedDispatch,
     RetryLater,
     StepPoints,
+    fields_of,
     finish,
     meter_of,
     sent_of,
 )
-from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off
+from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off, delivered
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.work import OUTAGES, Work
+
+logger = logging.getLogger(__name__)
 
 ORDERS: Final = 8
 """Chunks that are received together, so that the next chunk can be locked meanwhile."""
@@ -48,6 +58,8 @@ ORDERS_OF_ROWS: Final = 2
 and all messages of one transaction reach their queues at its end."""
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
+_MOST_ALONE: Final = 10_000
+"""Keys that are remembered to be dispatched alone. Another process may carry out the order."""
 
 
 _POINTS: Final = StepPoints(
@@ -70,6 +82,10 @@ class DispatchTimeouts:
 
     The poller's order comes a moment before its time. The rows are locked by then, and are sent
     when the store's own clock says that they are due (ADR 16).
+
+    One bad message must not sink its neighbours. After an error that no answer of broker or storage
+    explains, the chunk comes back, from its queue or by another claim, and each of its messages is
+    sent alone: the attempt of a message that fails is counted, and the rest are sent.
     """
 
     store: TimeoutStore
@@ -86,6 +102,8 @@ class DispatchTimeouts:
     rest: Callable[[float], None] = field(default=time.sleep)
     """Lets at least so many seconds pass."""
     _meter: DispatchMeter = field(init=False)
+    _alone: set[Key] = field(init=False, repr=False, compare=False, default_factory=set)
+    """Keys of chunks that failed, until they are dispatched alone."""
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
@@ -112,14 +130,32 @@ class DispatchTimeouts:
         finish(self._steps(token, keys, work))
 
     def _steps(self, token: str, keys: Sequence[Key], work: Work) -> DispatchSteps:
-        moved = self._moved(token, keys, work)
-        if moved and not (keys := [key for key in keys if key not in moved]):
+        try:
+            moved = self._moved(token, keys, work)
+            if moved and not (keys := [key for key in keys if key not in moved]):
+                return
+            left = yield from self._sub_batch(token, keys, work)
+            # Outside of a shared transaction the claim has ended with the sends. The poller claims
+            # the rest again: a chunk that keeps the next chunk waiting keeps its rows locked too.
+            while left and work.scope is not None:
+                left = yield from self._sub_batch("", left, work)
+        except Exception as error:
+            if _is_unexplained(error):
+                self._remember(keys, error, work)
+            raise
+
+    def _remember(self, keys: Sequence[Key], error: Exception, work: Work) -> None:
+        """Remember to dispatch *keys* alone, if a failed send of a single message can be undone."""
+        if work.scope is not None and not isinstance(work.scope, Connection):
             return
-        left = yield from self._sub_batch(token, keys, work)
-        # Outside of a shared transaction the claim has ended with the sends. The poller claims the
-        # rest again: a chunk that keeps the next chunk waiting keeps its rows locked as well.
-        while left and work.scope is not None:
-            left = yield from self._sub_batch("", left, work)
+        logger.warning(
+            "dispatcher could not send a chunk and will send each message alone: %s",
+            on_one_line(error),
+            extra={"event": "chunk_failed", "endpoint": self.store.endpoint},
+        )
+        if len(self._alone) > _MOST_ALONE:
+            self._alone.clear()
+        self._alone.update(keys)
 
     def _sub_batch(
         self, token: str, keys: Sequence[Key], work: Work
@@ -139,21 +175,89 @@ class DispatchTimeouts:
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
         """Move timeouts of *keys* that need no visit to this process; return their keys."""
-        if self.move_many is None or work.scope is None:
+        if self.move_many is None or work.scope is None or not self._alone.isdisjoint(keys):
             return ()
         at = self.clock.now()
         moved = self.move_many(token, keys, at, work.scope)
         reach("dispatch.moved")
         if moved:
-            self._meter.add("dispatched", len(moved))
-            self._meter.late_by_host(at, [(to, key.due) for key, to in moved.items()])
+            work.after_commit(lambda: self._count_moved(at, moved))
         return moved
 
+    def _count_moved(self, at: Micros, moved: Mapping[Key, str]) -> None:
+        self._meter.add("dispatched", len(moved))
+        self._meter.late_by_host(at, [(to, key.due) for key, to in moved.items()])
+
     def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
-        result = yield from self._dispatch(_LockedRows(locked, self, work.scope), work)
+        rows = _LockedRows(locked, self, work.scope)
+        if self._alone.isdisjoint(timeout.key for timeout in rows.timeouts):
+            result = yield from self._dispatch(rows, work)
+        else:
+            yield
+            result = self._each_alone(rows, work)
+        if work.scope is None:
+            self._count(result)
+        else:
+            work.after_commit(lambda: self._count(result))
+
+    def _count(self, result: BatchResult) -> None:
         self._meter.count(result)
         self._meter.add("retry", len(result.retries))
         self._meter.late(result.at, sent_of(result.dispatched))
+
+    def _each_alone(self, rows: "_LockedRows", work: Work) -> BatchResult:
+        """Send each message of *rows* alone, and close all of them together."""
+        at = rows.now()
+        results = [self._one_alone(_OneRow([one], at), work) for one in rows.timeouts]
+        result = BatchResult(
+            at=at,
+            dispatched=[one for each in results for one in each.dispatched],
+            failed=[one for each in results for one in each.failed],
+            retries=[one for each in results for one in each.retries],
+        )
+        rows.close(result)
+        reach(_POINTS.closed)
+        self._alone.difference_update(timeout.key for timeout in rows.timeouts)
+        return result
+
+    def _one_alone(self, row: "_OneRow", work: Work) -> BatchResult:
+        """Send the message of *row*; after an error count the attempt, or give the message up."""
+        [timeout] = row.timeouts
+        try:
+            with _savepoint(work):
+                return finish(self._dispatch(row, work))
+        except Exception as error:
+            if not _is_unexplained(error):
+                raise
+            logger.warning(
+                "dispatcher could not send timeout %.80r: %s",
+                timeout.id,
+                on_one_line(error),
+                extra=fields_of("dispatch_failed", timeout),
+            )
+            if timeout.attempts + 1 < ATTEMPTS:
+                return BatchResult(retries=[_failed_alone(timeout, error, work)])
+            return self._give_up(row, error, work)
+
+    def _give_up(self, row: "_OneRow", error: Exception, work: Work) -> BatchResult:
+        """Copy the message of *row* into the error queue; the message stays without a copy."""
+        [timeout] = row.timeouts
+        wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
+        undeliverable = Undeliverable(timeout, delivered(timeout, to_wire(row.at)), wrapped)
+        try:
+            with _savepoint(work):
+                moved, kept = self._dispatch.move_to_error_queue([undeliverable], row.at, work)
+        except Exception as failure:
+            if not _is_unexplained(failure):
+                raise
+            logger.error(
+                "dispatcher leaves timeout %.80r stored: %s",
+                timeout.id,
+                on_one_line(failure),
+                extra=fields_of("error_copy_not_taken", timeout),
+            )
+            return BatchResult(retries=[_failed_alone(timeout, error, work)])
+        return BatchResult(failed=moved, retries=kept)
 
     @property
     def _dispatch(self) -> BatchDispatch:
@@ -216,6 +320,47 @@ class _LockedRows:
         if self._stored_now is not None:
             return self._stored_now
         return self._store.now(transaction=self._scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneRow:
+    """A locked row that is dispatched alone, and closed later with the other rows."""
+
+    timeouts: Sequence[Timeout]
+    at: Micros
+
+    def now(self) -> Micros:
+        return self.at
+
+    def close(self, result: BatchResult) -> None:
+        """No-op: the row is closed with the rest of its chunk."""
+
+
+def _is_unexplained(error: Exception) -> bool:
+    """Return whether *error* may be a message's fault: not an outage, nor a lost transaction.
+
+    In a shared transaction the owner of the transaction classifies errors of the database. If the
+    server has undone the whole transaction, the end of a savepoint fails: to go on would record
+    outcomes of sends that are undone.
+    """
+    if isinstance(error, exc.SQLAlchemyError):
+        return classify(error) is Failure.STATEMENT
+    return not isinstance(error, OUTAGES)
+
+
+def _savepoint(work: Work) -> AbstractContextManager[Any]:
+    """Return what undoes a failed send inside the transaction of *work*.
+
+    PostgreSQL does nothing more in a transaction after a failed statement.
+    """
+    scope = work.scope
+    return scope.begin_nested() if isinstance(scope, Connection) else nullcontext()
+
+
+def _failed_alone(timeout: Timeout, error: Exception, work: Work) -> RetryLater:
+    # Outside of a shared transaction nothing undoes a send that came before the error.
+    answer = SendResult.UNKNOWN if work.scope is None else SendResult.REFUSED
+    return RetryLater(timeout=timeout, error=error, answer=answer)
 
 
 def _now_of(locked: LockedTimeouts) -> Micros | None:

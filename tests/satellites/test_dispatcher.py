@@ -180,6 +180,17 @@ def test_outcomes_are_counted_by_kind() -> None:
     assert (harness.counted("timeouts_dispatched"), harness.counted("timeouts_failed")) == (2, 1)
 
 
+def test_dispatched_timeouts_are_counted_after_the_commit() -> None:
+    harness = DispatchHarness(SCOPE)
+    harness.put(a_timeout("m1"))
+    harness.transport.fail("commit", RuntimeError("rolled back"))
+
+    with pytest.raises(RuntimeError):
+        harness.order_due()
+
+    assert harness.counted("timeouts_dispatched") == 0
+
+
 @pytest.mark.behaviour(139)
 def test_lateness_is_that_of_the_oldest() -> None:
     harness = DispatchHarness()

@@ -44,6 +44,18 @@ def test_timeouts_moved_in_the_database_are_counted_and_not_sent() -> None:
     assert harness.telemetry.snapshot()["lateness_seconds"] == 2.0
 
 
+def test_moved_timeouts_are_counted_after_the_commit() -> None:
+    harness = DispatchHarness(SCOPE)
+    harness.put(a_timeout("m1"))
+    harness.step = replace(harness.step, move_many=_Mover())
+    harness.transport.fail("commit", RuntimeError("rolled back"))
+
+    with pytest.raises(RuntimeError):
+        harness.order_due()
+
+    assert harness.counted("timeouts_dispatched") == 0
+
+
 def test_timeouts_that_cannot_be_moved_are_sent() -> None:
     harness = DispatchHarness(SCOPE)
     harness.put(a_timeout("m1"), a_timeout("m2"))

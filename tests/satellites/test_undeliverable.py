@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from sqlalchemy import exc
 
-from tests.satellites.dispatching import DispatchHarness
-from tests.support.makers import a_timeout
-from tests.support.ports import FakeSession
-from timeoutmgr.contracts import CancelResult, SendResult, TimeoutState
-from timeoutmgr.errors import InvalidMessage, StorageUnavailable
+from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, DispatchHarness
+from tests.support.makers import SECOND, a_timeout
+from tests.support.ports import FakeReceiver, FakeSession, FakeTransport
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import (
+    CancelResult,
+    Key,
+    SendResult,
+    TimeoutFilter,
+    TimeoutState,
+    TransactionMode,
+)
+from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS, DispatchTimeouts
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.sql import SqlTransport
+from timeoutmgr.transport.sql.session import SqlSession
+from timeoutmgr.transport.work import Work
 
 
 @pytest.mark.behaviour(59)
@@ -138,3 +155,169 @@ def test_a_refused_full_error_copy_falls_back_to_a_smaller_copy() -> None:
     assert headers.EXCEPTION_STACK not in copy.headers
     assert copy.headers[headers.FAILED_QUEUE] == "nowhere"
     assert harness.state() is TimeoutState.FAILED
+
+
+BUG = RuntimeError("of no broker")
+
+
+def failed_once(mode: TransactionMode = RECEIVE) -> DispatchHarness:
+    """Return a harness whose chunk has failed for a bad message among its neighbours."""
+    harness = DispatchHarness(mode)
+    harness.put(a_timeout("m1"), a_timeout("bad", destination="shipping"), a_timeout("m2"))
+    harness.transport.script("shipping", BUG)
+    with pytest.raises(RuntimeError):
+        harness.order_due()
+    return harness
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_a_message_that_fails_its_chunk_sinks_no_neighbour(mode: TransactionMode) -> None:
+    harness = failed_once(mode)
+    harness.transport.script("shipping", BUG)
+
+    harness.order_due()
+
+    assert set(harness.transport.ids("billing")) == {"m1", "m2"}
+    assert [harness.state(one) for one in ("m1", "m2")] == [TimeoutState.DISPATCHED] * 2
+    assert (harness.attempts(), harness.transport.ids("shipping")) == (1, [])
+    assert harness.store.cancel(a_timeout("bad").id) is CancelResult.MAYBE_SENT
+
+
+def test_a_message_that_fails_in_each_attempt_goes_to_the_error_queue() -> None:
+    harness = failed_once()
+    harness.transport.script("shipping", *[BUG] * (2 * ATTEMPTS - 1))
+
+    harness.order_due()
+    for _ in range(ATTEMPTS - 1):
+        assert harness.transport.ids("error") == []
+        harness.clock.advance(60)
+        with pytest.raises(RuntimeError):
+            harness.order_due()
+        harness.order_due()
+
+    [copy] = harness.transport.messages("error")
+    assert (copy.id, copy.headers[headers.FAILED_QUEUE]) == ("bad", "shipping")
+    assert "of no broker" in copy.headers[headers.EXCEPTION_MESSAGE]
+    assert harness.state("bad") is TimeoutState.FAILED
+    assert harness.counted("timeouts_failed") == 1
+
+
+def test_a_message_whose_error_copy_fails_too_stays() -> None:
+    harness = DispatchHarness()
+    harness.put(a_timeout("bad", destination="shipping", attempts=ATTEMPTS))
+    harness.transport.script("shipping", BUG, BUG)
+    harness.transport.script("error", BUG)
+
+    with pytest.raises(RuntimeError):
+        harness.order_due()
+    harness.order_due()
+
+    assert harness.state("bad") is TimeoutState.PENDING
+    assert harness.attempts() == ATTEMPTS + 1
+
+
+def test_an_outage_while_each_message_is_sent_alone_costs_no_attempt() -> None:
+    harness = failed_once()
+    harness.transport.script("shipping", TransportUnavailable("away"))
+
+    with pytest.raises(TransportUnavailable):
+        harness.order_due()
+
+    assert [row.timeout.attempts for row in harness.store._in.rows.values()] == [0, 0, 0]
+    harness.transport.script("shipping", BUG)
+    harness.order_due()
+    assert harness.attempts() == 1
+
+
+class SharedHarness:
+    """The step over a real store and queues in one transaction; messages ``bad…`` fail to send."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.persistence = SqlPersistence(url, prefix=prefix)
+        self.transport = SqlTransport(self.persistence.database, prefix=prefix)
+        self.persistence.install()
+        self.transport.install()
+        self.session = self.transport.session()
+        self.session.create_queues(["billing", "error"])
+        self.store = self.persistence.timeouts("sales", SystemClock(), atomic_dispatch=True)
+        self.telemetry = Counters()
+        self.step = DispatchTimeouts(
+            store=self.store,
+            error_queue="error",
+            limits=Limits(),
+            clock=SystemClock(),
+            telemetry=self.telemetry,
+        )
+        self.keys: list[Key] = []
+
+    def put(self, **attempts: int) -> None:
+        due = SystemClock().now() - SECOND
+        put = [a_timeout(name, due, attempts=count) for name, count in attempts.items()]
+        self.store.store_many(put)
+        self.keys = [one.key for one in put]
+
+    def dispatch(self) -> None:
+        with Work(self.session, FakeReceiver(FakeTransport(), "control"), SCOPE) as work:
+            self.step.dispatch("", self.keys, work)
+
+    def ids(self, queue: str) -> list[str]:
+        return [one.message.id for one in self.session.browse(queue, 9)]
+
+    def fail_behind(self, statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have each send of a bad message to its queue fail behind *statement*."""
+        send = SqlSession.send
+
+        def spoiled(session: SqlSession, outgoing: Sequence[Outgoing], **how: Any) -> Any:
+            bad = [one for one in outgoing if one.message.id.startswith("bad")]
+            if any(one.destination != "error" for one in bad):
+                with suppress(exc.SQLAlchemyError):
+                    how["transaction"].exec_driver_sql(statement)
+                raise BUG
+            return send(session, outgoing, **how)
+
+        monkeypatch.setattr(SqlSession, "send", spoiled)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+def shared(request: pytest.FixtureRequest, unique: str) -> Iterator[SharedHarness]:
+    made = SharedHarness(request.getfixturevalue(f"{request.param}_url"), f"{unique}_")
+    yield made
+    made.transport.close()
+    made.persistence.close()
+
+
+def test_a_message_that_fails_in_the_shared_transaction_sinks_no_neighbour(
+    shared: SharedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.put(bad=0, bad_too=ATTEMPTS, m1=0)
+    # PostgreSQL does nothing more in a transaction after that.
+    shared.fail_behind("SELECT nothing_there", monkeypatch)
+
+    with pytest.raises(RuntimeError):
+        shared.dispatch()
+    assert shared.ids("billing") == []
+    shared.dispatch()
+
+    assert (shared.ids("billing"), shared.ids("error")) == (["m1"], ["bad_too"])
+    [pending] = shared.store.list(TimeoutFilter())
+    assert (pending.message.id, pending.attempts) == ("bad", 1)
+    assert shared.store.cancel(pending.id) is CancelResult.CANCELLED
+    assert shared.telemetry.snapshot()["timeouts_dispatched"] == 1
+
+
+def test_a_shared_transaction_that_the_server_has_undone_loses_no_message(
+    shared: SharedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.put(m1=0, m2=0, bad=0, m3=0, m4=0)
+    shared.fail_behind("ROLLBACK", monkeypatch)  # as MySQL does for a deadlock
+    with pytest.raises(RuntimeError):
+        shared.dispatch()
+
+    with pytest.raises(StorageUnavailable):
+        shared.dispatch()
+
+    assert shared.ids("billing") == []
+    assert [one.attempts for one in shared.store.list(TimeoutFilter())] == [0] * 5
+    monkeypatch.undo()
+    shared.dispatch()
+    assert sorted(shared.ids("billing")) == ["bad", "m1", "m2", "m3", "m4"]
