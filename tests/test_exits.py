@@ -40,6 +40,7 @@ OWN = {
     "timeoutmgr.message.foreign.finally_to": "called by makers that are listed here",
     "timeoutmgr.transport.sql.foreign.RoutedRows.of": "takes a route's header off",
     "timeoutmgr.transport.foreign.moved_to": "reads a foreign message, and sends nothing",
+    "timeoutmgr.contrib.celery.delays.DurableDelays._fields": "reads it too, and sends nothing",
     "timeoutmgr.contrib.celery.delays._task_headers": "reads a foreign message, and sends nothing",
     "timeoutmgr.sender.composer._with_conflict_headers": "adds headers to what was asked about",
     "timeoutmgr.endpoint.handlers.retry_later": "back to the own queue of the endpoint",

@@ -28,6 +28,7 @@ KOMBU: Final = "kombu"
 _OF_AN_EXCHANGE: Final = "exchange:"
 _NAME_BYTES: Final = 255
 """Bytes of UTF-8 in the longest name that AMQP has."""
+_NAMES: Final = frozenset({"queue", "exchange", "exchange_type", "routing_key"})
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _CODECS: Final = frozenset({AMQP, KOMBU})
 
@@ -127,17 +128,11 @@ def _refused_number(name: str) -> None:
 
 def _declaration(found: dict[str, Any]) -> QueueDeclaration:
     declared = QueueDeclaration(**found)
-    _check_names(
-        queue=declared.queue,
-        exchange=declared.exchange,
-        exchange_type=declared.exchange_type,
-        routing_key=declared.routing_key,
-    )
+    _check_names(**{what: name for what, name in found.items() if what in _NAMES})
     if not declared.queue:
         raise ValueError("a declaration has the name of its queue")
-    if not isinstance(declared.arguments, dict) or not isinstance(
-        declared.exchange_arguments, dict
-    ):
+    tables = declared.arguments, declared.exchange_arguments
+    if not all(isinstance(each, dict) for each in tables):
         raise TypeError("the arguments of a declaration are tables")
     return declared
 

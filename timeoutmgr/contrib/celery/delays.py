@@ -428,7 +428,7 @@ class DurableDelays:
             return {} if foreign is None else fields_of(foreign, self.app.conf.accept_content)
         except Exception as error:  # a serializer may raise any
             logger.warning(
-                "app cannot read whether the revoked task of timeout %s is of a chord: %s",
+                "app cannot read whether the revoked task of timeout %.80r is of a chord: %s",
                 timeout.id,
                 on_one_line(error),
                 extra={"event": "chord_not_read", "timeout_id": timeout.id},

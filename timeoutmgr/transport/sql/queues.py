@@ -121,9 +121,8 @@ class SqlQueues:
     def _create(self, row: dict[str, Any], connection: Connection) -> int:
         """Create the queue of *row*, empty; return 0 if it exists.
 
-        A send relies for a second on what it knew, and a batch may leave messages without a queue.
-        Each such message is older than the new row: no other transaction sees the row, or can make
-        such a row, before the commit.
+        A send relies for a second on what it knew, and may leave messages without a queue. They are
+        older than the new row, which no other transaction sees, or can make, before the commit.
         """
         is_new = count_inserted(connection, self._statements.create_queue, row)
         if is_new:
