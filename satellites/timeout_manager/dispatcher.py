@@ -349,7 +349,7 @@ def _is_unexplained(error: Exception) -> bool:
 
 
 def _savepoint(work: Work) -> AbstractContextManager[Any]:
-    """Return what undoes a failed send inside the transaction of *work*.
+    """Return a savepoint in the transaction of *work*, which undoes a failed send.
 
     PostgreSQL does nothing more in a transaction after a failed statement.
     """

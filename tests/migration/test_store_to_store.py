@@ -234,7 +234,7 @@ def _ends(moves: Move, stack: ExitStack) -> list[Fleet]:
         (moves.target_persistence, "into_"),
     ):
         database = persistence.database
-        make = lambda d=database, p=prefix: SqlPersistence(d, prefix=p, settings=SETTINGS)  # noqa: E731
+        make = partial(SqlPersistence, database, prefix=prefix, settings=SETTINGS)
         made.append(Fleet(moves.endpoint, make))
         stack.enter_context(made[-1].closing)
     return made

@@ -66,7 +66,7 @@ def _refuse(setting: str, options: Iterable[str]) -> None:
 
 
 def _tls(given: Any) -> dict[str, Any]:
-    """Return the options for what the app says of TLS; a table, or only that it is used."""
+    """Return the options for TLS as the app has it: a table of settings, or True."""
     if not given:
         return {}
     table = dict(given) if isinstance(given, Mapping) else {}

@@ -129,17 +129,15 @@ class SqlQueues:
             connection.execute(self._statements.delete_messages, {"names": [row["name"]]})
         return is_new
 
-    def _remove_left(self, name: str, connection: Connection) -> bool:
-        """Remove messages that a deleted queue left; return whether queue *name* is still missing.
+    def _remove_left(self, name: str, connection: Connection) -> None:
+        """Remove messages that a deleted queue *name* left, unless there is such a queue again.
 
         The queue is created for that: a DELETE that only asked whether there is a queue would on
         MySQL compare new messages with an old answer, and remove messages of a queue that another
         process creates meanwhile.
         """
-        is_missing = self._create({"name": name, "created": self._clock.now()}, connection)
-        if is_missing:
+        if self._create({"name": name, "created": self._clock.now()}, connection):
             connection.execute(self._statements.delete_queues, {"names": [name]})
-        return bool(is_missing)
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist, in their order."""
@@ -250,7 +248,10 @@ class SqlQueues:
         if is_there:
             return True
         self._forget([queue])
-        return not self._database.run(lambda own: self._remove_left(queue, own))
+        self._database.run(lambda own: self._remove_left(queue, own))
+        # Whoever created the queue meanwhile may have removed the message, so it is sent again: in
+        # doubt twice under one id, and never confirmed without being there.
+        return False
 
     @property
     def _is_there(self) -> ColumnElement[bool]:
