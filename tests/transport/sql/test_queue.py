@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 import pytest
@@ -15,6 +15,7 @@ from timeoutmgr.contracts import SendResult, TransactionMode, Transport
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, QueueMissing
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
+from timeoutmgr.transport.sql.queues import SqlQueues
 
 Make = Callable[..., list[Outgoing]]
 
@@ -204,6 +205,28 @@ def test_a_single_message_to_a_queue_that_another_process_deleted_is_unroutable(
     assert session.send(messages(1)) == [SendResult.UNROUTABLE]
     assert session.count("q") == 0
     other.create_queues(["q"])
+    assert session.send(messages(1)) == [SendResult.CONFIRMED]
+    assert session.count("q") == 1
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_confirmed_message_is_in_the_queue_that_another_process_creates_meanwhile(
+    transport: SqlTransport,
+    make_transport: Maker,
+    messages: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, other = transport.session(), make_transport().session()
+    session.send(messages(1))
+    other.delete_queues(["q"])
+    forget = SqlQueues._forget
+
+    def create_first(queues: SqlQueues, names: Collection[str]) -> list[str]:
+        other.create_queues(["q"])  # which removes the message that has no queue
+        return forget(queues, names)
+
+    monkeypatch.setattr(SqlQueues, "_forget", create_first)
+
     assert session.send(messages(1)) == [SendResult.CONFIRMED]
     assert session.count("q") == 1
 
