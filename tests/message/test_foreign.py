@@ -143,15 +143,6 @@ def test_a_route_declares_names_of_at_most_255_bytes() -> None:
         route_of(Message(id="m", headers=routes[1].as_headers()))
 
 
-@pytest.mark.parametrize("what", ["arguments", "exchange_arguments"])
-def test_a_route_declares_arguments_as_tables_only(what: str) -> None:
-    declared = {"queue": "q", what: ["x-expires"]}
-    route = json.dumps({"exchange": "", "routing_key": "q", "declare": [declared]})
-
-    with pytest.raises(InvalidMessage, match="tables"):
-        route_of(Message(id="m", headers={headers.ROUTE: route}))
-
-
 @pytest.mark.parametrize("text", ["amqp-0-9-1 ä", "amqp-0-9-1 x", "other eHg=", "", " eHg="])
 def test_a_malformed_foreign_message_of_a_stranger_is_an_invalid_message(text: str) -> None:
     route = Route("x", "k")

@@ -131,9 +131,6 @@ def _declaration(found: dict[str, Any]) -> QueueDeclaration:
     _check_names(**{what: name for what, name in found.items() if what in _NAMES})
     if not declared.queue:
         raise ValueError("a declaration has the name of its queue")
-    tables = declared.arguments, declared.exchange_arguments
-    if not all(isinstance(each, dict) for each in tables):
-        raise TypeError("the arguments of a declaration are tables")
     return declared
 
 

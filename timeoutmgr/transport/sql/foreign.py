@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import or_
 from typing import Any
@@ -82,6 +82,8 @@ class RoutedRows:
 
     def _declare(self, one: QueueDeclaration) -> None:
         """Create the queue of *one* with its options if it is missing, and bind it."""
+        if not isinstance(one.arguments, Mapping):  # a stranger wrote it
+            raise ConfigurationError(f"arguments are a table, got {one.arguments!r:.80}")
         if self._queues.missing([one.queue]):
             options = declared_options(
                 one.arguments,
