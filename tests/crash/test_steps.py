@@ -69,6 +69,7 @@ _ALONE = "as between two messages of one batch: what was sent is repeated, the r
 _GIVEN_BACK = "a crash gives back what is in hand just the same"
 _IN_PROCESS = "what it notifies is in this process, and dies with it"
 _WITH_THE_RUN = "in the transaction that ends the run: a crash undoes all of them"
+_TOGETHER = "in the transaction of the send or of the creation: a crash undoes all of them"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
 _PLAN = "between two pages of a plan: a plan that dies is never applied"
@@ -112,6 +113,11 @@ ALLOWED: Final = {
     (f"{_PUMP}:_replace", "divert", "send"): _NOT_BURIED,
     ("satellites/delayed_store/adapter.py:_give_up", "move_to_error_queue", "close"): _REFUSED,
     (
+        "satellites/timeout_manager/dispatcher.py:_give_up",
+        "move_to_error_queue",
+        "move_to_error_queue",
+    ): _REFUSED,
+    (
         "satellites/delayed_store/adapter.py:_defer",
         "increment_failure_count",
         "increment_failure_count",
@@ -132,6 +138,9 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_lease", "lease_rows", "free_dead_owners"): _NOTHING,
     (f"{_RECEIVER}:_leased_rows", "lease_rows", "lease_rows"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
+    ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute", "execute_many"): _TOGETHER,
+    ("timeoutmgr/transport/sql/queues.py:_create", "execute", "execute"): _TOGETHER,
+    ("timeoutmgr/transport/sql/queues.py:_remove_left", "execute", "execute"): _TOGETHER,
     ("timeoutmgr/transport/sql/session.py:put", "execute", "execute"): _PARTS,
     (f"{_STORE}/pauses.py:_pause", "execute", "execute"): _NOTHING,
     (f"{_STORE}/bulk_runs.py:work", "execute_many", "insert_rows"): _PLAN,
