@@ -42,12 +42,79 @@ URLS = [
         {"ENGINE": "django.db.backends.mysql", "NAME": "shop", "HOST": "/run/my.sock"},
         "mysql+pymysql:///shop?charset=utf8mb4&unix_socket=%2Frun%2Fmy.sock",
     ),
+    (
+        {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "shop",
+            "HOST": "a,b",
+            "PORT": "5432,5433",
+            "OPTIONS": {"target_session_attrs": "read-write", "prepare_threshold": 5},
+        },
+        "postgresql+psycopg:///shop?host=a%3A5432&host=b%3A5433&target_session_attrs=read-write",
+    ),
+    (
+        {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "shop",
+            "HOST": "a,b",
+            "PORT": "5433",
+        },
+        "postgresql+psycopg:///shop?host=a%3A5433&host=b%3A5433",
+    ),
+    (
+        {
+            "ENGINE": "django.db.backends.mysql",
+            "OPTIONS": {
+                "read_default_file": "/etc/my.cnf",
+                "init_command": "SET NAMES utf8mb4",
+                "connect_timeout": 3,
+                "isolation_level": "read committed",
+            },
+        },
+        "mysql+pymysql://?charset=utf8mb4&read_default_file=%2Fetc%2Fmy.cnf"
+        "&init_command=SET+NAMES+utf8mb4&connect_timeout=3",
+    ),
+]
+TLS = [
+    ({"ssl": {"ca": "/ca.pem"}}, {"ssl_ca": "/ca.pem", "ssl_check_hostname": "false"}),
+    ({"ssl_mode": "REQUIRED"}, {"ssl_check_hostname": "false"}),
+    (
+        {"ssl": {"ca": "/ca.pem"}, "ssl_mode": "VERIFY_IDENTITY"},
+        {"ssl_ca": "/ca.pem", "ssl_check_hostname": "true"},
+    ),
+    ({"ssl": {"ca": "/ca.pem"}, "ssl_mode": "DISABLED"}, {}),
+    ({"ssl_mode": "PREFERRED"}, {}),
 ]
 
 
 @pytest.mark.parametrize(("described", "url"), URLS)
 def test_a_database_of_the_settings_has_a_url(described: dict[str, Any], url: str) -> None:
     assert make_url(database_url(described)) == make_url(url)
+
+
+@pytest.mark.parametrize(("options", "expected"), TLS)
+def test_mysql_is_spoken_to_in_private_where_django_does_it(
+    options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    database = {"ENGINE": "django.db.backends.mysql", "NAME": "shop", "OPTIONS": options}
+    query = make_url(database_url(database)).query
+
+    assert {name: query[name] for name in query if name.startswith("ssl")} == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ({"ENGINE": "x.mysql", "OPTIONS": {"local_infile": 1}}, "local_infile"),
+        ({"ENGINE": "x.mysql", "OPTIONS": {"ssl": {"crl": "/a"}}}, "ssl in OPTIONS .* has crl"),
+        ({"ENGINE": "x.mysql", "OPTIONS": {"ssl_mode": "SURE"}}, "ssl_mode .* is 'SURE'"),
+        ({"ENGINE": "x.postgresql", "HOST": "a,b,c", "PORT": "1,2"}, "one for each host"),
+        ({"ENGINE": "x.postgresql", "HOST": "a", "PORT": "five"}, "give a whole number"),
+    ],
+)
+def test_an_entry_that_no_url_can_say_is_refused(entry: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        database_url({"NAME": "shop", **entry})
 
 
 def test_a_database_of_another_kind_is_refused() -> None:

@@ -90,6 +90,29 @@ def test_a_task_exists_if_and_only_if_the_transaction_commits(
     assert (TaskRecord.objects.filter(pk=result.id).exists(), waiting) == (commits, int(commits))
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_task_joins_the_transaction_where_the_queues_are_on_a_broker(
+    commits: bool, unique: str
+) -> None:
+    TIMEOUTMGR = {
+        "endpoint": "shop",
+        "features": ["timeout-manager"],
+        "transport": f"memory://{unique}",
+        "accept_loss": True,
+    }
+    with override_settings(TIMEOUTMGR=TIMEOUTMGR):
+        endpoint.install()
+        with transaction.atomic():
+            result = note.enqueue("a")
+            transaction.set_rollback(not commits)
+
+        assert endpoint.timeouts.count() == int(commits)
+        if commits:
+            with DjangoEndpoint(configuration(), using="default"):
+                eventually(lambda: note.get_result(result.id).is_finished, "the task is finished")
+    assert some_tasks.ran == ["a"] * commits
+
+
 def test_a_deferred_task_rests_in_the_store_until_it_may_run() -> None:
     result = note.using(run_after=timezone.now() + HOUR).enqueue("a")
     with DjangoEndpoint(configuration(), using="default") as worker:

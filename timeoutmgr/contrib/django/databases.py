@@ -9,8 +9,31 @@ from sqlalchemy.engine import URL
 
 from timeoutmgr.errors import ConfigurationError
 
-_DJANGOS_OWN: Final = frozenset({"pool", "isolation_level", "assume_role", "server_side_binding"})
-"""Options for Django; all others are parameters of libpq."""
+_OF_PYTHON: Final = frozenset(
+    {"pool", "isolation_level", "assume_role", "server_side_binding"}
+    | {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
+)
+"""Options for Django and psycopg; all others are parameters of libpq."""
+_OF_A_CURSOR: Final = frozenset(
+    {"isolation_level", "use_unicode", "autocommit", "conv", "cursorclass", "sql_mode", "compress"}
+)
+"""Options of MySQL that change what Django's own cursors do, and not where they connect."""
+_CARRIED: Final = frozenset(
+    {"charset", "init_command", "unix_socket", "read_default_file", "read_default_group"}
+    | {"connect_timeout", "read_timeout", "write_timeout"}
+)
+"""Options of MySQL that PyMySQL has too."""
+_TLS: Final = frozenset({"ca", "cert", "key", "capath", "cipher", "check_hostname"})
+_HOSTNAME_CHECKED: Final[Mapping[str, bool | None]] = MappingProxyType(
+    {
+        "DISABLED": None,
+        "PREFERRED": None,
+        "REQUIRED": False,
+        "VERIFY_CA": False,
+        "VERIFY_IDENTITY": True,
+    }
+)
+"""By ``ssl_mode``; None where the mode asks for no TLS."""
 
 
 def database_url(database: Mapping[str, Any]) -> str:
@@ -38,18 +61,55 @@ def _sqlite(database: Mapping[str, Any]) -> URL:
 def _postgresql(database: Mapping[str, Any]) -> URL:
     options = {
         name: str(value)
-        for name, value in (database.get("OPTIONS") or {}).items()
-        if name not in _DJANGOS_OWN and isinstance(value, str | int)
+        for name, value in _options(database).items()
+        if name not in _OF_PYTHON and isinstance(value, str | int)
     }
     return _server("postgresql+psycopg", database, "host", options)
 
 
 def _mysql(database: Mapping[str, Any]) -> URL:
-    given = database.get("OPTIONS") or {}
-    options = {"charset": str(given.get("charset", "utf8mb4"))}
-    if "unix_socket" in given:
-        options["unix_socket"] = str(given["unix_socket"])
+    given = _options(database)
+    options = {"charset": "utf8mb4"}
+    options |= {name: str(given[name]) for name in _CARRIED & given.keys()}
+    options |= _tls(given)
+    rest = given.keys() - _CARRIED - _OF_A_CURSOR - {"ssl", "ssl_mode"}
+    if rest:
+        raise ConfigurationError(
+            f"OPTIONS of Django's database has {', '.join(sorted(rest))}, which PyMySQL may not "
+            "take; name a transport and a persistence in TIMEOUTMGR"
+        )
     return _server("mysql+pymysql", database, "unix_socket", options)
+
+
+def _tls(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of TLS for PyMySQL. Raises ConfigurationError for one that it has not."""
+    of_files = dict(given.get("ssl") or {})
+    mode = str(given.get("ssl_mode", "PREFERRED")).upper()
+    if unknown := of_files.keys() - _TLS:
+        raise ConfigurationError(
+            f"ssl in OPTIONS of Django's database has {', '.join(sorted(unknown))}, expected "
+            f"{', '.join(sorted(_TLS))}; name a transport and a persistence in TIMEOUTMGR"
+        )
+    if mode not in _HOSTNAME_CHECKED:
+        raise ConfigurationError(
+            f"ssl_mode in OPTIONS of Django's database is {mode!r}, expected "
+            f"{', '.join(_HOSTNAME_CHECKED)}"
+        )
+    is_checked = _HOSTNAME_CHECKED[mode]
+    if of_files and is_checked is None:  # mysqlclient looks at no host name without a mode
+        is_checked = False
+    if is_checked is not None:
+        of_files.setdefault("check_hostname", is_checked)
+    if mode == "DISABLED":
+        of_files = {}
+    return {
+        f"ssl_{name}": str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in of_files.items()
+    }
+
+
+def _options(database: Mapping[str, Any]) -> Mapping[str, Any]:
+    return database.get("OPTIONS") or {}
 
 
 def _server(
@@ -57,16 +117,44 @@ def _server(
 ) -> URL:
     """Return the URL of a server; *socket* is the option for a host that is a path."""
     host = str(database.get("HOST") or "")
+    port = str(database.get("PORT") or "")
     is_path = host.startswith("/")
+    has_many = "," in host or "," in port
+    hosts = {socket: _hosts_with_ports(host, port)} if has_many else {}
     return URL.create(
         scheme,
         username=database.get("USER") or None,
         password=database.get("PASSWORD") or None,
-        host=None if is_path else host or None,
-        port=int(database["PORT"]) if database.get("PORT") else None,
+        host=None if is_path or has_many else host or None,
+        port=None if has_many or not port else _port(port),
         database=str(database["NAME"]) if database.get("NAME") else None,
-        query={**options, **({socket: host} if is_path else {})},
+        query={**options, **({socket: host} if is_path else {}), **hosts},
     )
+
+
+def _hosts_with_ports(host: str, port: str) -> tuple[str, ...]:
+    """Return each of several hosts with its port, as libpq pairs them: one port is for all."""
+    hosts, ports = host.split(","), port.split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    if len(ports) != len(hosts):
+        raise ConfigurationError(
+            f"Django's database has the hosts {host!r} and the ports {port!r}; give one port, or "
+            "one for each host"
+        )
+    return tuple(
+        f"{name}:{_port(number)}" if number else name
+        for name, number in zip(hosts, ports, strict=True)
+    )
+
+
+def _port(given: str) -> int:
+    try:
+        return int(given)
+    except ValueError:
+        raise ConfigurationError(
+            f"PORT of Django's database is {given!r}; give a whole number"
+        ) from None
 
 
 _MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], URL]]] = MappingProxyType(

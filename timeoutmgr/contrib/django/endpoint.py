@@ -32,6 +32,11 @@ class DjangoEndpoint(Endpoint):
         super().__init__(config)
         self._using: Final = using
 
+    @property
+    def has_broker(self) -> bool:
+        """Whether the queues are in no database: only a stored timeout joins a transaction then."""
+        return self._parts.settings.transport.database is None
+
     def _send_named(
         self,
         destination: str,

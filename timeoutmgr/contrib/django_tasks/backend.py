@@ -45,8 +45,11 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no ty
         self.validate_task(task)
         with transaction.atomic(using=alias()):
             record = self._recorded(task, args, kwargs)
+            run_after = _aware(task.run_after)
+            # A broker joins no transaction; a timeout in Django's database does, due at once.
+            delay = 0 if run_after is None and endpoint.has_broker else None
             endpoint.send_local(
-                MESSAGE, {}, deliver_at=_aware(task.run_after), message_id=record.id
+                MESSAGE, {}, delay=delay, deliver_at=run_after, message_id=record.id
             )
         result = result_of(record)
         task_enqueued.send(type(self), task_result=result)
