@@ -21,6 +21,7 @@ from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
 from timeoutmgr.errors import (
     CombinationRefused,
+    ConfigurationError,
     InvalidMessage,
     LeaseLost,
     QueueMissing,
@@ -34,6 +35,7 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.virtual import redis_channel
 from timeoutmgr.transport.virtual.raw_message import RawMessage
+from timeoutmgr.transport.virtual.session import RedisSession
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 
@@ -86,6 +88,51 @@ def test_a_transport_that_loses_unacknowledged_messages_is_refused_with_a_remedy
 def test_a_transport_that_may_lose_is_refused_without_consent(scheme: str) -> None:
     with pytest.raises(CombinationRefused, match="accept_loss"):
         KombuTransport(f"{scheme}://")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "sentence"),
+    [
+        ("amqp://localhost", {"global_keyprefix": "a"}, "global_keyprefix"),
+        ("redis://localhost", {"visibility_timeout": 9}, "the setting visibility_timeout"),
+        ("redis://localhost", ["sep"], "is a table"),
+        ("sentinel://localhost", {}, "master_name"),
+    ],
+)
+def test_options_of_a_channel_are_checked_at_the_door(
+    url: str, options: Any, sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        KombuTransport(url, accept_loss=True, channel_options=options)
+
+
+def test_options_of_a_channel_say_where_messages_and_markers_are(
+    redis_url: str, redis_client: redis.Redis, unique: str
+) -> None:
+    options = {"global_keyprefix": f"{unique}:", "sep": "|", "priority_steps": [0, 5]}
+    with (
+        closing(KombuTransport(redis_url, accept_loss=True, channel_options=options)) as transport,
+        closing(transport.session()) as session,
+    ):
+        assert isinstance(session, RedisSession)
+        session.create_queues([unique])
+        before = set(redis_client.scan_iter())
+        send(session, unique, "1")
+        session.bear_marker(unique, "word", "store")
+        added = set(redis_client.scan_iter()) - before
+
+        assert added == {
+            f"{unique}:{unique}".encode(),
+            f"{unique}:timeoutmgr.marker.{unique}".encode(),
+        }
+        assert session.borne_marker(unique, None) == "word"
+        with closing(session.receiver(unique, prefetch=1)) as receiver:
+            received = receive(receiver, 1)
+            receiver.ack(received)
+        assert ids(received) == ["1"]
+        session.drop_marker(unique, None)
+        assert session.borne_marker(unique, None) is None
+        session.delete_queues([unique])
 
 
 def test_an_unknown_scheme_names_the_nearest_that_is_known() -> None:

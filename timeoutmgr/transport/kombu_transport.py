@@ -69,6 +69,7 @@ class KombuTransport:
         ssl: Mapping[str, Any] | None = None,
         tls_insecure: bool | None = None,
         allow_plaintext: bool | None = None,
+        channel_options: Mapping[str, Any] | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "accept_loss": accept_loss,
@@ -85,6 +86,7 @@ class KombuTransport:
             "ssl": ssl,
             "tls_insecure": tls_insecure,
             "allow_plaintext": allow_plaintext,
+            "channel_options": channel_options,
         }
         self._settings = replace(
             settings or KombuSettings(),
@@ -94,6 +96,7 @@ class KombuTransport:
         self._url = url
         self._family = family_of(url, self._settings)
         self._link = _link(url, self._family, self._settings)
+        _check_channel_options(url, self._family, self._settings.channel_options)
         if self._family is Family.AMQP:
             management_api(url, self._settings)  # for its refusals
         self.budget: Final = ByteBudget(self._settings.buffer_bytes)
@@ -221,7 +224,7 @@ class KombuTransport:
         return kombu_connection(
             ";".join(self._link.urls) if self._link else self._url,
             connect_timeout=self._settings.connect_timeout.total_seconds(),
-            transport_options=options,
+            transport_options={**options, **self._settings.channel_options},
             **{name: value for name, value in arguments.items() if value is not None},
         )
 
@@ -235,6 +238,19 @@ def _link(url: str, family: Family, settings: KombuSettings) -> BrokerLink | Non
             "broker as the URL asks for"
         )
     return None
+
+
+def _check_channel_options(url: str, family: Family, options: Mapping[str, Any]) -> None:
+    if options and family is Family.AMQP:
+        raise ConfigurationError(
+            f"{redact(url)} has no use for channel_options ({', '.join(options):.200}); they are "
+            "for brokers that kombu gives channels of its own"
+        )
+    if url.startswith("sentinel") and not options.get("master_name"):
+        raise ConfigurationError(
+            f"{redact(url)} names sentinels, and not what they watch over; give its name as "
+            'channel_options = {"master_name": "…"}'
+        )
 
 
 def _refuse_unreadable(url: str) -> None:

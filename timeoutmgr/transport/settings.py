@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
@@ -15,6 +15,13 @@ from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 QueueType = Literal["quorum", "classic"]
 RoutingTopology = Literal["direct", "conventional"]
 """How programs on RabbitMQ address a queue: by its name, or by a fanout exchange of its name."""
+
+_SETTINGS_OF_CHANNELS: Final = {
+    "visibility_timeout": "the setting visibility_timeout",
+    "socket_connect_timeout": "the setting connect_timeout",
+    "socket_timeout": "the setting confirm_timeout",
+}
+"""What channels are told by settings of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +41,8 @@ class KombuSettings:
     usual port, and ``off`` asks nowhere. *visibility_timeout* is the time after which Redis
     delivers a dead consumer's messages again. *routing_topology* is RabbitMQ's: ``direct`` uses
     queues alone, ``conventional`` also exchanges of their names, as NServiceBus does; without, the
-    names of the delay levels decide.
+    names of the delay levels decide. *channel_options* are those of kombu's channel
+    (``transport_options``) on Redis and other brokers than RabbitMQ: where its keys and queues are.
     """
 
     accept_loss: bool = False
@@ -52,6 +60,8 @@ class KombuSettings:
     ssl: Mapping[str, Any] | None = field(default=None, repr=False)
     tls_insecure: bool = False
     allow_plaintext: bool = False
+    # Those of Sentinel and of clouds hold passwords.
+    channel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
@@ -82,6 +92,20 @@ class KombuSettings:
             raise ConfigurationError(
                 f"max_message_size must be positive, got {self.max_message_size}"
             )
+        _check_channel_options(self.channel_options)
+
+
+def _check_channel_options(given: object) -> None:
+    """Raise ConfigurationError for options that are no table, or that have a setting of ours."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"channel_options is a table of options of kombu's channel, got {given!r:.80}"
+        )
+    if ours := given.keys() & _SETTINGS_OF_CHANNELS.keys():
+        name = min(ours)
+        raise ConfigurationError(
+            f"channel_options has {name}; give {_SETTINGS_OF_CHANNELS[name]} instead"
+        )
 
 
 def check_management_url(url: str) -> None:

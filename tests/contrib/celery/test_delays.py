@@ -424,10 +424,11 @@ def test_due_tasks_are_protected_as_the_app_says(
     ],
 )
 def test_an_option_that_cannot_be_passed_on_is_refused(settings: dict[str, Any]) -> None:
+    url = "redis://localhost/0" if "broker_use_ssl" in settings else "amqp://localhost//"
     with pytest.raises(
         ConfigurationError, match=r"global_key|fanout|check_host|EXTERNAL"
     ) as refused:
-        transport_of("redis://localhost/0", **settings)
+        transport_of(url, **settings)
 
     assert "max_retries" not in str(refused.value)
 
@@ -436,6 +437,20 @@ def test_an_option_that_leads_to_no_other_place_is_let_in() -> None:
     options = {"visibility_timeout": 9, "fanout_prefix": True}
 
     assert transport_of("redis://localhost/0", broker_transport_options=options)
+
+
+def test_due_tasks_are_where_the_workers_of_an_app_read(make_site: MakeSite) -> None:
+    site = make_site("redis")
+    site.app.conf.broker_transport_options = {
+        "global_keyprefix": f"{site.queue}:",
+        "priority_steps": [0, 3, 6, 9],
+        "sep": ":",
+        "queue_order_strategy": "priority",
+    }
+    site.dispatching()
+    task_id = site.add.apply_async((1, 2), countdown=2, priority=6).id
+
+    assert site.arrival().headers["id"] == task_id
 
 
 def test_a_task_for_another_broker_is_left_alone(make_site: MakeSite, redis_url: str) -> None:

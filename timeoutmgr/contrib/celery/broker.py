@@ -13,6 +13,7 @@ _SQL: Final = "timeoutmgr+"
 _TABLES: Final = ("prefix", "schema")
 _UNCHECKED: Final = (ssl.CERT_NONE, "none", "CERT_NONE")
 _PASSWORDS: Final = (None, "PLAIN", "AMQPLAIN")
+_AMQP: Final = ("amqp", "amqps", "pyamqp")
 _ANY: Final = object()
 _CHANGE_NO_SEND: Final[Mapping[str, object]] = {
     **dict.fromkeys(
@@ -39,8 +40,8 @@ _CHANGE_NO_SEND: Final[Mapping[str, object]] = {
 def options_to(connection: Any, store: str) -> dict[str, Any]:
     """Return the options with which a transport in *store* sends to the broker of *connection*.
 
-    Only its settings are read. Raises ConfigurationError for an option with which workers would
-    look for tasks in another place.
+    Only its settings are read. Options that lead to another place are passed on to kombu's channel.
+    Raises ConfigurationError for one that cannot be, so that workers would look elsewhere.
     """
     given: Mapping[str, Any] = connection.transport_options or {}
     url = ";".join(connection.alt) or str(connection.as_uri(include_password=True))
@@ -48,13 +49,18 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
         tables = {name: given[name] for name in _TABLES if name in given}
         here = url.removeprefix(_SQL)
         return tables if here == store else {"destinations": transport_from_url(here, **tables)}
-    _refuse(
-        "broker_transport_options",
-        [name for name in given if _CHANGE_NO_SEND.get(name) not in (_ANY, given[name])],
-    )
+    led = {name: value for name, value in given.items() if _leads(name, value)}
+    is_amqp = url.partition("://")[0].partition("+")[0] in _AMQP
+    if is_amqp:
+        _refuse("broker_transport_options", led)
     _refuse("broker_login_method", {connection.login_method}.difference(_PASSWORDS))
-    tls = _tls(connection.ssl)
-    return {"destinations": transport_from_url(url, accept_loss=True, **tls)}
+    options: dict[str, Any] = {"channel_options": led} if led and not is_amqp else {}
+    options |= _tls(connection.ssl)
+    return {"destinations": transport_from_url(url, accept_loss=True, **options)}
+
+
+def _leads(name: str, value: object) -> bool:
+    return _CHANGE_NO_SEND.get(name) not in (_ANY, value)
 
 
 def _refuse(setting: str, options: Iterable[str]) -> None:

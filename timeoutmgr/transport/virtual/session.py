@@ -224,15 +224,27 @@ class RedisSession(VirtualSession):
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, or None."""
         with self._used("reading a marker") as link:
-            found = link.channel.client.get(_KEY.format(endpoint))
+            found = _on_marker(link, "GET", endpoint)
         return None if found is None else bytes(found).decode("utf-8", "replace")
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
         """Mark *endpoint*; another marker is overwritten."""
         with self._used("writing a marker") as link:
-            link.channel.client.set(_KEY.format(endpoint), word)
+            _on_marker(link, "SET", endpoint, word)
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
         """Remove the marker of *endpoint*."""
         with self._used("removing a marker") as link:
-            link.channel.client.delete(_KEY.format(endpoint))
+            _on_marker(link, "DEL", endpoint)
+
+
+def _on_marker(link: VirtualLink, command: str, endpoint: str, *arguments: str) -> Any:
+    """Execute *command* on the marker of *endpoint*, and return Redis' answer.
+
+    kombu's own client puts a prefix before the keys of SET and DEL, and not before that of GET.
+    """
+    from redis import Redis
+
+    key = f"{link.channel.global_keyprefix}{_KEY.format(endpoint)}"
+    execute: Any = Redis.execute_command  # its annotations are too few to check against
+    return execute(link.channel.client, command, key, *arguments)
