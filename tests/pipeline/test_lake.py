@@ -132,10 +132,10 @@ def test_files_that_are_not_committed_yet_outlive_the_forgotten_versions(
     table, other, late = open_table(place), open_table(place), open_table(place)
     real = ParquetHistory._commit
 
-    def overtaken(*given: Any) -> None:
+    def overtaken(*given: Any) -> bool:
         monkeypatch.setattr(ParquetHistory, "_commit", real)
         other.forget_versions()
-        real(*given)
+        return real(*given)
 
     monkeypatch.setattr(ParquetHistory, "_commit", overtaken)
     table.append("east", reader(events(range(4, 8))), {"batch": 2})
@@ -145,6 +145,31 @@ def test_files_that_are_not_committed_yet_outlive_the_forgotten_versions(
     written = {str(path) for path in tmp_path.rglob("*.parquet")}
     assert written == {*open_table(place).files().paths}
     assert ids_in(place) == names(range(8))
+
+
+def test_a_commit_of_plain_files_follows_those_of_other_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "history")
+    open_table(place).append("east", reader(events(range(4))), {"batch": 1})
+    table, real = ParquetHistory(place), ParquetHistory._commit
+    commits = iter(range(30))
+
+    def overtaken(self: ParquetHistory, *given: Any) -> bool:
+        if self is table and (number := next(commits, None)) is not None:
+            other = ParquetHistory(place)
+            other.append("west", reader(events(range(10 + number, 11 + number))), {"batch": number})
+            for path in Path(place).rglob("*.parquet"):
+                if str(path) not in other.files().paths:
+                    os.utime(path, (1, 1))  # as if it took long to write
+        return real(self, *given)
+
+    monkeypatch.setattr(ParquetHistory, "_commit", overtaken)
+    table.append("east", reader(events(range(4, 8))), {"batch": 2})
+
+    assert ids_in(place) == sorted(names(range(8)) + names(range(10, 40)))
+    assert {str(path) for path in tmp_path.rglob("*.parquet")} == {*open_table(place).files().paths}
+    assert open_table(place).marks("east") == {"batch": 2}
 
 
 def erase_beside(place: str) -> None:

@@ -85,11 +85,17 @@ class ParquetHistory:
         """Read the manifests since the version that is known."""
         if self._version < 0 or (self._version != self._last and self._is_forgotten()):
             self._begin()
+        for _manifest in self._newer():
+            pass
+
+    def _newer(self) -> Iterator[dict[str, Any]]:
+        """Yield each manifest that follows the version that is known, and is known from then on."""
         while self._version != self._last and (path := self._manifest(self._version + 1)).exists():
             found = _loaded(path)
             self._files = (self._files - {*found["removed"]}) | {*found["added"]}
             self._marks |= found["marks"]
             self._version += 1
+            yield found
 
     def _begin(self) -> None:
         """Begin with the newest state up to the version that is wanted."""
@@ -120,8 +126,15 @@ class ParquetHistory:
         return DataFiles(LocalFileSystem(), tuple(found), stored_columns(self._written))
 
     def append(self, store: str, batches: pa.RecordBatchReader, marks: Marks) -> None:
-        """Write the files of *batches*, then the manifest that makes them count."""
-        self._commit(self._write(batches), (), {store: {**self.marks(store), **marks}})
+        """Write the files of *batches*, then the manifest that makes them count.
+
+        Where other stores commit meanwhile, the files are kept and follow: a large commit would
+        else never come before the next small one.
+        """
+        all_marks: dict[str, Marks] = {store: {**self.marks(store), **marks}}
+        added = self._write(batches)
+        while not self._commit(added, (), all_marks):
+            added = self._carried_over(store, added)
 
     def compact(self, before: date) -> int:
         """Write partitions of several files anew; for a week old files stay for their readers."""
@@ -154,7 +167,8 @@ class ParquetHistory:
             rows = self._rows(old).to_batches(filter=kept)
             batches = pa.RecordBatchReader.from_batches(self._written, rows)
             written = self._write(batches)
-        self._commit(written, old, {})
+        if not self._commit(written, old, {}):
+            raise self._conflict(written)
 
     @contextmanager
     def _conflict_if_missing(self) -> Iterator[None]:
@@ -231,27 +245,59 @@ class ParquetHistory:
         return sorted(str(Path(path).relative_to(self._folder)) for path in written)
 
     def _commit(
-        self, added: Iterable[str], removed: Iterable[str], marks: dict[str, Marks]
-    ) -> None:
+        self, added: Sequence[str], removed: Sequence[str], marks: dict[str, Marks]
+    ) -> bool:
         """Sync the files and their folders, then link the manifest, and sync its folder.
 
-        The manifest allows the removal of rows from a store.
+        The manifest allows the removal of rows from a store. Return False if another process has
+        committed that version. Raises CommitConflict if a file is missing.
         """
         self._manifests.mkdir(parents=True, exist_ok=True)
-        files = [self._folder / name for name in added]
-        target = self._manifest(self._version + 1)
+        document = {"added": [*added], "removed": [*removed], "marks": marks}
         try:
-            self._sync_all(files)
-            self._link({"added": [*added], "removed": [*removed], "marks": marks}, target)
+            self._sync_all([self._folder / name for name in added])
+            self._link(document, self._manifest(self._version + 1))
+        except FileExistsError:
+            return False
         # An erasure commits, and then removes what was written before and is not committed yet.
-        except (FileExistsError, FileNotFoundError) as error:
-            for lost in files:
-                lost.unlink(missing_ok=True)
-            raise CommitConflict(f"{self.place} has a version {target.stem} meanwhile") from error
+        except FileNotFoundError as error:
+            raise self._conflict(added) from error
         _sync(self._manifests)
         self.refresh()
         if self._version and self._version % _STATE_EVERY == 0:
             self._write_state()
+        return True
+
+    def _conflict(self, added: Iterable[str]) -> CommitConflict:
+        """Remove the files *added*, which no version will have; return the error."""
+        for name in added:
+            (self._folder / name).unlink(missing_ok=True)
+        return CommitConflict(f"{self.place} has a version {self._version + 1} meanwhile")
+
+    def _carried_over(self, store: str, added: Sequence[str]) -> list[str]:
+        """Return the files *added* under the names that the version after the newest may have.
+
+        With a new name and a new time: an erasure and ``compact`` remove files that are older than
+        the newest version and not in it. Raises CommitConflict where a version since has removed
+        rows or is of *store*, so that rows of the files may be among what was removed, or written.
+        """
+        if self._is_forgotten():
+            raise self._conflict(added)
+        newer = [*self._newer()]
+        if any(store in one["marks"] or one["removed"] for one in newer):
+            raise self._conflict(added)
+        token = secrets.token_hex(16)
+        moved = [
+            str(Path(name).with_name(f"{token}-{index}.parquet"))
+            for index, name in enumerate(added)
+        ]
+        try:
+            for name, other in zip(added, moved, strict=True):
+                os.utime(self._folder / name)
+                (self._folder / name).rename(self._folder / other)
+        except FileNotFoundError as error:
+            raise self._conflict([*added, *moved]) from error
+        return moved
 
     def _sync_all(self, files: Sequence[Path]) -> None:
         folders = {folder for file in files for folder in file.parents}
