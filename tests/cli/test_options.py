@@ -167,6 +167,16 @@ def test_an_id_given_as_an_argument_leads_to_the_option(
     assert other.stderr.endswith("error: got the argument 'A7' too many\n")
 
 
+def test_an_argument_that_is_no_text_is_a_usage_error(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text('endpoint = "shop"\nfeatures = ["timeout-manager"]\n')
+    assert runner.invoke(cli, ["--config", "shop.toml", "install"]).exit_code == Exit.OK
+
+    refused = runner.invoke(cli, ["--config", "shop.toml", "list", "--saga", "a\udcff"])
+
+    assert refused.exit_code == Exit.USAGE
+    assert refused.stderr.splitlines() == [r"error: 'a\udcff' is no text in UTF-8"]
+
+
 def test_a_group_without_a_command_prints_its_help_once(runner: CliRunner) -> None:
     said = runner.invoke(cli, ["errors"])
 

@@ -94,6 +94,9 @@ class Commands(click.Group):
             code = exit_of(error)
             _report(shared, type(error).__name__, str(error), code, type(error))
         except Exception as error:
+            bad = _that_is_no_text(sys.argv[1:] if args is None else args)
+            if isinstance(error, UnicodeEncodeError) and bad is not None:
+                sys.exit(int(_usage(shared, click.UsageError(f"{bad!a} is no text in UTF-8"))))
             # An unexpected error needs its traceback, with secrets masked.
             shown = traceback.format_exception(type(error), error, from_user_code(error))
             output.print_error("".join(shown).rstrip())
@@ -146,6 +149,11 @@ def cli(shared: Shared) -> None:
 def main() -> NoReturn:
     """Run the command line; the console entry."""
     cli.main(prog_name="timeoutmgr")
+
+
+def _that_is_no_text(args: Sequence[str]) -> str | None:
+    """Return the first of *args* that has bytes of no text; None without any."""
+    return next((one for one in args if one.encode(errors="ignore").decode() != one), None)
 
 
 @contextlib.contextmanager
