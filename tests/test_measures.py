@@ -13,7 +13,7 @@ MOST_FUNCTIONS_ENTERED = 455
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 8
 MOST_LINES = 96_400
-MOST_FILES = 558
+MOST_FILES = 559
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

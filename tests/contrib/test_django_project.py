@@ -71,8 +71,7 @@ URLS = [
                 "isolation_level": "read committed",
             },
         },
-        "mysql+pymysql://?charset=utf8mb4&read_default_file=%2Fetc%2Fmy.cnf"
-        "&init_command=SET+NAMES+utf8mb4&connect_timeout=3",
+        "mysql+pymysql://?charset=utf8mb4&read_default_file=%2Fetc%2Fmy.cnf&connect_timeout=3",
     ),
 ]
 TLS = [

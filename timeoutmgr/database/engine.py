@@ -32,6 +32,7 @@ from timeoutmgr.database.dialects import (
 from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
+from timeoutmgr.database.idle_connections import replace_closed
 from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.database.round_trips import (
     DriverStatement,
@@ -521,6 +522,8 @@ def _engine(
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
     bound_answers(engine, settings.connect_timeout, answers)
+    if not apart:
+        replace_closed(engine)
     if backend == "postgresql":
         _set_at_connect(engine, _NOT_COMPILED | (BY_INDEX | _PLANNED_ONCE if alone else {}))
     if backend == "mssql":

@@ -28,6 +28,7 @@ from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import unavailable
+from timeoutmgr.database.idle_connections import descriptor_of
 from timeoutmgr.errors import StorageUnavailable
 
 SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
@@ -273,7 +274,7 @@ class _ServerSession:
             if dialect in {"mysql", "mariadb"}:
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-            self._descriptor = _descriptor(self._connection)
+            self._descriptor = descriptor_of(self._connection.connection.driver_connection)
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
 
@@ -365,15 +366,6 @@ class _ServerSession:
         self._is_closed = True
         with contextlib.suppress(exc.SQLAlchemyError):
             self._connection.close()
-
-
-def _descriptor(connection: Connection) -> int | None:
-    driver: Any = connection.connection.driver_connection
-    if hasattr(driver, "fileno"):
-        return int(driver.fileno())
-    if hasattr(driver, "_sock"):  # PyMySQL's
-        return int(driver._sock.fileno())
-    return None  # pymssql shows no socket
 
 
 class _FileLock:

@@ -14,13 +14,13 @@ _OF_PYTHON: Final = frozenset(
     | {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
 )
 """Options for Django and psycopg; all others are parameters of libpq."""
-_OF_A_CURSOR: Final = frozenset(
+_OF_A_SESSION: Final = frozenset(
     {"isolation_level", "use_unicode", "autocommit", "conv", "cursorclass", "sql_mode", "compress"}
+    | {"init_command", "read_timeout", "write_timeout"}
 )
-"""Options of MySQL that change what Django's own cursors do, and not where they connect."""
+"""Options of MySQL that change what Django's own sessions do, and not where they connect."""
 _CARRIED: Final = frozenset(
-    {"charset", "init_command", "unix_socket", "read_default_file", "read_default_group"}
-    | {"connect_timeout", "read_timeout", "write_timeout"}
+    {"charset", "unix_socket", "read_default_file", "read_default_group", "connect_timeout"}
 )
 """Options of MySQL that PyMySQL has too."""
 _TLS: Final = frozenset({"ca", "cert", "key", "capath", "cipher", "check_hostname"})
@@ -72,7 +72,7 @@ def _mysql(database: Mapping[str, Any]) -> URL:
     options = {"charset": "utf8mb4"}
     options |= {name: str(given[name]) for name in _CARRIED & given.keys()}
     options |= _tls(given)
-    rest = given.keys() - _CARRIED - _OF_A_CURSOR - {"ssl", "ssl_mode"}
+    rest = given.keys() - _CARRIED - _OF_A_SESSION - {"ssl", "ssl_mode"}
     if rest:
         raise ConfigurationError(
             f"OPTIONS of Django's database has {', '.join(sorted(rest))}, which PyMySQL may not "
