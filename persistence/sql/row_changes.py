@@ -154,20 +154,43 @@ class RowChanges:
         to: str,
         run_id: str | None,
         channel: str | None,
-    ) -> None:
-        """Send the locked rows *free* to *to* when they are due."""
+    ) -> list[PlaceMove]:
+        """Send the locked rows *free* to *to* when they are due.
+
+        Rows that a pause has parked are due: they move to the present, and are returned. The end of
+        the pause would not find them any more, since it is of another destination.
+        """
         self._reroute.execute(connection, _columns(sorted(free)), to_=to)
         reach("changing.rerouted")
         self.record(connection, "rerouted", free, run_id, channel, destination=to)
+        moves = self._unparking(connection, free)
+        if moves:
+            self.move(connection, moves, changes=False)
+        return moves
+
+    def _unparking(self, connection: Connection, free: Free) -> list[PlaceMove]:
+        """Return the moves of the parked rows of *free* to the present."""
+        waiting = [key for key, (row, _) in free.items() if row.original_due is not None]
+        if not waiting:
+            return []
+        pauses = self._context.tables.pauses
+        of_pauses = select(pauses.c.parked).where(pauses.c.endpoint == self._context.endpoint)
+        places = set(connection.execute(of_pauses).scalars())
+        now = self._context.now(connection)
+        parked = [key for key in waiting if key.due in places]
+        return [
+            PlaceMove(key, now, free[key][0].original_due, free[key][0].labelled) for key in parked
+        ]
 
     def reroute_keys(
         self, connection: Connection, keys: Sequence[Key], to: str, channel: str | None
     ) -> Rerouted:
         """Send the timeouts of *keys* that are free to *to*; return these keys."""
         free = self.free(connection, keys)
-        self.reroute(connection, free, to, None, channel)
+        unparked = self.reroute(connection, free, to, None, channel)
         chosen = sorted(free)
-        return Rerouted(chosen, [key for key in chosen if free[key][1]])
+        maybe_sent = [key for key in chosen if free[key][1]]
+        return Rerouted(chosen, maybe_sent, next((one.to for one in unparked), None))
 
     def record(
         self,

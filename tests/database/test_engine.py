@@ -301,3 +301,27 @@ def test_options_of_the_url_apply_to_each_connection(postgres_url: str) -> None:
 
     database.dispose()
     assert name == "mine"
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+def test_transactions_are_read_committed_whatever_the_database_has_by_default(
+    postgres_url: str, level: str
+) -> None:
+    name = make_url(postgres_url).database
+    database = Database(postgres_url)
+    with database.apart.begin() as connection:
+        connection.execute(
+            text(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'")
+        )
+    ours = Database(postgres_url)
+    try:
+        ours.now(FakeClock(START))  # in AUTOCOMMIT
+        for engine in ours.engine, ours.apart, ours._alone:
+            with engine.begin() as connection:
+                found = connection.execute(text("SHOW transaction_isolation")).scalar_one()
+            assert found == "read committed"
+    finally:
+        with database.apart.begin() as connection:
+            connection.execute(text(f'ALTER DATABASE "{name}" RESET default_transaction_isolation'))
+        ours.dispose()
+        database.dispose()

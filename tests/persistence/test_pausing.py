@@ -183,6 +183,43 @@ def test_a_parked_timeout_is_cancelled_and_rescheduled_as_any_other(sql: Stores)
     assert sent(store, NOW + HOUR) == ["b"]
 
 
+@pytest.mark.parametrize("until", [None, from_micros(NOW + HOUR)])
+def test_a_parked_timeout_that_is_rerouted_is_sent_at_once(sql: Stores, until: Any) -> None:
+    store: Any = sql()
+    store.store_many([timeout("a"), timeout("b"), timeout("c", due=NOW + HOUR)])
+    woken: list[int] = []
+    timeouts = Timeouts(store, woken.append)
+    timeouts.pause("billing", until=until, by=BY)
+    assert sent(store) == []
+
+    done = timeouts.reroute("shipping", destination="billing")
+
+    assert sorted(done.rerouted) == ["a", "b", "c"]
+    assert len(woken) == 1
+    assert sorted(sent(store)) == ["a", "b"]
+    assert timeouts.resume("billing", by=BY) == 0
+    assert store.key_of("c") == Key(NOW + HOUR, "c")
+
+
+def test_a_parked_timeout_that_is_rerouted_is_parked_by_a_pause_of_its_new_queue(
+    sql: Stores,
+) -> None:
+    store: Any = sql()
+    store.store_many([timeout("a")])
+    timeouts = face(store)
+    timeouts.pause("billing", by=BY)
+    assert sent(store) == []
+    timeouts.pause("shipping", by=BY)
+
+    timeouts.reroute("shipping", destination="billing")
+
+    assert sent(store) == []
+    timeouts.resume("billing", by=BY)
+    assert sent(store) == []
+    assert timeouts.resume("shipping", by=BY) == 1
+    assert sent(store) == ["a"]
+
+
 def test_a_pause_changes_the_status_of_no_other_timeout(sql: Stores) -> None:
     store: Any = sql()
     store.store_many([timeout("a", NOW - HOUR)])

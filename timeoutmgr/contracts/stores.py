@@ -341,11 +341,13 @@ class TimeoutStore(Protocol):
 class Rerouted:
     """Keys of timeouts that have another destination now.
 
-    Messages of *maybe_sent* may have been sent to the former destination before.
+    Messages of *maybe_sent* may have been sent to the former destination before. *unparked_at* is
+    the new place of timeouts that a pause had parked: they are due.
     """
 
     keys: Sequence[Key]
     maybe_sent: Sequence[Key] = ()
+    unparked_at: Micros | None = None
 
 
 @runtime_checkable

@@ -474,6 +474,9 @@ def _parsed(url: str | URL) -> URL:
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
 """PostgreSQL's settings by which each statement goes by an index."""
 _PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
+_READ_COMMITTED: Final = {"default_transaction_isolation": "'read committed'"}
+"""Claims and locks are proved with this. Where a database's own default is SERIALIZABLE, the record
+of a send could not be serialized, and the message was sent again."""
 _NOT_COMPILED: Final = {"jit": "off"}
 """The planner takes the limit of a generic plan for a tenth of the table, and an interval of keys
 for a share of it. Above some millions of rows it would compile a poll anew each time: 12 functions
@@ -504,6 +507,8 @@ def _engine(
         arguments |= {"application_name": "timeoutmgr"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
+        # Also after a connection was in AUTOCOMMIT: SQLAlchemy goes back to the server's own level.
+        options |= {"isolation_level": "READ COMMITTED"}
         if alone:
             options |= {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None}
     elif backend == "mssql":
@@ -525,7 +530,9 @@ def _engine(
     if not apart:
         replace_closed(engine)
     if backend == "postgresql":
-        _set_at_connect(engine, _NOT_COMPILED | (BY_INDEX | _PLANNED_ONCE if alone else {}))
+        _set_at_connect(
+            engine, _READ_COMMITTED | _NOT_COMPILED | (BY_INDEX | _PLANNED_ONCE if alone else {})
+        )
     if backend == "mssql":
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)

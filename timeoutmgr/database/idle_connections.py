@@ -1,9 +1,23 @@
 """Connections that a server has closed while they were idle, which are not lent any more."""
 
 import select
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import Engine, event, exc
+
+
+@runtime_checkable
+class _HasDescriptor(Protocol):
+    """A connection of psycopg."""
+
+    def fileno(self) -> int: ...
+
+
+@runtime_checkable
+class _HasSocket(Protocol):
+    """A connection of PyMySQL."""
+
+    _sock: Any
 
 
 def replace_closed(engine: Engine) -> None:
@@ -27,10 +41,11 @@ def replace_closed(engine: Engine) -> None:
 
 def descriptor_of(driver_connection: Any) -> int | None:
     """Return the file descriptor of the connection's socket; None where the driver shows none."""
-    if hasattr(driver_connection, "fileno"):
-        return int(driver_connection.fileno())
-    has_socket = hasattr(driver_connection, "_sock") and driver_connection._sock  # PyMySQL's
-    return int(driver_connection._sock.fileno()) if has_socket else None
+    if isinstance(driver_connection, _HasDescriptor):
+        return driver_connection.fileno()
+    if isinstance(driver_connection, _HasSocket) and driver_connection._sock is not None:
+        return int(driver_connection._sock.fileno())
+    return None
 
 
 def _has_something_to_read(connection: Any) -> bool:

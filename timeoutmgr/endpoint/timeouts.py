@@ -433,6 +433,8 @@ class Timeouts:
                 if not dry_run:
                     changed = store.reroute(keys, to, channel=routes.bounded(channel))
                 done.add(keys, changed)
+            if changed.unparked_at is not None:
+                self._wake(changed.unparked_at)
             looked_at += len(page.timeouts)
             behind = page.timeouts[-1].key if page.timeouts else behind
             end = page.searched_to or (behind if len(page.timeouts) == size else None)
