@@ -115,7 +115,7 @@ def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str)
     engine.dispose()
 
 
-@matrix(pairs=WITH_A_DATABASE, needs={"row_locks"})  # on SQLite the sender begins by itself
+@matrix(pairs=WITH_A_DATABASE)
 def test_a_connection_in_autocommit_is_refused(place: Place) -> None:
     party = Party(place).start()
 

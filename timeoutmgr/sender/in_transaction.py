@@ -65,11 +65,13 @@ def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Con
 def _in_transaction(connection: Connection) -> Connection:
     """Return *connection*; raise CombinationRefused if its driver commits each statement.
 
-    The driver answers by itself, without a round trip. In SQLite the sender begins a transaction.
+    The driver answers by itself, without a round trip.
     """
     driver = connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite" or driver is None:
+    if driver is None:
         return connection
+    if connection.dialect.name == "sqlite" and not connection.in_transaction():
+        connection.begin()  # listeners for it may begin the driver's transaction
     try:
         is_safe = driver_of(driver).is_in_transaction(driver)
     except CombinationRefused:  # a driver of SQLAlchemy alone, such as psycopg2
