@@ -17,6 +17,10 @@ from timeoutmgr.contrib.django.system_checks import check_sqlite_transactions, c
 from timeoutmgr.errors import ConfigurationError, UnknownSetting
 
 URLS = [
+    (
+        {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:/srv/a%20b.db?mode=rwc"},
+        "sqlite:////srv/a b.db",
+    ),
     ({"ENGINE": "django.db.backends.sqlite3", "NAME": Path("/srv/a.db")}, "sqlite:////srv/a.db"),
     (
         {
@@ -83,6 +87,7 @@ TLS = [
     ),
     ({"ssl": {"ca": "/ca.pem"}, "ssl_mode": "DISABLED"}, {}),
     ({"ssl_mode": "PREFERRED"}, {}),
+    ({"ssl": True}, {"ssl_check_hostname": "false"}),
 ]
 
 
@@ -106,7 +111,9 @@ def test_mysql_is_spoken_to_in_private_where_django_does_it(
     [
         ({"ENGINE": "x.mysql", "OPTIONS": {"local_infile": 1}}, "local_infile"),
         ({"ENGINE": "x.mysql", "OPTIONS": {"ssl": {"crl": "/a"}}}, "ssl in OPTIONS .* has crl"),
+        ({"ENGINE": "x.mysql", "OPTIONS": {"ssl": "yes"}}, "a table or True"),
         ({"ENGINE": "x.mysql", "OPTIONS": {"ssl_mode": "SURE"}}, "ssl_mode .* is 'SURE'"),
+        ({"ENGINE": "x.mysql", "OPTIONS": {"ssl_mode": "VERIFY_IDENTITY"}}, "name them as ca"),
         ({"ENGINE": "x.postgresql", "HOST": "a,b,c", "PORT": "1,2"}, "one for each host"),
         ({"ENGINE": "x.postgresql", "HOST": "a", "PORT": "five"}, "give a whole number"),
     ],

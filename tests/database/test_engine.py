@@ -325,3 +325,10 @@ def test_transactions_are_read_committed_whatever_the_database_has_by_default(
             connection.execute(text(f'ALTER DATABASE "{name}" RESET default_transaction_isolation'))
         ours.dispose()
         database.dispose()
+
+
+def test_a_url_that_would_replace_the_settings_of_sessions_is_refused(mysql_url: str) -> None:
+    url = make_url(mysql_url).update_query_dict({"init_command": "SET time_zone = 'SYSTEM'"})
+
+    with pytest.raises(ConfigurationError, match="leave it out"):
+        Database(url)

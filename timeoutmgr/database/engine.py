@@ -517,6 +517,11 @@ def _engine(
         arguments = sqlserver.connect_arguments(settings.connect_timeout)
         options |= {"isolation_level": "READ COMMITTED", "deprecate_large_types": True}
     else:
+        if "init_command" in url.query:
+            raise ConfigurationError(
+                "init_command in a database's URL would replace the statement that sets UTC and "
+                "the strict mode for the session, on which due times rely; leave it out"
+            )
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
     engine = _created(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import URL
 
@@ -54,8 +55,10 @@ def database_url(database: Mapping[str, Any]) -> str:
 
 def _sqlite(database: Mapping[str, Any]) -> URL:
     name = str(database.get("NAME") or "")
-    in_memory = ":memory:" in name or "mode=memory" in name
-    return URL.create("sqlite", database=name if in_memory else str(Path(name).absolute()))
+    if ":memory:" in name or "mode=memory" in name:
+        return URL.create("sqlite", database=name)
+    path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+    return URL.create("sqlite", database=str(Path(path).absolute()))
 
 
 def _postgresql(database: Mapping[str, Any]) -> URL:
@@ -83,17 +86,18 @@ def _mysql(database: Mapping[str, Any]) -> URL:
 
 def _tls(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of TLS for PyMySQL. Raises ConfigurationError for one that it has not."""
-    of_files = dict(given.get("ssl") or {})
-    mode = str(given.get("ssl_mode", "PREFERRED")).upper()
-    if unknown := of_files.keys() - _TLS:
-        raise ConfigurationError(
-            f"ssl in OPTIONS of Django's database has {', '.join(sorted(unknown))}, expected "
-            f"{', '.join(sorted(_TLS))}; name a transport and a persistence in TIMEOUTMGR"
-        )
+    ssl = given.get("ssl") or {}
+    mode = str(given.get("ssl_mode", "REQUIRED" if ssl is True else "PREFERRED")).upper()
+    of_files = {} if ssl is True else _files_of(ssl)
     if mode not in _HOSTNAME_CHECKED:
         raise ConfigurationError(
             f"ssl_mode in OPTIONS of Django's database is {mode!r}, expected "
             f"{', '.join(_HOSTNAME_CHECKED)}"
+        )
+    if mode.startswith("VERIFY_") and not of_files.keys() & {"ca", "capath"}:
+        raise ConfigurationError(
+            f"ssl_mode in OPTIONS of Django's database is {mode}, and PyMySQL verifies nothing "
+            "without authorities; name them as ca or capath in ssl"
         )
     is_checked = _HOSTNAME_CHECKED[mode]
     if of_files and is_checked is None:  # mysqlclient looks at no host name without a mode
@@ -106,6 +110,19 @@ def _tls(given: Mapping[str, Any]) -> dict[str, str]:
         f"ssl_{name}": str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in of_files.items()
     }
+
+
+def _files_of(ssl: object) -> dict[str, Any]:
+    if not isinstance(ssl, Mapping):
+        raise ConfigurationError(
+            f"ssl in OPTIONS of Django's database is {ssl!r:.80}, expected a table or True"
+        )
+    if unknown := ssl.keys() - _TLS:
+        raise ConfigurationError(
+            f"ssl in OPTIONS of Django's database has {', '.join(sorted(unknown))}, expected "
+            f"{', '.join(sorted(_TLS))}; name a transport and a persistence in TIMEOUTMGR"
+        )
+    return dict(ssl)
 
 
 def _options(database: Mapping[str, Any]) -> Mapping[str, Any]:
