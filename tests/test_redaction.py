@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from timeoutmgr.cli.output import MaskingFormatter
+from timeoutmgr.cli.output import MaskingFormatter, text_formatter
+from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.message.redaction import (
     LONGEST_LINE,
     LONGEST_TEXT,
@@ -75,6 +76,40 @@ def test_no_sign_of_a_password_lets_a_part_of_it_through(form: str, sentence: st
                     leaks.append(shown)
 
     assert leaks == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error: there is no queue 'billing@host1'; start or install the endpoint",
+        "warn  paused: 'mail' is paused until a resume; by root@vm: upgrade -> resume mail",
+        "paused: mail since 2030-01-01T00:00:00+00:00; by root@vm: upgrade",
+        "first line\nunavailable: the queue of bob@example.com",
+    ],
+)
+def test_a_sentence_with_an_at_sign_is_no_url(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_a_log_line_about_a_name_with_an_at_sign_keeps_time_level_and_logger() -> None:
+    record = logging.LogRecord("shop", 30, "f", 1, "no saga for %s", ("bob@example.com",), None)
+    record.created, record.msecs = 0.0, 0.0
+
+    line = text_formatter().format(record)
+
+    assert line == "1970-01-01T00:00:00.000Z WARNING shop: no saga for bob@example.com"
+
+
+def test_a_finding_about_an_actor_with_an_at_sign_stays_whole() -> None:
+    found = Finding(level=Level.WARN, check="paused", text="by root@vm: x", remedy="resume a@b")
+
+    assert found.line() == "warn  paused: by root@vm: x -> resume a@b"
+    assert found.document()["text"] == "by root@vm: x"
+
+
+@pytest.mark.parametrize("url", ["user:s3cret@host/db", "'user:s3cret@host'"])
+def test_a_url_without_its_scheme_has_its_password_masked(url: str) -> None:
+    assert redact(url) == url.replace("s3cret", "***")
 
 
 def test_redacting_twice_changes_nothing() -> None:

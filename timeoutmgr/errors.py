@@ -61,6 +61,17 @@ LOSSY_REMEDY: Final = (
 """Remedy for a queue that drops messages."""
 
 
+def text_of(value: object) -> str:
+    """Return the text of *value*, or a substitute if the class of *value* cannot make its text.
+
+    The exception of a handler may be such an object, and its message must still be recovered.
+    """
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: its text raised {type(error).__name__}>"
+
+
 class TimeoutManagerError(Exception):
     """Base of every error that this package raises on purpose."""
 
@@ -273,7 +284,7 @@ class HandlerFailed(TimeoutManagerError):
     """A handler ended its thread, or its own SQL was wrong; the cause has the details."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"the handler failed with {type(error).__name__}: {error}")
+        super().__init__(f"the handler failed with {type(error).__name__}: {text_of(error)}")
 
 
 class HandlerStopped(TimeoutManagerError):

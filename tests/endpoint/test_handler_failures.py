@@ -12,7 +12,7 @@ from sqlalchemy import exc
 from tests.endpoint.test_handlers import Harness, bill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
-from timeoutmgr.errors import HandlerFailed
+from timeoutmgr.errors import HandlerFailed, LeaseLost
 
 ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
 RECEIVE = TransactionMode.RECEIVE_ONLY
@@ -39,6 +39,16 @@ def test_a_handler_that_would_end_its_thread_has_failed(
     error = kind("enough")
 
     with pytest.raises(HandlerFailed, match=f"the handler failed with {kind.__name__}") as failed:
+        raising(error).handle(bill(), mode)
+
+    assert failed.value.__cause__ is error
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_a_lease_that_a_handler_lost_is_no_lease_on_its_message(mode: TransactionMode) -> None:
+    error = LeaseLost("of a queue that the handler reads")
+
+    with pytest.raises(HandlerFailed, match="the handler failed with LeaseLost") as failed:
         raising(error).handle(bill(), mode)
 
     assert failed.value.__cause__ is error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,7 +25,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message, Outgoing, enclosed_types
 from timeoutmgr.message.routes import to_timeout_manager
-from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.resilience.recovery import LONGEST_WAIT, RecoverabilitySettings
 from timeoutmgr.sender.composer import SendOptions
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
@@ -340,6 +341,11 @@ def test_a_delayed_retry_is_due_ten_seconds_later_each_time(behind: str | None, 
     assert later(message).message.headers[headers.EXPIRE] == to_wire(START + wait * SECOND)
 
 
+def test_a_delayed_retry_past_the_calendar_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="past the year 9999"):
+        later(bill(retries="9"), delayed=1, increase=LONGEST_WAIT)
+
+
 @pytest.mark.behaviour(127)
 def test_a_delayed_retry_counts_itself_and_stamps_its_time() -> None:
     written = later(bill(retries="1")).message.headers
@@ -389,6 +395,57 @@ def test_a_context_shows_the_headers_of_its_message() -> None:
 
     [context] = seen
     assert (context.message_id, context.saga_id, context.reply_to) == ("m1", "s1", "billing")
+
+
+def test_a_handler_cannot_change_the_headers_with_which_its_message_comes_back() -> None:
+    def change(_message: object, context: HandlerContext) -> None:
+        headers_of_it: Any = context.headers
+        headers_of_it["tenant"] = "other"
+
+    harness, message = Harness(Bill=[change]), bill(saga_id="s1")
+    before = dict(message.headers)
+
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        harness.handle(message)
+
+    assert message.headers == before
+
+
+SENDS: dict[str, Callable[[HandlerContext], object]] = {
+    "send": lambda context: context.send("billing", "Paid", {}),
+    "send_local": lambda context: context.send_local("Paid", {}),
+    "reply": lambda context: context.reply("Paid", {}),
+    "clear_timeouts": lambda context: context.clear_timeouts("saga"),
+}
+
+
+@pytest.mark.parametrize("failure", [None, ValueError("declined")])
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+def test_a_send_after_the_handler_has_ended_is_an_error(
+    send: Callable[[HandlerContext], object], failure: Exception | None
+) -> None:
+    seen: list[HandlerContext] = []
+
+    def handle(_message: object, context: HandlerContext) -> None:
+        seen.append(context)
+        if failure is not None:
+            raise failure
+
+    harness = Harness(Bill=[handle])
+    with suppress(ValueError):
+        harness.handle(bill(reply_to="billing"))
+
+    with pytest.raises(RuntimeError, match="handler of this context has ended"):
+        send(seen[0])
+
+
+def test_a_handler_that_has_ended_opens_no_session() -> None:
+    seen: list[HandlerContext] = []
+    harness = Harness(Bill=[lambda _, context: seen.append(context)])
+    harness.handle(bill(), TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
+
+    with pytest.raises(RuntimeError, match="handler of this session has ended"):
+        _ = seen[0].session
 
 
 def test_messages_that_are_handled_alone_split_a_batch_in_its_order() -> None:

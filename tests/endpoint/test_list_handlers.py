@@ -145,6 +145,16 @@ def test_a_send_has_the_same_id_whatever_the_neighbours() -> None:
     assert len(set(together)) == 2
 
 
+def test_a_send_of_a_list_after_its_handler_is_an_error_for_each_of_its_messages() -> None:
+    harness, seen = Harness(), list[BatchContext]()
+    harness.doing = lambda _messages, context: seen.append(context)
+    harness.handle(paid("A"), paid("B"))
+
+    for context in seen[0].contexts:
+        with pytest.raises(RuntimeError, match="handler of this context has ended"):
+            context.send("billing", "Booked", {})
+
+
 def test_messages_behind_a_slow_list_are_given_back_meanwhile() -> None:
     harness, seconds = Harness(), [0.0]
     given: list[Received] = []

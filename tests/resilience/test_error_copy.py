@@ -6,13 +6,18 @@ import pytest
 
 from tests.support.clock import START
 from tests.support.makers import a_message
+from tests.support.unprintable import UNPRINTABLE, without_traceback
+from timeoutmgr.errors import HandlerFailed
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.error_copy import (
+    class_and_message,
     error_copy,
     host_id,
     minimal_error_copy,
+    with_last_failure,
+    with_traceback,
     without_failure,
 )
 
@@ -132,3 +137,41 @@ def test_a_retry_removes_the_headers_that_the_failure_added() -> None:
     message = a_message(saga_id="s1")
 
     assert without_failure(failed(raised(ValueError("x"), KeyError("y")), message)) == message
+
+
+@pytest.mark.parametrize("kind", UNPRINTABLE)
+def test_an_error_without_a_text_is_copied_and_logged_with_a_substitute(
+    kind: type[Exception],
+) -> None:
+    error, text = raised(kind("x"), kind("y")), UNPRINTABLE[kind]
+
+    assert failed(error).headers[headers.EXCEPTION_MESSAGE] == text
+    assert with_last_failure(a_message(), error).headers[headers.EXCEPTION_MESSAGE] == text
+    assert class_and_message(error) == f"{kind.__qualname__}: {text}"
+    assert with_traceback(error).startswith(f"{kind.__qualname__}: {text}\n")
+    assert str(HandlerFailed(error)) == f"the handler failed with {kind.__name__}: {text}"
+
+
+def test_an_error_whose_traceback_cannot_be_written_is_copied_and_logged_without_it() -> None:
+    error = raised(without_traceback())
+    substitute = "SyntaxError: its traceback raised AttributeError"
+
+    assert failed(error).headers[headers.EXCEPTION_STACK].rstrip() == substitute
+    assert with_traceback(error).endswith(substitute)
+
+
+class Untrue(Exception):
+    """An error that is false, of a class that has no module."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("it is neither")
+
+
+Untrue.__module__ = None  # type: ignore[assignment]  # as a class that was made by C code
+
+
+def test_an_odd_class_of_error_and_cause_is_copied() -> None:
+    copied = failed(raised(Untrue("x"), Untrue("y"))).headers
+
+    assert copied[headers.EXCEPTION_SOURCE] == "None"
+    assert copied[headers.INNER_EXCEPTION_TYPE] == "None.Untrue"

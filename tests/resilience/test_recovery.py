@@ -14,6 +14,7 @@ from timeoutmgr.errors import ConfigurationError, MessageRejected
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.recovery import (
+    LONGEST_WAIT,
     SATELLITE_POLICY,
     Recovery,
     decide,
@@ -118,3 +119,26 @@ def test_each_delayed_retry_waits_ten_seconds_longer(behind: str, seconds: int) 
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         RecoverabilitySettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("delayed", "increase"),
+    [
+        (1, LONGEST_WAIT + timedelta(microseconds=1)),
+        (2, LONGEST_WAIT / 2 + timedelta(microseconds=1)),
+        (2, timedelta.max),
+        (10**30, timedelta(seconds=1)),
+    ],
+)
+def test_a_delayed_retry_that_would_be_due_after_the_calendar_is_refused(
+    delayed: int, increase: timedelta
+) -> None:
+    with pytest.raises(ConfigurationError, match="lower increase or delayed"):
+        RecoverabilitySettings(delayed=delayed, increase=increase)
+
+
+@pytest.mark.parametrize(
+    ("delayed", "increase"), [(0, timedelta.max), (1, LONGEST_WAIT), (2, LONGEST_WAIT / 2)]
+)
+def test_the_longest_wait_and_no_wait_are_accepted(delayed: int, increase: timedelta) -> None:
+    assert RecoverabilitySettings(delayed=delayed, increase=increase).increase == increase

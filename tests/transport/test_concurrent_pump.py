@@ -14,6 +14,7 @@ from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, Transpor
 from timeoutmgr.errors import (
     DeliveryUnknown,
     HandlerStopped,
+    LeaseLost,
     MessageRejected,
     StorageConflict,
     StorageUnavailable,
@@ -402,3 +403,97 @@ def test_a_lost_receiver_cancels_what_runs_and_frees_each_slot_at_its_end() -> N
     assert bench.script.cancelled == ["a", "b"]
     assert bench.slots.free == SLOTS
     assert bench.settled() == ["a", "b"], "a lost message is handled again, and settled once"
+
+
+@pytest.mark.parametrize("error", [HandlerStopped(), LeaseLost("of the handler's own queue")])
+def test_an_error_of_ours_that_a_handler_raised_is_a_failure_of_its_message(
+    error: Exception,
+) -> None:
+    bench = Bench()
+    bench.put("bad")
+    bench.once()
+    bench.script.end("bad", error)
+    bench.once()
+    assert bench.script.begun == ["bad", "bad"]
+
+    bench.script.end("bad", error)
+    bench.once()
+    assert (bench.transport.ids("error"), bench.receiver.held) == (["bad"], [])
+    assert bench.slots.free == SLOTS
+
+
+def test_an_error_while_messages_are_settled_frees_the_slots_of_all_that_ended() -> None:
+    bench = Bench()
+    bench.put("bad", "good", "worse", "slow")
+    bench.once()
+    bench.script.end("bad", MessageRejected("no"))
+    bench.script.end("good")
+    bench.script.end("worse", MessageRejected("no"))
+    bench.transport.script("error", RuntimeError("a bug"))
+    with pytest.raises(RuntimeError):
+        bench.once()
+
+    assert bench.settled() == ["good"]
+    assert bench.slots.free == SLOTS - 1
+    assert [one.message.id for one in bench.receiver.held] == ["bad", "worse", "slow"]
+
+
+def test_messages_come_back_and_slots_too_however_often_settling_fails() -> None:
+    bench = Bench()
+    bench.put("bad")
+    bench.transport.script("error", *(RuntimeError("a bug") for _ in range(2 * SLOTS)))
+    begin = bench.script.begin
+
+    def end_at_once(
+        received: Received, ended: Callable[[HandlingOutcome], None]
+    ) -> Callable[[], None]:
+        cancel = begin(received, ended)
+        bench.script.end(received.message.id, MessageRejected("no"))
+        return cancel
+
+    bench.script.begin = end_at_once  # type: ignore[method-assign]  # of this script alone
+    bench.transport.on_idle = bench.stop.set
+    bench.pump.run()
+
+    assert bench.script.begun == ["bad"] * (2 * SLOTS + 1)
+    assert (bench.transport.ids("sales"), bench.transport.ids("error")) == ([], ["bad"])
+    assert bench.slots.free == SLOTS
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_message_that_cannot_be_begun_occupies_no_slot(fails: int) -> None:
+    bench = Bench()
+    bench.put("bad", "other")
+    begin, calls = bench.script.begin, 0
+
+    def fail_once(
+        received: Received, ended: Callable[[HandlingOutcome], None]
+    ) -> Callable[[], None]:
+        nonlocal calls
+        calls += 1
+        if calls == fails:
+            raise RuntimeError("a bug")
+        return begin(received, ended)
+
+    bench.script.begin = fail_once  # type: ignore[method-assign]  # of this script alone
+    with pytest.raises(RuntimeError):
+        bench.once()
+
+    assert bench.slots.free == SLOTS - len(bench.script.begun)
+    assert [one.message.id for one in bench.receiver.held] == ["bad", "other"]
+
+
+def test_a_message_that_cannot_be_begun_again_occupies_no_slot() -> None:
+    bench = Bench()
+    bench.put("bad")
+    bench.once()
+    bench.script.end("bad", ValueError("no"))
+
+    def fail(received: Received, ended: Callable[[HandlingOutcome], None]) -> Callable[[], None]:
+        raise RuntimeError("a bug")
+
+    bench.script.begin = fail  # type: ignore[method-assign]  # of this script alone
+    with pytest.raises(RuntimeError):
+        bench.once()
+
+    assert bench.slots.free == SLOTS

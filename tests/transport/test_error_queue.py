@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.support.unprintable import UNPRINTABLE, Unprintable
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
@@ -75,6 +76,16 @@ def test_a_message_that_cannot_go_out_as_it_came_gets_a_bare_copy() -> None:
     assert copies[-1].headers[headers.ORIGINAL_ID] == '"a"'
     assert "kind" not in copies[-1].headers
     assert copies[-1].body == b"body"
+
+
+def test_a_message_whose_error_has_no_text_gets_each_kind_of_copy() -> None:
+    one = FailedMessage(failed("a").message, Unprintable(), "sales")
+
+    answers, copies = moved([one], [INVALID], [INVALID], [CONFIRMED])
+
+    assert answers == [CONFIRMED]
+    reasons = [copy.headers[headers.EXCEPTION_MESSAGE] for copy in copies]
+    assert reasons == [UNPRINTABLE[Unprintable]] * 3
 
 
 @pytest.mark.parametrize("answer", [SendResult.UNKNOWN, SendResult.UNROUTABLE])

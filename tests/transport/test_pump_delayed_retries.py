@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.unprintable import UNPRINTABLE
 from tests.transport.pumping import SAFE, Mill
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import InvalidMessage, TransportUnavailable
@@ -91,3 +92,35 @@ def test_a_message_stays_until_its_delayed_retry_is_confirmed() -> None:
         mill.pump_once()
 
     assert mill.held == ["a"]
+    assert mill.telemetry.snapshot().get("delayed_retries", 0) == 0
+
+
+@pytest.mark.parametrize("mode", SAFE)
+@pytest.mark.parametrize("refusal", [InvalidMessage("too far ahead"), OverflowError("too large")])
+def test_a_message_whose_delayed_retry_cannot_be_made_goes_to_the_error_queue(
+    refusal: Exception, mode: TransactionMode
+) -> None:
+    def refuse(_message: Message) -> Outgoing:
+        raise refusal
+
+    mill = Mill(mode, policy=RecoverabilitySettings(immediate=1), retry_later=refuse)
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.pump_once()
+
+    assert (mill.held, mill.errors) == ([], ["a"])
+    assert mill.telemetry.snapshot().get("delayed_retries", 0) == 0
+
+
+@pytest.mark.parametrize("kind", UNPRINTABLE)
+def test_a_message_whose_error_has_no_text_is_retried_later(kind: type[Exception]) -> None:
+    mill = Mill(policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
+    mill.put("a")
+    mill.always_fails("a", kind())
+
+    mill.pump_once()
+
+    [waiting] = mill.transport.messages("sales.Timeouts")
+    assert waiting.headers[headers.EXCEPTION_MESSAGE] == UNPRINTABLE[kind]
+    assert mill.telemetry.snapshot()["delayed_retries"] == 1

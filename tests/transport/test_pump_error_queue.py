@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from tests.support.unprintable import UNPRINTABLE
 from tests.transport.pumping import BROKER_AWAY, SAFE, Mill
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
@@ -77,6 +78,20 @@ def test_a_message_whose_copy_failed_is_moved_by_a_later_pass_of_the_pump(
     mill.pump.run()
 
     assert (mill.errors, mill.transport.ids("sales")) == (["a"], [])
+
+
+@pytest.mark.parametrize("mode", [*SAFE, TransactionMode.NONE])
+@pytest.mark.parametrize("kind", UNPRINTABLE)
+def test_a_message_whose_error_has_no_text_is_moved(
+    kind: type[Exception], mode: TransactionMode
+) -> None:
+    mill = Mill(mode)
+    mill.put("a")
+    mill.always_fails("a", kind())
+
+    mill.pump_once()
+
+    assert (mill.held, mill.errors) == ([], ["a"])
 
 
 @pytest.mark.parametrize("mode", [*SAFE, TransactionMode.NONE])

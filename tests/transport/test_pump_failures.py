@@ -9,7 +9,7 @@ import pytest
 from tests.support.makers import a_message
 from tests.transport.pumping import AWAY, BROKER_AWAY, NONE, SAFE, SCOPE, Mill, send_all
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.errors import DeliveryUnknown, MessageRejected
+from timeoutmgr.errors import DeliveryUnknown, HandlerStopped, MessageRejected
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.work import Work
@@ -233,3 +233,40 @@ def test_a_senders_text_in_an_error_begins_no_line_of_the_log(
     assert first.endswith(r"ValueError: x\n2026-01-01T00:00:00Z CRITICAL forged\u2028again")
     assert rest
     assert all(line.startswith("  | ") for line in rest)
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_handler_that_says_it_was_stopped_has_failed_unless_there_is_a_stop(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode)
+    mill.put("a")
+    mill.always_fails("a", HandlerStopped())
+
+    mill.pump_once()
+    assert (mill.held, mill.errors) == ([], ["a"])
+
+    mill.put("a")
+    mill.stop.set()
+    with pytest.raises(HandlerStopped):
+        mill.pump_once()
+    assert (mill.held, mill.errors) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_handler_that_says_it_was_stopped_fails_its_message_alone(mode: TransactionMode) -> None:
+    mill = Mill(mode, batch=3)
+    mill.put("a", "b", "c")
+
+    def fail(batch: Sequence[Received], work: Work) -> None:
+        for received in batch:
+            if received.message.id == "b":
+                if len(batch) == 1:
+                    raise HandlerStopped
+                work.fail(received, HandlerStopped())
+
+    mill.before_step = fail
+
+    mill.pump_once()
+
+    assert (mill.held, mill.errors) == ([], ["b"])

@@ -75,6 +75,7 @@ class ConcurrentHandlerStep:
         context = AsyncHandlerContext(prepared.context, self._work.clock.carried, refusal=refusal)
 
         def end(error: Exception | None) -> None:
+            context.end()
             ended(HandlingOutcome(received, error, None if error else context))
 
         return self._coroutines.begin(lambda: self._run(prepared, context, received), end)

@@ -26,6 +26,10 @@ _NO_TRANSACTION: Final = (
     "context.session needs a transaction mode that has a transaction: use the SQL "
     "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
 )
+_SESSION_ENDED: Final = (
+    "the handler of this session has ended, and its transaction with it; end every thread and "
+    "task that uses context.session before the handler returns"
+)
 
 
 class WorkOfHandler(Protocol):
@@ -60,13 +64,16 @@ class HandlerSession:
         self._session: Session | None = None
         self._async_session: AsyncSession | None = None
         self._savepoint: NestedTransaction | None = None
+        self.has_ended = False
+        """Whether the handlers of the message have ended; all views of a context share it."""
 
     def open(self) -> "Session":
         """Return the session; its commit and rollback end at the savepoint.
 
-        Raises RuntimeError in modes without a transaction.
+        Raises RuntimeError in modes without a transaction, and after the handler.
         """
         if self._session is None:
+            self._require_running()
             from sqlalchemy.orm import Session
 
             connection = self._begin()
@@ -76,17 +83,23 @@ class HandlerSession:
     def open_async(self) -> "AsyncSession":
         """Return the session of coroutines, also on the loop; its first statement opens it.
 
-        Raises RuntimeError in modes without a transaction.
+        Raises RuntimeError in modes without a transaction, and after the handler.
         """
         from timeoutmgr.endpoint.async_session import LazySession, async_session
 
         if not self._work.is_atomic:
             raise RuntimeError(_NO_TRANSACTION)
         if self._async_session is None:
+            self._require_running()
             if self._session is None:
                 self._session = LazySession(self._begin, self._mode)
             self._async_session = async_session(self._session)
         return self._async_session
+
+    def _require_running(self) -> None:
+        """Raise RuntimeError after the handler: a session would be in the next transaction."""
+        if self.has_ended:
+            raise RuntimeError(_SESSION_ENDED)
 
     def _begin(self) -> "Connection":
         """Return the transaction's connection, in a savepoint unless the handler may end it."""
@@ -144,9 +157,15 @@ class HandlerSession:
 
 
 def _refuse_bind(*_given: object, **_keywords: object) -> "Connection":
-    raise RuntimeError(
-        "the handler of this session has ended, and its transaction with it; end every thread and "
-        "task that uses context.session before the handler returns"
+    raise RuntimeError(_SESSION_ENDED)
+
+
+def context_ended() -> RuntimeError:
+    """Return the error of a send that nothing would put into a queue any more."""
+    return RuntimeError(
+        "the handler of this context has ended, and its message is settled without this send; end "
+        "every thread and task that sends with the context before the handler returns, or send "
+        "with the endpoint itself"
     )
 
 

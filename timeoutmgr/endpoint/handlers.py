@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overload
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,12 +16,13 @@ from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.endpoint.handled_classes import read_typed
-from timeoutmgr.endpoint.handler_session import HandlerSession, WorkOfHandler
+from timeoutmgr.endpoint.handler_session import HandlerSession, WorkOfHandler, context_ended
 from timeoutmgr.endpoint.middleware import CallNext, run_through
 from timeoutmgr.errors import (
     DeliveryUnknown,
     HandlerFailed,
     InvalidMessage,
+    LeaseLost,
     MessageRejected,
     ReceivedTooLate,
     StorageUnavailable,
@@ -31,7 +33,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message import headers
 from timeoutmgr.message.classes import NO_BODY, TypedMessage, TypedMessageClass, type_and_body
 from timeoutmgr.message.ids import RepeatableIds
-from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
+from timeoutmgr.message.instants import LATEST, duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message.labels import Labels
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
@@ -44,6 +46,7 @@ from timeoutmgr.sender.composer import (
     SendOptions,
     Sent,
     TypedSendKeywords,
+    not_options,
 )
 from timeoutmgr.telemetry import During, Operation, Telemetry, during_of
 from timeoutmgr.transport.delivery_policy import PLAIN_HANDLING, HandlingPolicy
@@ -92,7 +95,8 @@ class HandlerContext:
     """The message of a handler, and the actions that a handler can take.
 
     Sends leave together with the message's acknowledgement: not at all if the handler fails, and
-    in the transaction of the acknowledgement if the mode has a transaction.
+    in the transaction of the acknowledgement if the mode has a transaction. A send after the
+    handler has ended, by a thread or task that it left behind, raises RuntimeError.
     """
 
     def __init__(
@@ -129,8 +133,8 @@ class HandlerContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The message's headers."""
-        return self.message.headers
+        """The message's headers, to read: a retry and the error queue get them as they came."""
+        return MappingProxyType(self.message.headers)
 
     @property
     def saga_id(self) -> str | None:
@@ -192,6 +196,8 @@ class HandlerContext:
     def _send(
         self, destination: str, message_type: str | TypedMessage, body: object, chosen: SendOptions
     ) -> Sent:
+        if self._session.has_ended:  # before the clock, which asks the connection of the pump
+            raise context_ended()
         if not isinstance(message_type, str) or body is NO_BODY:
             message_type, body = type_and_body(message_type, body)
         composed = self._composer.compose(
@@ -203,6 +209,8 @@ class HandlerContext:
             ids=self._ids,
             delay_clock=self._delay_clock,
         )
+        if self._session.has_ended:  # asked again: another thread may have ended it meanwhile
+            raise context_ended()
         self._outgoing.append(composed.outgoing)
         sent = composed.sent
         if sent.id is not None:
@@ -291,7 +299,10 @@ class HandlerContext:
         The order leaves with the messages that the handler sends, and not at all if the handler
         fails. Timeouts of the saga that the handler sends after this call are kept.
         """
-        self._outgoing.append(self._composer.clear(saga_id, ids=self._ids))
+        order = self._composer.clear(saga_id, ids=self._ids)
+        if self._session.has_ended:
+            raise context_ended()
+        self._outgoing.append(order)
 
     def raise_critical_error(self, error: str, exception: BaseException | None = None) -> None:
         """Report *error*, which the endpoint cannot mend itself, to the critical error hooks.
@@ -310,6 +321,7 @@ class HandlerContext:
 
         Effects are kept last: once they are, ``undo`` cannot take them back.
         """
+        self._session.has_ended = True  # first: a message that is collected later would be lost
         outgoing = self.collected()
         self._session.keep()
         return outgoing
@@ -322,8 +334,12 @@ class HandlerContext:
             each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
         ]
 
+    def end(self) -> None:
+        """Refuse sends from now on, in every view of this context: the handler has ended."""
+        self._session.has_ended = True
+
     def share_session(self, other: "HandlerContext") -> None:
-        """Use the session of *other*: the effects of both are kept or undone together."""
+        """Use the session of *other*: both end together, and are kept or undone together."""
         self._session = other._session
 
     def undo(self) -> None:
@@ -353,7 +369,7 @@ def chosen_options(options: SendOptions | None, arguments: Mapping[str, Any]) ->
     if options is None:
         return SendOptions(**given)
     if not isinstance(options, SendOptions):
-        raise InvalidMessage(f"options of a send are a SendOptions, got {options!r:.80}")
+        raise not_options(options)
     return replace(options, **given)
 
 
@@ -482,6 +498,7 @@ class HandlerStep:
                     outgoing = self._call(prepared)
                 reach("handler.kept")
             except BaseException as error:
+                context.end()
                 failure = as_a_failure_of_its_message(error, work)
                 if failure is error:
                     raise
@@ -648,8 +665,10 @@ def as_a_failure_of_its_message(error: BaseException, work: Work) -> BaseExcepti
 
     The owner of a transaction takes errors of its database for an outage, and would try a wrong
     statement for ever. ``sys.exit`` in a handler, or a cancelled event loop, would end the pump,
-    and after the redelivery the next pump.
+    and after the redelivery the next pump. A lease of the handler's own is no lease on its message.
     """
+    if isinstance(error, LeaseLost):
+        return HandlerFailed(error)
     if isinstance(error, SQLAlchemyError):
         return HandlerFailed(error) if work.is_atomic and fails_again(error) else error
     return error if isinstance(error, Exception) else HandlerFailed(error)
@@ -670,6 +689,8 @@ def retry_later(
 
     Incoming headers are copied, never changed. The time stamp tells this retry from every other
     delay of the same message: the store takes an id that it has seen for a redelivery.
+
+    Raises InvalidMessage if the retry would be due after the last instant of the calendar.
     """
     now = clock.now()
     wait: timedelta = retry_delay(settings, message)
@@ -681,4 +702,9 @@ def retry_later(
     again.pop(headers.DELIVER_AT, None)
     theirs = delay_clock()
     due = (now if theirs is None else theirs) + duration_micros(wait)
+    if due > LATEST:
+        raise InvalidMessage(
+            f"the delayed retry of message {message.id!r:.80} would wait {wait}, past the year "
+            "9999; lower recoverability.increase or recoverability.delayed"
+        )
     return delays(Outgoing(queue, replace(message, headers=again)), due)

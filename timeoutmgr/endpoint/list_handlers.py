@@ -143,10 +143,12 @@ class _ListedMessages:
                     for handler in prepared[0].handlers:
                         bodies = [each.body for each in prepared]
                         call_handler(handler, bodies, BatchContext(contexts))
+                first.end()  # before the messages are collected: a later message would be lost
                 sent = [other.collected() for other in others]
                 outgoing = [first.keep(), *sent]
                 reach("handler.kept")
             except BaseException as error:
+                first.end()
                 failure = as_a_failure_of_its_message(error, self._work)
                 if failure is error:
                     raise

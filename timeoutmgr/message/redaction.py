@@ -7,6 +7,8 @@ import re
 import reprlib
 from typing import Final
 
+from timeoutmgr.errors import text_of
+
 MASK: Final = "***"
 LONGEST_TEXT: Final = 1024
 """Characters that a log line shows of one error."""
@@ -17,7 +19,9 @@ _CUT: Final = "…"
 _LONGEST_NAME: Final = 64
 """Characters of a parameter's name; the value of a longer name is masked unread."""
 
-_USER_PASSWORD = re.compile(r"(?P<before>(?:^|//)[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
+_USER_PASSWORD = re.compile(r"(?P<before>//[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
+# A URL whose scheme was forgotten. A line of text may begin so as well: "error: no a@b".
+_BARE_PASSWORD = re.compile(r"(?P<before>^[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
 # A password in which "/", "?" or "#" should have been quoted: up to the last "@" of its URL.
 _RAW_PASSWORD = re.compile(r"(?P<before>//[^/?#@:\s]*:)(?P<password>(?:(?!://)\S){0,256})(?=@)")
 # A name that held a "?" would be tried again from each of its question marks: quadratic.
@@ -35,15 +39,25 @@ def redact(url: str) -> str:
     """Return *url* with its password, and query parameters named like a secret, masked.
 
     It works on text that is no valid URL as well, and on several joined by ``;``: when in doubt
-    it masks.
+    it masks, and so a sentence is for ``masked``.
     """
-    masked = url
-    if "@" in masked:
-        masked = _RAW_PASSWORD.sub(rf"\g<before>{MASK}", masked)
-        masked = _USER_PASSWORD.sub(rf"\g<before>{MASK}", masked)
-    if "=" in masked:
-        masked = _PARAMETER.sub(_mask_secret, masked)
-    return masked
+    return _BARE_PASSWORD.sub(rf"\g<before>{MASK}", _line_masked(url))
+
+
+def masked(text: str) -> str:
+    """Return *text* with the secrets of every URL in it masked.
+
+    A URL has its ``//``: without it, each line with a colon and an ``@`` would be a password.
+    """
+    # Line by line: a password ends with its line, whatever the next line holds.
+    return "\n".join(_line_masked(line) for line in text.split("\n"))
+
+
+def _line_masked(line: str) -> str:
+    if "@" in line:
+        line = _RAW_PASSWORD.sub(rf"\g<before>{MASK}", line)
+        line = _USER_PASSWORD.sub(rf"\g<before>{MASK}", line)
+    return _PARAMETER.sub(_mask_secret, line) if "=" in line else line
 
 
 def on_one_line(value: object) -> str:
@@ -52,7 +66,7 @@ def on_one_line(value: object) -> str:
     A stranger's text must neither look like a line of the log nor make logging fail. Text that is
     longer than a log line shows is cut.
     """
-    text = str(value)
+    text = text_of(value)
     shown = "".join(
         sign if sign.isprintable() else sign.encode("unicode_escape").decode()
         for sign in text[:LONGEST_TEXT]
@@ -81,9 +95,3 @@ def _mask_secret(parameter: re.Match[str]) -> str:
     if len(name) > _LONGEST_NAME or _SECRET_NAME.search(name):
         return parameter["before"] + MASK
     return parameter[0]
-
-
-def masked(text: str) -> str:
-    """Return *text* with the secrets of every URL in it masked."""
-    # Line by line: a password ends with its line, whatever the next line holds.
-    return "\n".join(redact(line) for line in text.split("\n"))

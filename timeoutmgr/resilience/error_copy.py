@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
+from timeoutmgr.errors import text_of
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message
@@ -30,17 +31,16 @@ def error_copy(
     *queue* is the address where it failed; retrying sends the message back there.
     """
     kept = _without(message.headers, headers.FAILURE_HEADERS | {headers.RETRIES})
-    cause = error.__cause__ or error.__context__
-    stack = "".join(traceback.format_exception(error))
+    cause = error.__context__ if error.__cause__ is None else error.__cause__
     added = {
         headers.FAILED_QUEUE: queue,
         headers.TIME_OF_FAILURE: to_wire(at),
         headers.PROCESSING_MACHINE: platform.node(),
         headers.PROCESSING_ENDPOINT: endpoint,
         headers.EXCEPTION_TYPE: _type_name(error),
-        headers.EXCEPTION_MESSAGE: _clean(str(error))[:MOST_MESSAGE],
-        headers.EXCEPTION_SOURCE: type(error).__module__,
-        headers.EXCEPTION_STACK: _clean(stack)[-MOST_STACK:],
+        headers.EXCEPTION_MESSAGE: _clean(text_of(error))[:MOST_MESSAGE],
+        headers.EXCEPTION_SOURCE: str(type(error).__module__),
+        headers.EXCEPTION_STACK: _clean(_traceback_of(error))[-MOST_STACK:],
         headers.HOST_ID: host_id(),
         headers.HOST_NAME: platform.node(),
     }
@@ -79,7 +79,7 @@ def with_last_failure(message: Message, error: BaseException) -> Message:
     """Return *message* with the class and the cut text of *error*, for the wait before a retry."""
     why = {
         headers.EXCEPTION_TYPE: _type_name(error),
-        headers.EXCEPTION_MESSAGE: _clean(str(error))[:MOST_SENTENCE],
+        headers.EXCEPTION_MESSAGE: _clean(text_of(error))[:MOST_SENTENCE],
     }
     return _with_headers(message, {**message.headers, **why})
 
@@ -114,6 +114,17 @@ def _type_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _traceback_of(error: BaseException) -> str:
+    """Return the traceback of *error*; a substitute if the traceback cannot be written.
+
+    Groups that are nested too deep cannot be written, nor can a SyntaxError whose line is no text.
+    """
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as failure:
+        return f"{type(error).__name__}: its traceback raised {type(failure).__name__}\n"
+
+
 def _clean(text: str) -> str:
     # Lone surrogates (from file names, say) cannot be encoded and would fail the error's own copy.
     return text.encode("utf-8", "backslashreplace").decode()
@@ -138,6 +149,6 @@ def with_traceback(error: BaseException) -> str:
     Each line of the traceback begins with an edge: a sender's text in the message of an error
     must not look like a line of the log.
     """
-    trace = "".join(traceback.format_exception(error)).splitlines()[-MOST_LINES:]
+    trace = _traceback_of(error).splitlines()[-MOST_LINES:]
     lines = [_EDGE + on_one_line(line)[:MOST_OF_A_LINE] for line in trace]
     return "\n".join([class_and_message(error), *lines])

@@ -38,6 +38,10 @@ class Conflicts:
         self._lost = 0
 
 
+LONGEST_WAIT: Final = timedelta(days=365_000)
+"""The longest wait of a delayed retry: a due time must lie in the calendar, up to the year 9999."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverabilitySettings:
     """How often a failing message is tried.
@@ -64,6 +68,12 @@ class RecoverabilitySettings:
         if self.increase <= timedelta(0):
             raise ConfigurationError(
                 f"the increase of delayed retries must be positive, got {self.increase}"
+            )
+        # By a division: a product may be too large for a timedelta.
+        if self.delayed and self.increase > LONGEST_WAIT / self.delayed:
+            raise ConfigurationError(
+                f"the last of {self.delayed} delayed retries would wait {self.delayed} times "
+                f"{self.increase}, longer than {LONGEST_WAIT.days} days; lower increase or delayed"
             )
 
 

@@ -40,6 +40,8 @@ class ConcurrentPump(Pump):
         self._ahead: deque[Received] = deque()
         """Received, and not begun: a slot that becomes free waits for no receive."""
         self._room = 0
+        self._unsettled = 0
+        """How many attempts that ended are being settled, and still occupy their slots."""
         self._outage: Exception | None = None
         self._stood_back = False
 
@@ -122,9 +124,15 @@ class ConcurrentPump(Pump):
 
     def _begin_ahead(self, flight: InFlight) -> None:
         """Begin messages that were received, as far as there are slots."""
-        for _ in range(self._concurrent.slots.reserve(len(self._ahead))):
-            flight.begin(self._ahead.popleft(), self._concurrent.step)
-            self._stood_back = False
+        reserved = self._concurrent.slots.reserve(len(self._ahead))
+        try:
+            while reserved:
+                flight.begin(self._ahead.popleft(), self._concurrent.step)
+                reserved -= 1
+                self._stood_back = False
+        finally:
+            if reserved:  # a message could not be begun
+                self._concurrent.slots.give(reserved)
 
     def _wait_for_a_slot(self, flight: InFlight, receiver: Receiver, wait: float) -> None:
         """Wait; after a while let other consumers have the messages that were not begun."""
@@ -162,9 +170,23 @@ class ConcurrentPump(Pump):
         flight.wait(wait)
 
     def _settle_ended(self, session: TransportSession, receiver: Receiver) -> None:
+        """Settle the attempts that ended; an error frees the slots of the unsettled attempts.
+
+        Their messages are the queue's again when the receiver is closed.
+        """
         ended = self._flight_of(receiver).collect_ended()
-        if ended:
-            self._settle(ended, session, receiver)
+        self._unsettled = len(ended)
+        try:
+            if ended:
+                self._settle(ended, session, receiver)
+        finally:
+            if self._unsettled:
+                self._free(self._unsettled)
+
+    def _free(self, count: int) -> None:
+        """Free the slots of *count* attempts that ended."""
+        self._unsettled -= count
+        self._concurrent.slots.give(count)
 
     def _settle(
         self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
@@ -190,13 +212,13 @@ class ConcurrentPump(Pump):
             self._end_alone(ended[0], error, session, receiver)
         else:
             self._conflicts.won()
-            self._concurrent.slots.give(len(ended) - len(failed))
+            self._free(len(ended) - len(failed))
             for each, reason in failed:
                 self._end_alone(each, reason, session, receiver)
 
     def _leave_in_queue(self, ended: Sequence[EndedAttempt], outage: Exception) -> None:
         self._outage = outage
-        self._concurrent.slots.give(len(ended))
+        self._free(len(ended))
 
     def _settle_together(
         self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
@@ -205,7 +227,7 @@ class ConcurrentPump(Pump):
             self._concurrent.step.settle([each.outcome for each in ended], work)
             reach("pump.handled")
             self._settle_handled([each.outcome.received for each in ended], work)
-        errors = {id(received): error for received, error in work.failed}
+        errors = {id(received): self._failure_of(error) for received, error in work.failed}
         pairs = ((each, errors.get(id(each.outcome.received))) for each in ended)
         return [(each, error) for each, error in pairs if error is not None]
 
@@ -217,8 +239,9 @@ class ConcurrentPump(Pump):
         if self._is_retried(FailedAttempt(received, error, ended.attempt), session, receiver):
             step = self._concurrent.step
             self._flight_of(receiver).begin(received, step, ended.attempt + 1)
+            self._unsettled -= 1  # the new attempt occupies its slot
         else:
-            self._concurrent.slots.give(1)
+            self._free(1)
 
     def _is_retried(
         self, failed: FailedAttempt, session: TransportSession, receiver: Receiver

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import InvalidMessage, text_of
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
@@ -51,11 +51,12 @@ class ErrorQueue:
     def _move_smaller(
         self, one: FailedMessage, refusal: SendAnswer, send: SendCopies
     ) -> SendAnswer:
-        minimal = minimal_error_copy(one.message, queue=one.queue, reason=str(one.error))
+        reason = text_of(one.error)
+        minimal = minimal_error_copy(one.message, queue=one.queue, reason=reason)
         [answer] = send([self._outgoing(minimal)])
         if isinstance(answer, InvalidMessage):
             # Without this copy the message would be lost, or come back for ever.
-            bare = bare_error_copy(one.message, queue=one.queue, reason=str(one.error))
+            bare = bare_error_copy(one.message, queue=one.queue, reason=reason)
             [answer] = send([self._outgoing(bare)])
         if answer is SendResult.CONFIRMED:
             logger.warning(

@@ -27,6 +27,7 @@ from timeoutmgr.contracts import Transport as TransportPort
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
+    HandlerFailed,
     HandlerStopped,
     InvalidMessage,
     LeaseLost,
@@ -344,12 +345,30 @@ class Pump:
         with Work(session, receiver, self._around.mode, progress, self._consumer) as work:
             try:
                 self._what.step(progress.batch, work)
+            except HandlerStopped as error:
+                failure = self._failure_of(error)
+                if failure is error:
+                    raise
+                raise failure from error
             finally:
                 progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
                 self._settle_handled(progress.begun, work)
-        return work.failed
+        return [(received, self._failure_of(error)) for received, error in work.failed]
+
+    def _failure_of(self, error: Exception) -> Exception:
+        """Return *error* of a step, or HandlerFailed if a handler itself raised an error of ours.
+
+        An acknowledgement loses a lease, and a stop of the endpoint stops a handler. A handler that
+        raises such an error at another time would do so at each delivery.
+        """
+        is_stopped = isinstance(error, HandlerStopped) and not self._around.stop.is_set()
+        if not (is_stopped or isinstance(error, LeaseLost)):
+            return error
+        failed = HandlerFailed(error)
+        failed.__cause__ = error
+        return failed
 
     def _settle_handled(self, handled: Sequence[Received], work: Work) -> None:
         """Acknowledge *handled*, whose effects are in *work*."""
@@ -422,30 +441,41 @@ class Pump:
             self._around.telemetry.count("immediate_retries")
             return True
         if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
-            self._around.telemetry.count("delayed_retries")
-            later = self._what.retry_later(with_last_failure(received.message, failed.error))
-            try:
-                self._replace(received, later, session, receiver)
-            except InvalidMessage as refusal:
-                self._move_to_error(received, failed.error, session, receiver)
-                logger.warning(
-                    "pump of %s could not delay message %.80r: %s",
-                    received.queue,
-                    received.message.id,
-                    on_one_line(refusal),
-                    extra=self._fields("message_not_delayed", received, attempt=failed.attempt),
-                )
-            else:
-                logger.warning(
-                    "pump retries message %.80r later: %s",
-                    received.message.id,
-                    shown,
-                    extra=self._fields("retried_later", received, attempt=failed.attempt),
-                )
+            self._delay(failed, self._what.retry_later, session, receiver)
         else:
             self._move_to_error(received, failed.error, session, receiver)
         self._log_attempt(failed, shown)
         return False
+
+    def _delay(
+        self,
+        failed: "FailedAttempt",
+        retry_later: Callable[[Message], Outgoing],
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        """Replace a failed message by its delayed retry, or move it where there can be none."""
+        received = failed.received
+        try:
+            later = retry_later(with_last_failure(received.message, failed.error))
+            self._replace(received, later, session, receiver)
+        except (InvalidMessage, OverflowError) as refusal:
+            self._move_to_error(received, failed.error, session, receiver)
+            logger.warning(
+                "pump of %s could not delay message %.80r: %s",
+                received.queue,
+                received.message.id,
+                on_one_line(refusal),
+                extra=self._fields("message_not_delayed", received, attempt=failed.attempt),
+            )
+        else:
+            self._around.telemetry.count("delayed_retries")
+            logger.warning(
+                "pump retries message %.80r later: %s",
+                received.message.id,
+                class_and_message(failed.error),
+                extra=self._fields("retried_later", received, attempt=failed.attempt),
+            )
 
     def _decide(self, failed: "FailedAttempt") -> Recovery:
         if self._around.mode is TransactionMode.NONE:  # it is gone from the queue already

@@ -18,6 +18,11 @@ MUTANTS = (
         before="""\
             try:
                 self._what.step(progress.batch, work)
+            except HandlerStopped as error:
+                failure = self._failure_of(error)
+                if failure is error:
+                    raise
+                raise failure from error
             finally:
                 progress.close()
             reach("pump.handled")
