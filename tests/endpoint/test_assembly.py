@@ -48,11 +48,13 @@ def test_a_send_only_endpoint_needs_no_queues() -> None:
     assert assemble(config.settings()).queues == []
 
 
-def test_queues_are_named_once_where_the_error_queue_is_the_input_queue() -> None:
-    config = a_config()
-    config.error_queue = "sales"
+@pytest.mark.parametrize("queue", ["sales", "sales.Timeouts", "sales.TimeoutsDispatcher"])
+def test_an_error_queue_from_which_the_endpoint_itself_receives_is_refused(queue: str) -> None:
+    config = a_config(manager=True)
+    config.error_queue = queue
 
-    assert assemble(config.settings()).queues == ["sales"]
+    with pytest.raises(ConfigurationError, match=f"error_queue.* '{queue}'"):
+        config.settings()
 
 
 @pytest.mark.behaviour(3)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from datetime import timedelta
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from timeoutmgr import (
     AsyncEndpoint,
+    AsyncHandlerContext,
     CancelResult,
     ChangeResult,
     Endpoint,
@@ -26,8 +28,15 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import Count
+from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.off_loop import CallThreads
-from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage, SchemaMissing
+from timeoutmgr.errors import (
+    ConfigurationError,
+    EndpointClosed,
+    HandlerStopped,
+    InvalidMessage,
+    SchemaMissing,
+)
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import PATIENCE
@@ -277,6 +286,101 @@ def test_it_runs_until_a_signal_asks_it_to_end(sqlite_url: str) -> None:
             await endpoint.send_local("Ping", {})
 
     run(main)
+
+
+@pytest.mark.parametrize("end", [AsyncEndpoint.stop, AsyncEndpoint.close])
+def test_a_coroutine_handler_that_stops_its_own_endpoint_handles_its_message(
+    sqlite_url: str, end: Callable[[AsyncEndpoint], Coroutine[Any, Any, None]]
+) -> None:
+    config = configuration(sqlite_url)
+    made: list[AsyncEndpoint] = []
+
+    @config.handler("Shutdown")
+    async def shutdown(_message: Any, _context: AsyncHandlerContext) -> None:
+        await end(made[0])
+
+    async def main() -> None:
+        made.append(AsyncEndpoint(config))
+        async with made[0] as endpoint:
+            await endpoint.send_local("Shutdown", {})
+            await endpoint.wait()
+
+    run(main)
+
+    assert made[0].snapshot()["handled"] == 1
+    assert loop_and_stop_threads() == []
+
+
+def loop_and_stop_threads() -> list[str]:
+    """The names of threads that are left of a stop, once each thread of a stop has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "timeoutmgr-stop":
+            thread.join(PATIENCE)
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name in ("timeoutmgr-stop", "timeoutmgr-event-loop")]
+
+
+def in_a_child(does: Callable[[], bool]) -> bool:
+    """Return the answer of *does* in a forked process; False if it fails."""
+    with warnings.catch_warnings():
+        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if does() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_calls_of_a_forked_child_run_in_threads_of_its_own() -> None:
+    threads, closed = CallThreads("sales", 2), CallThreads("sales", 2)
+    asyncio.run(threads.run(lambda: None))
+    closed.close()
+
+    def call() -> bool:
+        with pytest.raises(EndpointClosed):
+            asyncio.run(closed.run(lambda: None))
+        return asyncio.run(asyncio.wait_for(threads.run(lambda: True), PATIENCE))
+
+    assert in_a_child(call)
+    assert asyncio.run(threads.run(lambda: "the parent calls on")) == "the parent calls on"
+    threads.close()
+
+
+def test_a_forked_child_starts_the_endpoint_that_its_parent_has_started(sqlite_url: str) -> None:
+    config = EndpointConfiguration("sales")  # without handlers no thread is busy at the fork
+    config.use_transport(sqlite_url)
+
+    def start() -> bool:
+        had_ended = endpoint.wait(0)
+        endpoint.start()
+        runs = "timeoutmgr-watchdog" in {thread.name for thread in threading.enumerate()}
+        endpoint.close()
+        return had_ended and runs
+
+    with Endpoint(config) as endpoint:
+        assert in_a_child(start)
+        assert not endpoint.wait(0), "the parent runs on"
+
+
+def test_coroutines_of_a_forked_child_begin_on_a_loop_of_its_own() -> None:
+    coroutines = HandlerCoroutines()
+    coroutines.start()
+
+    def begin() -> bool:
+        ended = threading.Event()
+        assert not coroutines.is_here()
+        with pytest.raises(HandlerStopped):
+            _ = coroutines.loop
+        coroutines.start()
+        coroutines.begin(lambda: asyncio.sleep(0), lambda _error: ended.set())
+        return ended.wait(PATIENCE)
+
+    assert in_a_child(begin)
+    coroutines.stop()
 
 
 def test_a_loop_starts_one_thread_and_never_waits_for_another(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -352,3 +353,27 @@ def test_a_decorator_without_its_message_type_is_refused() -> None:
 def test_a_feature_is_no_name() -> None:
     with pytest.raises(ConfigurationError, match=r"such as TimeoutManager\(\)"):
         EndpointConfiguration("sales").enable_feature(cast("Any", "timeout-manager"))
+
+
+@pytest.mark.parametrize(
+    ("message_type", "read"),
+    [
+        ("Shop.Placed, Shop, Version=1", "Shop.Placed"),
+        ("A;B", "A"),
+        (" Sp ", "Sp"),
+        ("Pair[int,str]", "Pair[int"),
+    ],
+)
+def test_a_handler_of_a_type_that_no_message_has_is_refused(
+    config: EndpointConfiguration, message_type: str, read: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"register the handler for {read!r}")):
+        config.add_handler(message_type, lambda _message, _context: None)
+
+
+@pytest.mark.parametrize("message_type", ["", " ", ",", ", Shop", ";"])
+def test_a_handler_of_a_type_without_a_name_is_refused(
+    config: EndpointConfiguration, message_type: str
+) -> None:
+    with pytest.raises(ConfigurationError, match="a message type is a name"):
+        config.add_handler(message_type, lambda _message, _context: None)

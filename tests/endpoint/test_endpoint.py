@@ -182,7 +182,7 @@ def test_an_endpoint_runs_until_a_signal_or_a_stop(
 ) -> None:
     stage = Stage()
     stopped = Patience(3, lambda: ended_by(stage))
-    monkeypatch.setattr(stage.endpoint, "_stopped", stopped)
+    monkeypatch.setattr(stage.endpoint._run, "stopped", stopped)
     before = signal.getsignal(signal.SIGTERM)
 
     stage.endpoint.run()
@@ -201,7 +201,7 @@ def test_a_running_endpoint_spares_the_garbage_collector_the_objects_of_its_star
         seen.append(gc.get_freeze_count())
         stage.endpoint.stop()
 
-    monkeypatch.setattr(stage.endpoint, "_stopped", Patience(3, end))
+    monkeypatch.setattr(stage.endpoint._run, "stopped", Patience(3, end))
 
     stage.endpoint.run()
 

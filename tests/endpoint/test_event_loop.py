@@ -334,6 +334,60 @@ def test_a_session_is_refused_by_name_where_there_is_none(sqlite_url: str, mode:
     assert remedy in errors[0]
 
 
+@pytest.mark.parametrize("mode", [None, "receive_only"])
+def test_a_send_after_a_coroutine_handler_has_ended_is_an_error(sqlite_url: str, mode: Any) -> None:
+    """One after the other with a transaction, and beside each other without."""
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.transaction_mode = mode
+    seen: list[AsyncHandlerContext] = []
+    called = threading.Event()
+
+    @config.handler("Ping")
+    async def ping(_message: Any, context: AsyncHandlerContext) -> None:
+        seen.append(context)
+        called.set()
+
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("Ping", {})
+        assert called.wait(PATIENCE)
+
+    with pytest.raises(RuntimeError, match="handler of this context has ended"):
+        seen[0].send_local("Pong", {})
+
+
+def test_a_coroutine_that_the_stop_gave_up_can_send_no_more(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datetime import timedelta
+
+    monkeypatch.setattr("timeoutmgr.endpoint.coroutines.GRACE", 0.0)
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.transaction_mode = "receive_only"
+    config.shutdown_timeout = timedelta(0)
+    seen: list[AsyncHandlerContext] = []
+    called, released = threading.Event(), threading.Event()
+
+    @config.handler("Ping")
+    async def ping(_message: Any, context: AsyncHandlerContext) -> None:
+        seen.append(context)
+        called.set()
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+
+    loop = PROCESS_LOOP.acquire()  # so that the stop of the endpoint does not wait for its end
+    with Endpoint(config) as endpoint:
+        endpoint.send_local("Ping", {})
+        assert called.wait(PATIENCE)
+    with pytest.raises(RuntimeError, match="handler of this context has ended"):
+        seen[0].send_local("Pong", {})
+    released.set()
+    PROCESS_LOOP.release()
+    assert loop.is_closed()
+
+
 def test_async_concurrency_and_shutdown_timeout_are_checked(sqlite_url: str) -> None:
     from datetime import timedelta
 
@@ -343,9 +397,10 @@ def test_async_concurrency_and_shutdown_timeout_are_checked(sqlite_url: str) -> 
     with pytest.raises(ConfigurationError, match="async_concurrency must be at least 1, got 0"):
         config.settings()
     config.async_concurrency = 1
-    config.shutdown_timeout = timedelta(seconds=-1)
-    with pytest.raises(ConfigurationError, match="shutdown_timeout must not be negative"):
-        config.settings()
+    for wrong in (timedelta(seconds=-1), timedelta(days=366), timedelta.max):
+        config.shutdown_timeout = wrong
+        with pytest.raises(ConfigurationError, match=f"not be negative, and at most .* {wrong}"):
+            config.settings()
 
 
 def test_the_loop_of_the_process_is_let_go() -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -425,3 +425,36 @@ def test_an_endpoint_without_typed_messages_imports_no_converter() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.strip() == "set()"
+
+
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+class Pair(pydantic.BaseModel, Generic[First, Second]):
+    first: First
+    second: Second
+
+
+class NamedPair(Pair[int, str]):
+    message_type: ClassVar = "Pair"
+
+
+def test_a_class_whose_name_would_be_cut_at_a_comma_needs_a_message_type() -> None:
+    with pytest.raises(ConfigurationError, match=r"'Pair\[int, str\]' .* a message_type"):
+        message_class(Pair[int, str])
+    assert message_class(NamedPair).name == "Pair"
+
+
+@dataclass(frozen=True)
+class Qualified:
+    """A message for a foreign receiver, which reads the assembly behind the comma."""
+
+    message_type: ClassVar = "Shop.Placed, Shop, Version=1"
+
+
+def test_a_class_may_name_an_assembly_to_its_receivers_and_has_no_handler_here() -> None:
+    assert message_class(Qualified).name == "Shop.Placed, Shop, Version=1"
+    config = EndpointConfiguration("sales")
+    with pytest.raises(ConfigurationError, match=r"register the handler for 'Shop\.Placed'"):
+        config.add_handler(Qualified, lambda _message, _context: None)

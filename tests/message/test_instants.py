@@ -17,6 +17,7 @@ from timeoutmgr.message.instants import (
     from_micros,
     from_timespan,
     from_wire,
+    parse_duration,
     to_micros,
     to_timespan,
     to_wire,
@@ -171,3 +172,13 @@ def test_the_system_clock_never_rounds_up() -> None:
     seen = SystemClock().now()
 
     assert before // 1000 <= seen <= time.time_ns() // 1000
+
+
+@pytest.mark.parametrize("text", ["9999999d", "3652060d", "-999999999999", "P999999W"])
+def test_a_duration_that_no_two_instants_have_between_them_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is longer than any calendar; choose a shorter duration"):
+        parse_duration(text)
+
+
+def test_a_duration_of_all_years_is_read() -> None:
+    assert parse_duration("3652058d") == timedelta(days=3_652_058)

@@ -329,6 +329,19 @@ def test_a_negative_delay_is_refused(delay: timedelta | float) -> None:
         due_of(delay, None, START)
 
 
+@pytest.mark.parametrize(("sign", "shown"), [(1, r"beyond 1e\+30"), (-1, r"beyond -1e\+30")])
+def test_a_delay_that_python_does_not_write_out_is_refused_all_the_same(
+    sign: int, shown: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=shown):
+        due_of(sign * 10**5000, None, START)
+
+
+def test_a_negative_delay_is_named_in_seconds() -> None:
+    with pytest.raises(InvalidMessage, match="got -5 s; use 0 for at once"):
+        due_of(timedelta(seconds=-5), None, START)
+
+
 @pytest.mark.behaviour(8)
 @pytest.mark.parametrize("delay", [0, 0.0, -0.0, timedelta(0)])
 def test_a_delay_of_nothing_is_due_at_once(delay: timedelta | float) -> None:

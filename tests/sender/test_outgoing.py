@@ -17,7 +17,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.message import Outgoing, enclosed_types
 from timeoutmgr.message.routes import timeout_id, to_timeout_manager
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.timeout_manager.timeouts import read_timeout
@@ -300,3 +300,35 @@ def test_labels_are_written_on_delayed_messages_alone(composer: Composer) -> Non
 def test_labels_are_refused_where_no_store_finds_them(composer: Composer) -> None:
     with pytest.raises(Unsupported, match="labels without the timeout manager's store"):
         headers_of(replace(composer, remembering_delays=None), labels={"a": "b"}, delay=1)
+
+
+@pytest.mark.parametrize("message_type", ["", " ", "\t;", ", Shop", " ; "])
+def test_a_type_by_which_no_handler_is_found_is_refused(
+    composer: Composer, message_type: str
+) -> None:
+    with pytest.raises(InvalidMessage, match="a message type is a name"):
+        composer.compose("billing", message_type, {}, SendOptions())
+
+
+def test_a_type_may_name_its_assembly_for_a_foreign_receiver(composer: Composer) -> None:
+    kind = "Shop.Placed, Shop, Version=1;Shop.IPlaced, Shop"
+    sent = composer.compose("billing", kind, {}, SendOptions()).outgoing.message
+
+    assert sent.headers[headers.ENCLOSED_MESSAGE_TYPES] == kind
+    assert enclosed_types(sent) == ["Shop.Placed", "Placed", "Shop.IPlaced", "IPlaced"]
+
+
+@pytest.mark.parametrize("options", [{"delay": 1}, None, "x"])
+def test_options_of_another_class_are_refused_also_from_a_bulk_or_a_middleware(
+    composer: Composer, options: Any
+) -> None:
+    changing = replace(composer, middleware=[lambda message: replace(message, options=options)])
+
+    for one, given in ((composer, options), (changing, SendOptions())):
+        with pytest.raises(InvalidMessage, match="options of a send are a SendOptions, got"):
+            one.compose("billing", "Bill", {}, given)
+
+
+def test_a_content_type_that_a_database_cannot_keep_is_refused(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match=r"content type is a text .* got 'text/\\x00plain'"):
+        composer.compose("billing", "Bill", {}, SendOptions(content_type="text/\0plain"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -78,12 +79,18 @@ class AsyncEndpoint:
         await self._threads.run(self._endpoint.start)
 
     async def stop(self) -> None:
-        """Stop receiving; return when all handlers have ended, or were cancelled."""
-        await asyncio.to_thread(self._endpoint.stop)
+        """Stop receiving; return when all handlers have ended, or were cancelled.
+
+        In a coroutine handler it returns at once: the stop waits for that handler.
+        """
+        await self._in_thread(self._endpoint.stop)
 
     async def close(self) -> None:
-        """Stop, and close every connection and thread; the object is of no use afterwards."""
-        await asyncio.to_thread(self._close)
+        """Stop, and close every connection and thread; the object is of no use afterwards.
+
+        In a coroutine handler it returns at once: the stop waits for that handler.
+        """
+        await self._in_thread(self._close)
 
     async def wait(self) -> None:
         """Wait until the endpoint is stopped, as by a critical error."""
@@ -259,6 +266,14 @@ class AsyncEndpoint:
         if session is None:
             return await self._threads.run(lambda: send(None))
         return await session.run_sync(send)
+
+    async def _in_thread(self, stop: Callable[[], None]) -> None:
+        """Run *stop* in a thread; do not wait for it on the loop that it ends."""
+        coroutines = self._endpoint.parts.coroutines
+        if coroutines is not None and coroutines.is_here():
+            threading.Thread(target=stop, name="timeoutmgr-stop").start()
+        else:
+            await asyncio.to_thread(stop)
 
     def _close(self) -> None:
         self._endpoint.close()

@@ -30,6 +30,7 @@ from timeoutmgr.features.feature import Feature, ManagerDisabled
 from timeoutmgr.message.classes import TypedMessageClass
 from timeoutmgr.message.field_types import Kinds, check_kind, kinds_of
 from timeoutmgr.message.ids import random_id
+from timeoutmgr.message.message import first_type
 from timeoutmgr.message.redaction import shown
 from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
@@ -52,6 +53,8 @@ DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 MOST_HANDLER_BATCH: Final = 500
+LONGEST_SHUTDOWN: Final = timedelta(days=365)
+"""A thread cannot wait for as long as a timedelta can be."""
 LIST: Final = "list"
 """The *batch* of a handler that gets a list of messages."""
 
@@ -119,15 +122,26 @@ class EndpointSettings:
             raise ConfigurationError(
                 f"async_concurrency must be at least 1, got {self.async_concurrency}"
             )
-        if self.shutdown_timeout < timedelta(0):
+        if not timedelta(0) <= self.shutdown_timeout <= LONGEST_SHUTDOWN:
             raise ConfigurationError(
-                f"shutdown_timeout must not be negative, got {self.shutdown_timeout}"
+                "shutdown_timeout must not be negative, and at most "
+                f"{LONGEST_SHUTDOWN.days} days, got {self.shutdown_timeout}"
             )
+        self._check_error_queue()
         self._check_middleware()
         if self.send_only and self.handlers:
             raise ConfigurationError(
                 f"endpoint {self.name!r} is send-only and has handlers for "
                 f"{', '.join(sorted(self.handlers))}; a send-only endpoint receives nothing"
+            )
+
+    def _check_error_queue(self) -> None:
+        """Refuse the endpoint's own queue, from which each failed message would come back."""
+        if self.error_queue == self.input_queue and not self.send_only:
+            raise ConfigurationError(
+                f"error_queue {self.error_queue!r} is the endpoint's own queue, from which it "
+                "would receive its failed messages again without end; name another queue, such "
+                f'as "error" or "{self.name}.error"'
             )
 
     def _check_retries(self) -> None:
@@ -514,8 +528,7 @@ class EndpointConfiguration:
         if not isinstance(message_type, str):
             found = class_of_handler(message_type)
             message_type = found.name
-        elif not message_type:
-            raise ConfigurationError(f"a message type is a name, got {message_type!r}")
+        _check_matches(message_type)
         role = f"a handler of {message_type!r:.80}"
         check_callable(handler, role, ("message", "context"), may_await=True)
         self._check_batch(message_type, handler, batch)
@@ -776,6 +789,19 @@ def _inside_settings(part: Callable[..., Any], known: Sequence[str], key: str) -
 
 def _scheme(url: str) -> str:
     return url.partition("://")[0].partition("+")[0]
+
+
+def _check_matches(message_type: str) -> None:
+    """Raise ConfigurationError for a message type that no received message has."""
+    read = first_type(message_type)
+    if not read:
+        raise ConfigurationError(f"a message type is a name, got {message_type!r:.80}")
+    if read != message_type:
+        raise ConfigurationError(
+            f"no message has the type {message_type!r:.80}: a type is read without outer spaces, "
+            f"and up to a comma or semicolon; register the handler for {read!r:.80}, or give the "
+            "type another name"
+        )
 
 
 Member = TypeVar("Member", TransactionMode, CriticalAction)

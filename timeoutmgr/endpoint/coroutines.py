@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from timeoutmgr.endpoint.event_loop import PROCESS_LOOP
 from timeoutmgr.errors import HandlerFailed, HandlerStopped
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,14 @@ class HandlerCoroutines:
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
         self._timers: list[asyncio.TimerHandle] = []
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the loop and its coroutines, which are the parent's."""
+        self._loop = None
+        self._tasks, self._waiting, self._timers = {}, [], []
+        self._cancelled = set()
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start the loop, unless it runs already."""

@@ -34,6 +34,7 @@ from timeoutmgr.message.labels import Labels
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.message.validation import check_destination
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, send_many, store_many
 from timeoutmgr.sender.composer import (
@@ -55,6 +56,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class _Run:
+    """The runner of an endpoint that runs, with its lock and the event of its end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.runner: Runner | None = None
+        self.stopped = threading.Event()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the runner, whose threads are the parent's: this process has no run to wait for.
+
+        Another thread of the parent may have acquired the locks.
+        """
+        has_ended = self.runner is not None or self.stopped.is_set()
+        self.lock, self.runner, self.stopped = threading.RLock(), None, threading.Event()
+        if has_ended:
+            self.stopped.set()
+
+
 class Endpoint:
     """A named participant with an input queue. Safe for many threads.
 
@@ -73,9 +94,7 @@ class Endpoint:
         self._parts = assemble(config.settings())
         self._outlet = self._outlet_inside = self._parts.outlet
         config.freeze()
-        self._lock = threading.RLock()
-        self._runner: Runner | None = None
-        self._stopped = threading.Event()
+        self._run = _Run()
         self._is_closed = False
         self._on_watch: list[Callable[[], None]] = []
 
@@ -166,8 +185,8 @@ class Endpoint:
         """
         from timeoutmgr.endpoint.purge import purge
 
-        with self._lock:
-            if self._runner is not None:
+        with self._run.lock:
+            if self._run.runner is not None:
                 raise CombinationRefused(
                     "a purge in a started fleet", "this endpoint runs", "Purge before the start."
                 )
@@ -175,16 +194,16 @@ class Endpoint:
 
     def start(self) -> None:
         """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
-        with self._lock:
-            if self._runner is not None:
+        with self._run.lock:
+            if self._run.runner is not None:
                 return
-            self._stopped.clear()
+            self._run.stopped.clear()
             self._is_closed = False
             try:
                 installation.prepare(self._parts)
-                self._runner = self._started()
+                self._run.runner = self._started()
             except BaseException:
-                self._stopped.set()
+                self._run.stopped.set()
                 raise
             logger.info(
                 "endpoint %s runs (%s)",
@@ -217,8 +236,8 @@ class Endpoint:
 
     def _stop(self) -> None:
         self._parts.critical.stopped()
-        with self._lock:
-            runner, self._runner = self._runner, None
+        with self._run.lock:
+            runner, self._run.runner = self._run.runner, None
             if runner is not None:
                 runner.stop()
                 logger.info(
@@ -226,11 +245,11 @@ class Endpoint:
                     self.name,
                     extra={"event": "endpoint_stopped", "endpoint": self.name},
                 )
-        self._stopped.set()
+        self._run.stopped.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the endpoint is stopped; return False if *timeout* seconds pass before."""
-        return self._stopped.wait(timeout)
+        return self._run.stopped.wait(timeout)
 
     def run(self) -> None:
         """Start, run until SIGTERM, SIGINT or a critical error stops it, then close.
@@ -241,7 +260,7 @@ class Endpoint:
         # Not self._stopped: a signal handler runs in this thread, which may hold that event's lock.
         asked = threading.Event()
         with _on_signals(asked.set), self, lasting_objects():
-            while not asked.is_set() and not self._stopped.wait(0.2):
+            while not asked.is_set() and not self._run.stopped.wait(0.2):
                 pass
 
     def __enter__(self) -> Self:
@@ -447,7 +466,7 @@ class Endpoint:
     @property
     def ended_pumps(self) -> tuple[str, ...]:
         """The queues of pumps that ended by themselves, while a critical error ends nothing."""
-        runner = self._runner
+        runner = self._run.runner
         return () if runner is None else runner.ended_pumps
 
     def snapshot(self) -> dict[str, float | str]:

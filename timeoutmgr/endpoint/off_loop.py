@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import EndpointClosed
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.sender.sender import Sender
 
 logger = logging.getLogger(__name__)
@@ -26,8 +27,12 @@ class CallThreads:
     def __init__(self, endpoint: str, most: int) -> None:
         self._endpoint = endpoint
         self._most = most
-        self._pool: Final = ThreadPoolExecutor(most, thread_name_prefix="timeoutmgr-call")
-        self._is_started = False
+        self._is_closed = False
+        self._pool, self._is_started = self._new_pool(), False
+        begin_anew_after_fork(self)
+
+    def _new_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._most, thread_name_prefix="timeoutmgr-call")
 
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run *function* in a thread, with the context variables of the caller.
@@ -76,7 +81,14 @@ class CallThreads:
 
     def close(self) -> None:
         """Return when the calls that have begun are over."""
+        self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
+
+    def after_fork(self) -> None:
+        """Forget the threads, which are the parent's; closed threads stay closed."""
+        self._pool, self._is_started = self._new_pool(), False
+        if self._is_closed:
+            self._pool.shutdown()
 
 
 class SenderOffLoop(Sender):

@@ -225,7 +225,15 @@ def _name(given: type) -> str:
     is_field = TYPE_ATTRIBUTE in vars(given).get("__dataclass_fields__", {}) and (
         TYPE_ATTRIBUTE in {each.name for each in dataclasses.fields(given)}
     )
-    return named if isinstance(named, str) and named and not is_field else given.__name__
+    if isinstance(named, str) and named and not is_field:
+        return named
+    if "," in given.__name__ or ";" in given.__name__:
+        # A generic class with two parameters, of which a receiver would read the half.
+        raise ConfigurationError(
+            f"the name of the class {given.__name__!r:.80} has a comma or semicolon, behind which "
+            "a receiver reads no message type; give the class a message_type (a ClassVar)"
+        )
+    return given.__name__
 
 
 def _is_model(given: type) -> bool:

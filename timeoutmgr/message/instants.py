@@ -22,6 +22,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST: Final[Micros] = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 """The last microsecond of the year 9999; also fits every supported column."""
 EARLIEST: Final[Micros] = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
+_CALENDAR: Final = datetime.max - datetime.min
 
 _WIRE: Final = compile(r"\d{4}-\d{2}-\d{2} (?:[01]\d|2[0-3]):\d{2}:\d{2}:\d{6} Z", ASCII)
 
@@ -148,24 +149,31 @@ def parse_duration(text: str) -> timedelta:
     """Return the duration that *text* spells.
 
     A plain number is seconds. Raises ValueError, which names the expected forms, for any other
-    text. Months and years are refused: how long they are depends on when they begin.
+    text. Months and years are refused: how long they are depends on when they begin. So is a
+    duration that is longer than the years 1 to 9999: no two instants are so far apart.
     """
-    given = text.strip()
     try:
-        if _SECONDS.fullmatch(given):
-            return timedelta(seconds=float(given))
-        if _PARTS.fullmatch(given):
-            found = _PART.findall(given)
-            return sum((_UNITS[unit.lower()] * float(n) for n, unit in found), timedelta())
-        if match := _ISO.fullmatch(given):
-            units = (_UNITS[unit] for unit in ("w", "d", "h", "m", "s"))
-            pairs = zip(match.groups(), units, strict=True)
-            return sum((unit * float(number or 0) for number, unit in pairs), timedelta())
-        return from_timespan(given)
+        found = _duration_of(text.strip())
     except OverflowError:
-        raise ValueError(f"{text[:64]!r} is longer than any calendar") from None
+        found = timedelta.max
     except ValueError:
         raise ValueError(f"{text[:64]!r} is not a duration; expected {EXPECTED_DURATION}") from None
+    if abs(found) > _CALENDAR:
+        raise ValueError(f"{text[:64]!r} is longer than any calendar; choose a shorter duration")
+    return found
+
+
+def _duration_of(given: str) -> timedelta:
+    if _SECONDS.fullmatch(given):
+        return timedelta(seconds=float(given))
+    if _PARTS.fullmatch(given):
+        found = _PART.findall(given)
+        return sum((_UNITS[unit.lower()] * float(n) for n, unit in found), timedelta())
+    if match := _ISO.fullmatch(given):
+        units = (_UNITS[unit] for unit in ("w", "d", "h", "m", "s"))
+        pairs = zip(match.groups(), units, strict=True)
+        return sum((unit * float(number or 0) for number, unit in pairs), timedelta())
+    return from_timespan(given)
 
 
 def seconds(number: float) -> timedelta:

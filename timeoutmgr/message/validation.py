@@ -92,6 +92,8 @@ CLOCK_ALLOWANCE: Final = 30 * 1_000_000
 """Microseconds that a sender's clock may be ahead before its due times count as too far ahead."""
 
 _UNFIT: Final = re.compile(UNFIT)
+_SHOWN_UP_TO: Final = 10**30
+"""The number from which an error does not show the digits of a due instant or delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +290,7 @@ def check_due(due: Micros) -> Micros:
     """Return *due* if a calendar has it; raise InvalidMessage beyond the year 9999."""
     if not EARLIEST <= due <= LATEST:
         raise InvalidMessage(
-            f"due instant {due} lies outside the years 1 to 9999; choose a nearer one"
+            f"due instant {_number(due)} lies outside the years 1 to 9999; choose a nearer one"
         )
     return due
 
@@ -360,5 +362,13 @@ def _delay_micros(delay: timedelta | float) -> int:
     else:
         micros = math.ceil(delay * 1_000_000)
     if micros < 0:
-        raise InvalidMessage(f"a delay is never negative, got {delay!r}; use 0 for at once")
+        given = f"{delay.total_seconds():g} s" if isinstance(delay, timedelta) else _number(delay)
+        raise InvalidMessage(f"a delay is never negative, got {given}; use 0 for at once")
     return micros
+
+
+def _number(value: float) -> str:
+    """Return *value* as an error shows it: Python refuses to write out an int that is too long."""
+    if abs(value) < _SHOWN_UP_TO:
+        return repr(value)
+    return f"beyond {_SHOWN_UP_TO if value > 0 else -_SHOWN_UP_TO:.0e}"

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypedDict
+from string import whitespace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypedDict
 
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
@@ -31,6 +32,9 @@ from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import DeliveryOptions
+
+_BESIDE_NAMES: Final = f"{whitespace};"
+"""Characters that end the name of a message type, or stand around it."""
 
 DelayClock: TypeAlias = Callable[[], Micros | None]
 """Returns a database's time; None where only the host's clock counts."""
@@ -207,6 +211,8 @@ class Composer:
             changed = self._changed(ToSend(destination, message_type, body, options))
             destination, message_type = changed.destination, changed.message_type
             body, options = changed.body, changed.options
+        if not isinstance(options, SendOptions):
+            raise not_options(options)
         now = self.clock.now()
         begin = now if options.deliver_at is not None else self._begin(options, now, delay_clock)
         due = due_of(options.delay, options.deliver_at, begin)
@@ -300,8 +306,12 @@ class Composer:
         cause: Message | None,
         ids: RepeatableIds | None,
     ) -> Message:
-        if not isinstance(message_type, str) or not message_type:
-            raise InvalidMessage(f"a message type is a name, got {message_type!r}")
+        if (
+            not isinstance(message_type, str)
+            # The first of the types that a receiver would read; not all of a text is a name.
+            or not message_type.partition(",")[0].strip(_BESIDE_NAMES)
+        ):
+            raise InvalidMessage(f"a message type is a name, got {message_type!r:.80}")
         content, content_type = encode_body(body)
         message_id = options.message_id
         if message_id is None:
@@ -309,7 +319,8 @@ class Composer:
                 self.new_id() if ids is None else ids.next(destination, message_type, content)
             )
         check_id(message_id)
-        content_type = options.content_type or content_type
+        if options.content_type:
+            content_type = _checked_content_type(options.content_type)
         own = {
             headers.MESSAGE_ID: message_id,
             headers.CORRELATION_ID: message_id,
@@ -431,6 +442,19 @@ def _checked_expiry(limit: timedelta) -> str:
     if not isinstance(limit, timedelta) or limit <= timedelta(0):
         raise InvalidMessage(f"time_to_be_received is a positive timedelta, got {limit!r}")
     return to_timespan(limit)
+
+
+def not_options(given: object) -> InvalidMessage:
+    """Return the error of a send with *given* in place of its options."""
+    return InvalidMessage(f"options of a send are a SendOptions, got {given!r:.80}")
+
+
+def _checked_content_type(given: str) -> str:
+    if not isinstance(given, str) or "\0" in given:  # databases keep no NUL
+        raise InvalidMessage(
+            f"a content type is a text without NUL, got {given!r:.80}; name one such as text/plain"
+        )
+    return given
 
 
 def _checked_saga(saga_id: str) -> str:
