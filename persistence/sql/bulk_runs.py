@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from timeoutmgr.contracts import Key, TimeoutFilter
 from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, ChangedBy, to_text
@@ -50,8 +62,6 @@ _PAGE: Final = 4 * BATCH
 _REST: Final = 0.5
 """Rest after a transaction, as a multiple of its duration: dispatches beside the run have their
 share of the processor and the disk."""
-_FIRST_BATCH: Final = 1_000
-"""Timeouts of a batch in plans that do not say how many."""
 _TO_DO: Final = "planned"
 _DONE: Final = "done"
 _UNDONE: Final = "undone"
@@ -59,13 +69,15 @@ _UNDONE: Final = "undone"
 
 @dataclass(slots=True)
 class _Found:
-    """The sums of a plan."""
+    """The sums of a plan, and the ids of its first timeouts."""
 
     selected: int = 0
     first_due: Micros | None = None
     last_due: Micros | None = None
+    samples: list[str] = field(default_factory=list)
 
     def add(self, rows: Sequence[Row[Any]]) -> None:
+        self.samples += [row.id for row in rows[: SAMPLES - len(self.samples)]]
         dues = [_first(row) for row in rows]
         self.selected += len(dues)
         self.first_due = min(dues if self.first_due is None else [self.first_due, *dues])
@@ -77,6 +89,36 @@ class _Found:
             "first_due": self.first_due,
             "last_due": self.last_due,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Batch *no* of *run*: its *kept* keys, of which the first is number *begin* of the run.
+
+    *parked* are the places at which pauses held timeouts at the plan; None in earlier plans.
+    """
+
+    run: BulkRun
+    no: int
+    kept: Mapping[Key, Row[Any]]
+    begin: int
+    parked: Collection[Micros] | None
+
+    @property
+    def ranked(self) -> Iterator[tuple[int, tuple[Key, Row[Any]]]]:
+        """Yield each key and its row with its number in the run."""
+        yield from enumerate(self.kept.items(), self.begin)
+
+    def former_place(self, one: Row[Any], now: Micros) -> Micros:
+        """Return where the timeout of the kept row *one* is to stand after an undo.
+
+        The pause that held it may be over, and no resume empties its place again. From now on a
+        dispatcher sends the timeout, or parks it for the pause that holds it then.
+        """
+        waited = one.original_due is not None
+        was_parked = waited and (self.parked is None or one.due in self.parked)
+        place: Micros = min(one.due, now) if was_parked else one.due
+        return place
 
 
 class SqlBulkRuns:
@@ -102,6 +144,8 @@ class SqlBulkRuns:
         )
         self._last = ("", "", 0)
         """Run, state and number of the batch that was locked last."""
+        pauses = tables.pauses
+        self._parked = select(pauses.c.parked).where(pauses.c.endpoint == context.endpoint)
         self._mine = (tables.runs.c.kind == KIND, tables.runs.c.endpoint == context.endpoint)
         self._sums = [
             func.coalesce(func.sum(self._batches.c[name]), 0)
@@ -120,18 +164,19 @@ class SqlBulkRuns:
         """Select the matches, in the order of their places."""
         run_id = uuid4().hex
         selection = selection_document(which, limit)
+        # Earlier versions, which may apply the plan, count ranks by "batch".
         terms = {"change": change.document(), "selection": selection, "batch": BATCH}
         self._context.database.run(lambda connection: self._insert(connection, run_id, terms))
         reach("bulk.planning")
-        found, samples = _Found(), list[str]()
+        found = _Found()
         for rows in self._pages(which, change, limit):
             self._keep(run_id, found.selected, rows)
             found.add(rows)
-            samples += [row.id for row in rows[: SAMPLES - len(samples)]]
+        found = self._counted_once(run_id, found)
         self._context.database.run(
             lambda connection: self._end_plan(connection, run_id, found, by, change, selection)
         )
-        shown = (self._queries.find(each) for each in samples)
+        shown = (self._queries.find(each) for each in found.samples)
         run = self.run(run_id)
         assert run is not None, "it was planned just now"
         return BulkPlan(run, [one[1] for one in shown if one and one[1]])
@@ -154,7 +199,7 @@ class SqlBulkRuns:
         timeouts, left = self._context.tables.timeouts, limit
         more: list[ColumnElement[bool]] = [timeouts.c.hidden_by.is_(None)]
         if change.action is BulkAction.RETRY:
-            more.append(timeouts.c.original_due.is_not(None))
+            more += [timeouts.c.original_due.is_not(None), timeouts.c.due.not_in(self._parked)]
         if change.action is BulkAction.REROUTE:
             more.append(timeouts.c.destination != change.destination)
         kept: list[Row[Any]] = []
@@ -194,6 +239,61 @@ class SqlBulkRuns:
 
         self._gently(work)
 
+    def _counted_once(self, run_id: str, found: _Found) -> _Found:
+        """Keep the last place of each timeout: a page may find again what has moved ahead."""
+        former = self._former_places(run_id)
+        if not former:
+            return found
+        for start in range(0, len(former), _PAGE):
+            self._drop(run_id, former[start : start + _PAGE])
+        return self._sums_of(run_id, found.samples)
+
+    def _former_places(self, run_id: str) -> Sequence[Any]:
+        """Return the kept places of timeouts that have a later place too."""
+        keys = self._keys
+        twice = (
+            select(keys.c.id, func.max(keys.c.due).label("due"))
+            .where(keys.c.run_id == run_id)
+            .group_by(keys.c.id)
+            .having(func.count() > 1)
+            .subquery()
+        )
+        earlier = (keys.c.id == twice.c.id, keys.c.due < twice.c.due)
+        with self._context.database.read() as connection:
+            return connection.execute(
+                select(keys.c.no, keys.c.due, keys.c.id).where(keys.c.run_id == run_id, *earlier)
+            ).all()
+
+    def _drop(self, run_id: str, places: Sequence[Row[Any]]) -> None:
+        """Remove kept *places* of a plan, and count its batches without them."""
+        batches, keys = self._batches, self._keys
+        batch = (batches.c.run_id == run_id, batches.c.no == bindparam("no_"))
+        count = update(batches).where(*batch).values(count=batches.c.count - bindparam("fewer_"))
+        numbers = Counter(row.no for row in places)
+        counts = [{"no_": no, "fewer_": fewer} for no, fewer in sorted(numbers.items())]
+        place = [keys.c[name] == bindparam(f"{name}_") for name in ("no", "due", "id")]
+        given = [{f"{name}_": value for name, value in row._mapping.items()} for row in places]
+
+        def work(connection: Connection) -> None:
+            reach("bulk.keys_kept")
+            execute_many(connection, count, counts)
+            reach("bulk.keys_kept")
+            execute_many(connection, delete(keys).where(keys.c.run_id == run_id, *place), given)
+
+        self._gently(work)
+
+    def _sums_of(self, run_id: str, samples: Sequence[str]) -> _Found:
+        """Return the sums of the kept keys of a plan."""
+        keys = self._keys
+        first = func.coalesce(keys.c.original_due, keys.c.due)
+        with self._context.database.read() as connection:
+            selected, first_due, last_due = connection.execute(
+                select(func.count(), func.min(first), func.max(first)).where(
+                    keys.c.run_id == run_id
+                )
+            ).one()
+        return _Found(selected, first_due, last_due, list(dict.fromkeys(samples)))
+
     def _gently(self, work: Callable[[Connection], Result]) -> Result:
         """Run *work* as a transaction, and rest."""
         began = self._context.clock.monotonic()
@@ -211,7 +311,9 @@ class SqlBulkRuns:
         selection: Mapping[str, Any],
     ) -> None:
         state = BulkState.PLANNED.value
-        self._runs.change(connection, run_id, report=found.report(), state=state)
+        # What is parked elsewhere by then was moved after its page: the run leaves it.
+        report = {**found.report(), "parked": sorted(connection.execute(self._parked).scalars())}
+        self._runs.change(connection, run_id, report=report, state=state)
         reach("bulk.planned")
         entry = AuditEntry(
             action=change.action.value,
@@ -242,9 +344,13 @@ class SqlBulkRuns:
             return [self._view(connection, row) for row in reversed(rows)]
 
     def keys(self, run_id: str, after: int) -> list[Key]:
-        """Return the keys of the batch behind number *after*."""
+        """Return the keys of the batch behind number *after*, of the batches that have keys."""
+        batches = self._batches
+        filled = select(batches.c.no).where(batches.c.run_id == run_id, batches.c.count > 0)
         with self._context.database.read() as connection:
-            rows = self._of_batch(connection, run_id, after + 1)
+            batch = filled.order_by(batches.c.no).offset(after + 1).limit(1)
+            no = connection.execute(batch).scalar()
+            rows = [] if no is None else self._of_batch(connection, run_id, no)
         return [Key(row.due, row.id) for row in rows]
 
     def _view(self, connection: Connection, row: RunRow) -> BulkRun:
@@ -272,7 +378,9 @@ class SqlBulkRuns:
                 return
             view = self._view(connection, row)
             _require(view, undo)
-            if not undo and self._context.now(connection) - view.created > PLAN_KEPT:
+            if undo:
+                self._require_keys(connection, run_id)
+            elif self._context.now(connection) - view.created > PLAN_KEPT:
                 raise InvalidMessage(f"the plan of run {run_id} is older than a day; plan again")
             self._runs.change(connection, run_id, state=goal.value)
             reach("bulk.begun")
@@ -283,6 +391,20 @@ class SqlBulkRuns:
         found = self.run(run_id)
         assert found is not None, "it was locked just now"
         return found
+
+    def _require_keys(self, connection: Connection, run_id: str) -> None:
+        """Raise InvalidMessage if maintenance has removed keys of the run."""
+        batches, keys = self._batches, self._keys
+        of_batch = (keys.c.run_id == batches.c.run_id, keys.c.no == batches.c.no)
+        of_run = (batches.c.run_id == run_id, batches.c.count > 0)
+        missing = select(batches.c.no).where(*of_run, ~exists().where(*of_batch)).limit(1)
+        if connection.execute(missing).first() is not None:
+            kept = self._context.settings.history_retention
+            raise InvalidMessage(
+                f"run {run_id} cannot be undone: its keys are kept for history_retention ({kept}) "
+                "after its end, and were removed; change the timeouts by a new plan, and raise "
+                "history_retention to undo later runs for longer"
+            )
 
     def step(self, run_id: str) -> BulkStep | None:
         """Change the timeouts of one batch, or undo their change."""
@@ -351,18 +473,29 @@ class SqlBulkRuns:
         row = self._runs.find(connection, run_id)
         if row is None or row.state not in (BulkState.RUNNING, BulkState.UNDOING):
             return None
-        view = _planned(row)
-        undo = view.state is BulkState.UNDOING
-        batch = self._lock_batch(connection, run_id, _DONE if undo else _TO_DO)
-        if batch is None:
+        undo = row.state == BulkState.UNDOING
+        locked = self._lock_batch(connection, run_id, _DONE if undo else _TO_DO)
+        if locked is None:
             return None
-        kept = {Key(one.due, one.id): one for one in self._of_batch(connection, run_id, batch.no)}
-        begin = batch.no * _batch_of(row)
-        if undo:
-            return self._undo(connection, view, batch.no, kept, begin)
+        batch = self._batch(connection, row, locked.no)
+        return self._undo(connection, batch) if undo else self._do(connection, batch)
+
+    def _batch(self, connection: Connection, row: RunRow, no: int) -> _Batch:
+        """Return batch *no* of the run *row*."""
+        run, batches, begin = _planned(row), self._batches, 0
+        if run.change.action is BulkAction.SPREAD:  # the only one that goes by ranks
+            before = select(func.coalesce(func.sum(batches.c.count), 0))
+            of_run = (batches.c.run_id == row.run_id, batches.c.no < no)
+            begin = int(connection.execute(before.where(*of_run)).scalar_one())
+        kept = {Key(one.due, one.id): one for one in self._of_batch(connection, row.run_id, no)}
+        return _Batch(run, no, kept, begin, (row.report or {}).get("parked"))
+
+    def _do(self, connection: Connection, batch: _Batch) -> BulkStep:
+        """Change the timeouts of a batch that nobody else has or has changed."""
+        kept, run_id = batch.kept, batch.run.id
         free = self._free(connection, {key: one.version for key, one in kept.items()})
         reach("bulk.locked")
-        moved = self._apply(connection, view, kept, free, begin)
+        moved = self._apply(connection, batch, free)
         reach("bulk.changed")
         self._leave(connection, run_id, batch.no, [key for key in kept if key not in free])
         counts = {
@@ -405,24 +538,16 @@ class SqlBulkRuns:
         free = self._changes.free(connection, list(versions))
         return {key: found for key, found in free.items() if found[0].version == versions[key]}
 
-    def _apply(
-        self,
-        connection: Connection,
-        run: BulkRun,
-        kept: Mapping[Key, Row[Any]],
-        free: Free,
-        begin: int,
-    ) -> list[PlaceMove]:
-        """Change the *free* timeouts of a batch, whose first is number *begin* of the run."""
-        change = run.change
+    def _apply(self, connection: Connection, batch: _Batch, free: Free) -> list[PlaceMove]:
+        """Change the *free* timeouts of a batch."""
+        run, change = batch.run, batch.run.change
         channel = f"bulk run {run.id}"
         if change.action is BulkAction.CANCEL:
             self._changes.cancel(connection, free, run.id, channel)
             return []
         if change.action is BulkAction.REROUTE:
             to = change.destination or ""
-            self._changes.reroute(connection, free, to, run.id, channel)
-            return []
+            return self._changes.reroute(connection, free, to, run.id, channel)
         now = 0 if change.action.is_undoable else self._context.now(connection)
         moves = [
             PlaceMove(
@@ -431,36 +556,30 @@ class SqlBulkRuns:
                 one.original_due if change.action is BulkAction.RETRY else None,
                 free[key][0].labelled,
             )
-            for rank, (key, one) in enumerate(kept.items(), begin)
+            for rank, (key, one) in batch.ranked
             if key in free
         ]
         self._move(connection, run, moves, free)
         return moves
 
-    def _undo(
-        self,
-        connection: Connection,
-        run: BulkRun,
-        no: int,
-        kept: Mapping[Key, Row[Any]],
-        begin: int,
-    ) -> BulkStep:
+    def _undo(self, connection: Connection, batch: _Batch) -> BulkStep:
         """Move the timeouts of a batch back that are still as the run has left them."""
+        run, now = batch.run, self._context.now(connection)
         back: dict[Key, PlaceMove] = {}
         versions: dict[Key, int] = {}
-        for rank, (key, one) in enumerate(kept.items(), begin):
+        for rank, (key, one) in batch.ranked:
             if one.is_left:
                 continue
             due = run.change.new_due(_first(one), rank, run.selected, 0)
             now_at = Key(due, key.id)
             versions[now_at] = one.version + 1
-            back[now_at] = PlaceMove(now_at, key.due, one.original_due)
+            back[now_at] = PlaceMove(now_at, batch.former_place(one, now), one.original_due)
         free = self._free(connection, versions)
         reach("bulk.locked")
         moves = [back[key]._replace(headers=row.labelled) for key, (row, _) in free.items()]
         self._move(connection, run, moves, free)
         reach("bulk.changed")
-        self._close(connection, run.id, no, state=_UNDONE, returned=len(moves))
+        self._close(connection, run.id, batch.no, state=_UNDONE, returned=len(moves))
         earliest = min((one.to for one in moves), default=None)
         return BulkStep(len(moves), len(versions) - len(moves), earliest)
 
@@ -501,11 +620,6 @@ def _planned(row: RunRow) -> BulkRun:
         first_due=report.get("first_due"),
         last_due=report.get("last_due"),
     )
-
-
-def _batch_of(row: RunRow) -> int:
-    """Return how many timeouts each batch of the run has, but for its last."""
-    return int(json.loads(row.parameters).get("batch", _FIRST_BATCH))
 
 
 def _first(row: Row[Any]) -> Micros:

@@ -109,7 +109,8 @@ class _Tally:
 
     def text(self) -> str:
         """Return the tally as the row of a pass keeps it."""
-        return json.dumps([self.as_of, self.total, self.by])
+        # MySQL keeps 65,535 bytes: as ASCII, 100 long names of other scripts would be more.
+        return json.dumps([self.as_of, self.total, self.by], ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import ProcessRecord, WakePoller, Wakeups
-from timeoutmgr.contracts.bulk_runs import PLAN_KEPT
+from timeoutmgr.contracts.bulk_runs import PLAN_KEPT, BulkState
 from timeoutmgr.contracts.reports import DAY, LIVE
 from timeoutmgr.contracts.sagas import REMEMBERED
 from timeoutmgr.crashpoints import reach
@@ -222,6 +222,9 @@ class FileWakeups:
             return None
 
 
+_OVER: Final = (BulkState.COMPLETED, BulkState.UNDONE)
+_NEVER_APPLIED: Final = (BulkState.PLANNING, BulkState.PLANNED)
+"""States of bulk runs that a time ends; a run that is applied or undone needs its keys."""
 AT_ONCE: Final = 200
 """Rows of a table that one transaction removes. With 500 a dispatch beside it was 1.8 times as
 late, with 200 it is no later."""
@@ -306,8 +309,8 @@ class StoreMaintenance:
         """Remove the selected keys of a batch whose bulk run is over, or was never applied."""
         runs, keys = self._context.tables.runs, self._context.tables.run_keys
         ended = now - duration_micros(self._context.settings.history_retention)
-        is_old = (runs.c.ended < ended) | (
-            runs.c.state.in_(["planning", "planned"]) & (runs.c.created < now - PLAN_KEPT)
+        is_old = (_in(runs, _OVER) & (runs.c.ended < ended)) | (
+            _in(runs, _NEVER_APPLIED) & (runs.c.created < now - PLAN_KEPT)
         )
         found = connection.execute(
             select(keys.c.run_id, keys.c.no)
@@ -315,10 +318,16 @@ class StoreMaintenance:
             .where(runs.c.endpoint == self._context.endpoint)
             .limit(1)
         ).first()
-        if found is None:
+        if found is None or not self._locks_run(connection, found.run_id, is_old):
             return 0
         batch = (keys.c.run_id == found.run_id, keys.c.no == found.no)
         return connection.execute(delete(keys).where(*batch)).rowcount
+
+    def _locks_run(self, connection: Connection, run_id: str, is_old: ColumnElement[bool]) -> bool:
+        """Lock the run; return whether it *is_old* still: an undo may have begun meanwhile."""
+        runs = self._context.tables.runs
+        one = select(runs.c.run_id).where(runs.c.run_id == run_id, is_old).with_for_update()
+        return connection.execute(one).first() is not None
 
     def _remove(self, connection: Connection, kind: _Kind, age: Mapping[str, Micros]) -> int:
         if kind.find is None:
@@ -413,6 +422,10 @@ class StoreMaintenance:
                 .order_by(table.c.heartbeat.desc())
             ).all()
         return [ProcessRecord(**{**row._mapping, "state": json.loads(row.state)}) for row in rows]
+
+
+def _in(runs: Table, states: Sequence[BulkState]) -> ColumnElement[bool]:
+    return runs.c.state.in_([state.value for state in states])
 
 
 def _has_others(context: StoreContext, owner: str) -> ColumnElement[bool]:

@@ -179,13 +179,14 @@ class Walks:
     def _is_of_type(self, full_name: str) -> ColumnElement[bool]:
         """Return the condition that the header of types begins with *full_name*.
 
-        The headers are a text of JSON: behind the name stand the end of the text, the assembly, or
-        another type.
+        The headers are a text of JSON without blanks. Before a name stand the brace or a comma: in
+        a value, or within another name, a backslash stands before a quote. Behind the type stand
+        the end of the text, the assembly, or another type.
         """
         begun = f'"{headers.ENCLOSED_MESSAGE_TYPES}":{json.dumps(full_name)}'.removesuffix('"')
         # The name alone first: most rows fail there.
-        ends = or_(*(self._has(begun + end) for end in ('"', ",", ";")))
-        return and_(self._has(begun), ends)
+        whole = (start + begun + end for start in "{," for end in '",;')
+        return and_(self._has(begun), or_(*map(self._has, whole)))
 
     def _has(self, part: str) -> ColumnElement[bool]:
         """Return the condition that the headers have *part*, in the same case everywhere."""

@@ -77,6 +77,34 @@ def test_a_cancel_exports_first_and_refuses_another_number(
     assert folder.run("--json", "list").json()["total"] == 1
 
 
+@pytest.mark.parametrize("name", ["kept.jsonl", "missing/out.jsonl"])
+def test_an_export_that_cannot_be_made_is_refused_before_the_plan(
+    folder: Folder, three: list[str], name: str
+) -> None:
+    folder.write("kept.jsonl", "of another day")
+
+    refused = folder.run("change", "cancel", "--all", "--export", name, "--reason", "withdrawn")
+
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+    assert f"--export '{name}' cannot be made" in refused.stderr
+    assert (folder.path / "kept.jsonl").read_text() == "of another day"
+    assert folder.run("--json", "runs", "list").json()["runs"] == []
+    assert folder.run("--json", "list").json()["total"] == 3
+
+
+def test_an_export_of_a_plan_that_is_refused_leaves_no_file(
+    folder: Folder, three: list[str]
+) -> None:
+    given = ("change", "reroute", "--queue", "amq.direct", "--all", "--export", "out.jsonl")
+
+    refused = folder.run(*given, "--reason", "billing has moved")
+
+    assert "amq.direct" in refused.stderr
+    assert refused.returncode != 0
+    assert not (folder.path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -413,3 +413,12 @@ def test_the_first_bucket_of_a_zone_has_the_instant_and_begins_as_the_clocks_do(
     wall = to_micros(local.astimezone(place).replace(tzinfo=UTC))
 
     assert (window.bucket_of(NOW), wall % width) == (0, 0)
+
+
+def test_a_tally_of_the_longest_names_fits_a_text_of_every_database() -> None:
+    tally = load_counts._Tally(NOW)
+    for number in range(load_counts.MOST_DESTINATIONS):
+        tally.add("é" * 126 + f"{number:03}", 1_000_000)
+
+    assert tally.by is not None
+    assert len(tally.text().encode()) < 65_536

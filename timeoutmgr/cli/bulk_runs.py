@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -175,9 +175,11 @@ def change(
     asked = values.change(action)
     with opened(shared, with_queues=action == "reroute") as endpoint:
         runs = endpoint.timeouts.bulk
-        plan = runs.plan(asked, ids=ids or None, **which, limit=flags.limit, by=by(flags.reason))
-        if flags.export is not None:
-            _export(endpoint.timeouts, runs, plan.run.id, flags.export)
+        with _export_file(flags.export) as file:
+            asker = by(flags.reason)
+            plan = runs.plan(asked, ids=ids or None, **which, limit=flags.limit, by=asker)
+            if file is not None:
+                _export(endpoint.timeouts, runs, plan.run.id, file)
         if flags.dry_run or not plan.run.selected:
             _show_plan(shared, plan)
             return Exit.OK if plan.run.selected else Exit.NOT_FOUND
@@ -298,25 +300,48 @@ def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
         )
 
 
-def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, path: Path) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        for key in bulk.keys(run_id):
-            found = timeouts.show(key.id)
-            if found is None or found[1] is None:
-                continue
-            one = found[1]
-            document = {
-                "id": one.id,
-                "due": output.shown_time(one.due),
-                "destination": one.destination,
-                "saga": one.saga_id,
-                "message_id": one.message.id,
-                "headers": dict(one.message.headers),
-                "content_type": one.message.content_type,
-                "content_encoding": one.message.content_encoding,
-                **output.body_document(one.message.body),
-            }
-            file.write(json.dumps(document) + "\n")
+@contextmanager
+def _export_file(path: Path | None) -> Iterator[TextIO | None]:
+    """Lend the new file *path*, if there is one; raise UsageError if it cannot be written.
+
+    It is made before the plan. If the body fails it is removed: it would refuse the next attempt.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("x", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(
+            f"--export {str(path)!r} cannot be made: {error.strerror}; nothing is planned; name a "
+            "new file in a folder that exists"
+        ) from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, file: TextIO) -> None:
+    for key in bulk.keys(run_id):
+        found = timeouts.show(key.id)
+        if found is None or found[1] is None:
+            continue
+        one = found[1]
+        document = {
+            "id": one.id,
+            "due": output.shown_time(one.due),
+            "destination": one.destination,
+            "saga": one.saga_id,
+            "message_id": one.message.id,
+            "headers": dict(one.message.headers),
+            "content_type": one.message.content_type,
+            "content_encoding": one.message.content_encoding,
+            **output.body_document(one.message.body),
+        }
+        file.write(json.dumps(document) + "\n")
 
 
 def _show_plan(shared: Shared, plan: "BulkPlan") -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.audit import ChangedBy, to_text
 from timeoutmgr.contracts.timeouts import Key, Timeout, TimeoutFilter
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
@@ -16,6 +16,9 @@ SAMPLES: Final = 20
 """Timeouts that a plan shows."""
 PLAN_KEPT: Final[Micros] = 86_400_000_000
 """Microseconds for which a plan can be applied."""
+AUDITED_BYTES: Final = 60_000
+"""Maximum bytes of a selection, or of a reason, in the audit. MySQL keeps 65,535 bytes in a text,
+and the audit adds an error to the selection of an attempt that fails."""
 
 
 class BulkAction(StrEnum):
@@ -60,7 +63,12 @@ class BulkChange:
     destination: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that the action does not have, and missing values."""
+        """Refuse values that the action does not have, missing values, and other types."""
+        if not isinstance(self.action, BulkAction):
+            raise InvalidMessage(
+                f"the action of a bulk change is a BulkAction, got {self.action!r:.80}; choose "
+                f"BulkAction.{', BulkAction.'.join(BulkAction.__members__)}"
+            )
         needs = _NEEDS.get(self.action, ())
         values = {name: value for name, value in asdict(self).items() if name != "action"}
         given = tuple(name for name, value in values.items() if value is not None)
@@ -68,6 +76,8 @@ class BulkChange:
             expected = " and ".join(needs) or "no values"
             got = ", ".join(given) or "none"
             raise InvalidMessage(f"{self.action} needs {expected}; got {got}")
+        for name in given:
+            _require_type(self.action, name, values[name])
         if self.start is not None and self.end is not None and self.start >= self.end:
             raise InvalidMessage("spread needs a start before its end")
 
@@ -91,8 +101,32 @@ class BulkChange:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> BulkChange:
-        """Return the change of *document*."""
-        return cls(**{**document, "action": BulkAction(document["action"])})
+        """Return the change of *document*, which a plan has kept.
+
+        It is not checked: an earlier version may have kept values that are refused now, and its
+        runs are listed all the same.
+        """
+        kept = object.__new__(cls)
+        for each in fields(cls):
+            object.__setattr__(kept, each.name, document.get(each.name))
+        object.__setattr__(kept, "action", BulkAction(document["action"]))
+        return kept
+
+
+def _require_type(action: BulkAction, name: str, value: object) -> None:
+    """Raise InvalidMessage unless *value* is of the type of the field *name*."""
+    if name == "destination":
+        if not isinstance(value, str):
+            raise InvalidMessage(
+                f"{action} needs destination as a text, got {value!r:.80}; give the name of a queue"
+            )
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        helper = "duration_micros" if name == "by" else "to_micros"
+        raise InvalidMessage(
+            f"{action} needs {name} as a whole number of microseconds, got {value!r:.80}; give an "
+            f"int, such as timeoutmgr.message.instants.{helper} returns"
+        )
 
 
 class BulkState(StrEnum):
@@ -203,3 +237,15 @@ def selection_document(which: TimeoutFilter | Sequence[str], limit: int | None) 
     else:
         found = {"ids": list(which[:100]), "number_of_ids": len(which)}
     return found if limit is None else {**found, "limit": limit}
+
+
+def require_audited(by: ChangedBy, selection: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for texts that are too long for the audit of a store."""
+    texts = {"selection": to_text(selection), **asdict(by)}
+    for name, text in texts.items():
+        size = len((text or "").encode("utf-8", "surrogatepass"))
+        if size > AUDITED_BYTES:
+            raise InvalidMessage(
+                f"the {name} of a bulk run has {size:,} bytes, and the audit keeps at most "
+                f"{AUDITED_BYTES:,}; give a shorter {name}"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,10 +16,11 @@ from timeoutmgr.contracts.bulk_runs import (
     BulkPlan,
     BulkRun,
     KeepsBulkRuns,
+    require_audited,
     selection_document,
 )
 from timeoutmgr.endpoint.attempts import attempt
-from timeoutmgr.errors import Unsupported
+from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
 
@@ -61,13 +63,17 @@ class BulkRuns:
         """Select the timeouts of *ids*, or all that match, for a run; change nothing.
 
         The run changes no timeout that is stored or changed after the plan. A plan can be applied
-        for a day. Raises DestinationNotAllowed or Unroutable for a reroute that may not be.
+        for a day. A timeout that is moved while the plan is made may be missed. Raises
+        InvalidMessage for *ids* beside a filter, and DestinationNotAllowed or Unroutable for a
+        reroute that may not be.
         """
-        which: TimeoutFilter | Sequence[str] = filter_of(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
+        which = _selected(
+            ids,
+            filter_of(saga_id, destination, due_from, due_before, labels, message_type, id_prefix),
         )
-        which = which if ids is None else ids
+        _require_limit(limit)
         selection = {**selection_document(which, limit), **change.document()}
+        require_audited(by, selection)
         with self._attempt(change.action.value, by, selection):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
@@ -132,6 +138,7 @@ class BulkRuns:
         self, run_id: str, by: ChangedBy, progress: Callable[[int], None], *, undo: bool
     ) -> BulkRun:
         action = "undo" if undo else "apply"
+        require_audited(by, {"run_id": run_id})
         with self._attempt(action, by, {"run_id": run_id}):
             self._store.begin_bulk(run_id, by, undo=undo)
             while (step := self._store.bulk_step(run_id)) is not None:
@@ -144,6 +151,25 @@ class BulkRuns:
     def _attempt(self, action: str, by: ChangedBy, selection: Mapping[str, Any]) -> Iterator[None]:
         with self._schema_expected(), attempt(self._given, action, by, selection):
             yield
+
+
+def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter | Sequence[str]:
+    """Return *ids*, or *which* without ids. Raises InvalidMessage for both, and for a text."""
+    if ids is None:
+        return which
+    if isinstance(ids, str | bytes):
+        raise InvalidMessage(f"ids is a list of ids, got the text {ids!r:.80}; give [{ids!r:.80}]")
+    beside = [name for name, value in asdict(which).items() if value not in (None, ())]
+    if beside:
+        raise InvalidMessage(
+            f"a plan selects by ids or by a filter, got ids and {', '.join(beside)}; leave one out"
+        )
+    return ids
+
+
+def _require_limit(limit: int | None) -> None:
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidMessage(f"a limit is a whole number from 0, got {limit!r:.80}")
 
 
 def filter_of(
