@@ -19,7 +19,7 @@ from timeoutmgr import EndpointConfiguration, RecoverabilitySettings
 from timeoutmgr.database.upgrade import current
 from timeoutmgr.errors import Unroutable
 from timeoutmgr.metrics.exposition import Exposition
-from timeoutmgr.metrics.memory import REASONS, CountMemory
+from timeoutmgr.metrics.memory import DESTINATIONS, OTHER, QUEUE_CELLS, REASONS, CountMemory, State
 from timeoutmgr.metrics.recorder import Recorder
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
@@ -156,6 +156,46 @@ def test_reasons_beyond_the_table_are_counted_together() -> None:
     shown = labelled(counts, "error_queue_messages_total")
     assert len(shown) == REASONS + 1
     assert shown["other",] == 2
+
+
+def test_a_destination_called_other_keeps_its_counts_beyond_the_table() -> None:
+    telemetry, counts = recorder()
+    telemetry.late(1_000_000, [(OTHER, 900_000)] * 100)
+    telemetry.count_each("closed_failed", [OTHER] * 10)
+
+    for number in range(DESTINATIONS):
+        telemetry.late(1_000_000, [(f"queue-{number}", 900_000)])
+    telemetry.late(1_000_000, [("late", 1_500_000), ("later", 900_000)])
+    telemetry.count_each("closed_failed", ["late", "later"])
+
+    closed = labelled(counts, "timeouts_closed_total")
+    assert (closed[OTHER, "dispatched"], closed[OTHER, "failed"]) == (103, 12)
+    assert labelled(counts, "lateness_seconds_count")[OTHER,] == 103
+    assert labelled(counts, "timeouts_early_total")[OTHER,] == 1
+
+
+def test_no_series_is_twice_on_a_page_if_a_name_in_the_table_is_other() -> None:
+    telemetry, counts = recorder()
+    counts.sections[0].set_state(State.TICK, 1.0)
+    for number in range(DESTINATIONS):
+        telemetry.late(1_000_000, [(f"queue-{number}" if number else OTHER, 900_000)])
+    telemetry.late(1_000_000, [("late", 900_000)])
+
+    page = Exposition(counts, "shop").render("")[0].decode()
+
+    series = [line.rsplit(" ", 1)[0] for line in page.splitlines() if not line.startswith("#")]
+    assert [one for one in series if series.count(one) > 1] == []
+
+
+def test_the_gauge_of_a_queue_called_other_is_not_lost_to_queues_beyond_the_table() -> None:
+    _, counts = recorder()
+    section = counts.sections[0]
+    section.set_state(State.TICK, 1.0)
+    at = QUEUE_CELLS + counts.queues.number(OTHER)
+
+    section.numbers[at] = 7.0
+
+    assert labelled(counts, "queue_messages") == {(OTHER,): 7}
 
 
 def test_the_telemetry_of_the_user_counts_by_label_also_what_the_catalogue_lacks() -> None:

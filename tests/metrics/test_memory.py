@@ -75,6 +75,23 @@ def test_a_process_that_is_killed_while_it_adds_a_name_keeps_no_other_from_addin
     assert counts.destinations.all()[0] == "whole"
 
 
+def test_while_a_name_is_added_to_one_table_no_thread_adds_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = CountMemory.create(1)
+    entered: list[bool] = []
+
+    def try_another_table(_at: int, _name: bytes) -> None:
+        # Its thread would unlock the file, which other processes then write to.
+        entered.append(counts.queues._lock.acquire(blocking=False))
+
+    monkeypatch.setattr(counts.destinations, "_write", try_another_table)
+
+    counts.destinations.number("billing")
+
+    assert entered == [False]
+
+
 def test_names_beyond_the_table_share_a_number_and_earlier_names_keep_theirs() -> None:
     names = CountMemory.create(1).destinations
     numbers = [names.number(f"queue-{number}") for number in range(DESTINATIONS + 2)]

@@ -151,13 +151,13 @@ class Through:
         return NO_NUMBERS
 
 
-def test_a_message_that_no_exchange_is_there_for_is_unknown_and_the_session_goes_on(
+def test_a_message_that_no_exchange_is_there_for_is_refused_and_the_session_goes_on(
     session: RabbitMQSession, unique: str
 ) -> None:
     session.create_queues([unique])
     lost = Outgoing(unique, Message(id="m1"), Through(f"{unique}.no", "key"))
 
-    assert session.send([lost]) == [SendResult.UNKNOWN]
+    assert session.send([lost]) == [SendResult.REFUSED]
 
     assert session.send([Outgoing(unique, Message(id="m2"))]) == [SendResult.CONFIRMED]
     session.delete_queues([unique])

@@ -101,11 +101,11 @@ def test_a_request_that_is_cut_anywhere_stores_all_or_nothing(
     assert {name[:-1] + "b" for name in left} == {name for name in left if name.endswith("b")}
 
 
-def test_a_reset_is_an_outage_and_the_next_call_connects_again(
+def test_a_cut_within_a_call_is_an_outage_and_the_next_call_connects_again(
     store: TimeoutStore, database_proxy: FaultProxy
 ) -> None:
     store.ping()
-    database_proxy.reset()
+    database_proxy.cut_after(1, Direction.REQUESTS)
 
     with pytest.raises(StorageUnavailable):
         store.store_many([timeout("a")])

@@ -121,6 +121,23 @@ def test_retries_are_as_configured_and_go_by_the_kits_clock() -> None:
     assert kit.sent() == []
 
 
+def test_messages_of_one_id_keep_their_own_exceptions() -> None:
+    shop = Shop()
+
+    @shop.config.handler("Fail")
+    def fail(body: str, _context: HandlerContext) -> None:
+        raise LookupError(f"no {body}")
+
+    shop.config.recoverability = RecoverabilitySettings(immediate=1, delayed=0)
+    kit = shop.open(raises=False)
+    for body in ("A7", "A8"):
+        kit.send_local("Fail", body, message_id="same")
+    kit.drain()
+
+    shown = [(failure.message.body, str(failure.exception)) for failure in kit.errors]
+    assert shown == [("A7", "no A7"), ("A8", "no A8")]
+
+
 def test_an_outage_is_raised_and_leaves_the_message_in_its_queue() -> None:
     shop = Shop()
     attempts: list[int] = []

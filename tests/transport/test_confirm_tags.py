@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 import pytest
+from amqp import spec
+from amqp.exceptions import NotFound
 
 from tests.transport.confirming import Broker, Said, ack, nack, publishing, publishings, returned
 from timeoutmgr.contracts import SendResult
@@ -213,3 +218,38 @@ def test_messages_beyond_a_window_are_unknown_if_its_first_messages_are_not_conf
 
     assert results == [CONFIRMED] * 3 + [UNKNOWN] * 3
     assert broker.published == [b"a", b"b", b"c", b"d"]
+
+
+# --- an exchange that is missing: the broker closes the channel, and names no message -----------
+
+NO_EXCHANGE = NotFound("NOT_FOUND - no exchange 'level-02' in vhost '/'", spec.Basic.Publish)
+
+
+def test_a_message_alone_to_a_missing_exchange_is_refused() -> None:
+    assert sent(1, NO_EXCHANGE) == [REFUSED]
+
+
+def test_of_several_messages_any_may_have_been_accepted_before_an_exchange_was_missing() -> None:
+    assert sent(2, NO_EXCHANGE) == [UNKNOWN, UNKNOWN]
+    assert sent(2, ack(1), NO_EXCHANGE) == [CONFIRMED, REFUSED]
+
+
+def test_a_message_with_a_queue_besides_a_missing_exchange_is_unknown() -> None:
+    [message] = publishings("m")
+
+    results = Broker(NO_EXCHANGE).window().send([replace(message, to_queue=b"past it")])
+
+    assert results == [UNKNOWN]
+
+
+def test_a_publish_is_unknown_if_another_request_was_not_found() -> None:
+    assert sent(1, NotFound("no queue", spec.Queue.Declare)) == [UNKNOWN]
+
+
+def test_the_log_has_the_missing_exchange_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "timeoutmgr"):
+        sent(1, NO_EXCHANGE)
+
+    [line] = caplog.messages
+    assert "no exchange 'level-02' in vhost '/'" in line
+    assert "timeoutmgr install" in line

@@ -21,7 +21,7 @@ class SendResult(Enum):
     UNROUTABLE = "unroutable"
     """The queue does not exist; the broker did not take the message."""
     REFUSED = "refused"
-    """The broker refused the message (full queue, alarm)."""
+    """The broker refused the message (full queue, alarm, missing exchange)."""
     UNKNOWN = "unknown"
     """No answer in time: the broker may or may not have taken the message."""
 

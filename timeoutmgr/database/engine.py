@@ -507,8 +507,6 @@ def _engine(
         arguments |= {"application_name": "timeoutmgr"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
-        # Also after a connection was in AUTOCOMMIT: SQLAlchemy goes back to the server's own level.
-        options |= {"isolation_level": "READ COMMITTED"}
         if alone:
             options |= {"isolation_level": "AUTOCOMMIT", "pool_reset_on_return": None}
     elif backend == "mssql":
@@ -561,6 +559,8 @@ def _set_at_connect(engine: Engine, settings: Mapping[str, str]) -> None:
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
         connection.commit()  # a rollback would undo the setting
+        # What SQLAlchemy goes back to after AUTOCOMMIT; it has asked before the settings were made.
+        engine.dialect.default_isolation_level = "READ COMMITTED"
 
 
 def _pool(settings: DatabaseSettings, apart: bool, **options: Any) -> dict[str, Any]:

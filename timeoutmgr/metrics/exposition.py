@@ -4,9 +4,11 @@ Needs the extra: ``pip install 'timeoutmgr[metrics]'``.
 """
 
 import platform
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import isinf, isnan
+from operator import add
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -122,13 +124,17 @@ class _Collector(Collector):
         """Return the count of *event* for each value of its label that it was counted for."""
         values = self._memory.values[BY_LABEL[event]].all()
         cells = self._cells(BY_LABEL_CELLS[event], len(values))
-        return {(value,): count for value, count in zip(values, cells, strict=True) if count}
+        counts: Counter[tuple[str, ...]] = Counter()
+        for value, count in zip(values, cells, strict=True):
+            if count:
+                counts[value,] += count
+        return counts
 
     def _closed(self) -> Family:
         """Each dispatched timeout was observed once for its lateness."""
         counts: dict[tuple[str, ...], int] = {}
-        for number, name in enumerate(self._memory.destinations.all()):
-            if sent := sum(self._cells(LATENESS_CELLS + number * LATENESS_EACH, BUCKETS)):
+        for name, cells in self._lateness_cells().items():
+            if sent := sum(cells[:BUCKETS]):
                 counts[name, "dispatched"] = sent
         for (name,), failed in self._values_of("closed_failed").items():
             counts[name, "failed"] = failed
@@ -154,14 +160,24 @@ class _Collector(Collector):
             metric.family, metric.help, labels=labels, unit=metric.unit
         )
         early: dict[tuple[str, ...], int] = {}
+        for name, cells in self._lateness_cells().items():
+            buckets = _buckets(LATENESS_BOUNDS, cells[:BUCKETS])
+            lateness.add_metric([self._endpoint, name], buckets, cells[BUCKETS] / 1_000_000)
+            early[name,] = cells[BUCKETS + 1]
+        yield lateness
+        yield self._counter(catalogue.EARLY, early)
+
+    def _lateness_cells(self) -> dict[str, list[int]]:
+        """Return the cells of each name that has counts; cells of equal names are added.
+
+        A destination may be called as all destinations beyond the table are.
+        """
+        found: dict[str, list[int]] = {}
         for number, name in enumerate(self._memory.destinations.all()):
             cells = self._cells(LATENESS_CELLS + number * LATENESS_EACH, LATENESS_EACH)
             if any(cells):
-                buckets = _buckets(LATENESS_BOUNDS, cells[:BUCKETS])
-                lateness.add_metric([self._endpoint, name], buckets, cells[BUCKETS] / 1_000_000)
-                early[name,] = cells[BUCKETS + 1]
-        yield lateness
-        yield self._counter(catalogue.EARLY, early)
+                found[name] = list(map(add, found.get(name, [0] * LATENESS_EACH), cells))
+        return found
 
     def _durations(self) -> Iterator[Family]:
         for operation, metric in DURATIONS.items():
@@ -248,10 +264,11 @@ def age_of_oldest(section: Section, now: float, *, grows: bool = False) -> float
 def _named(
     live: Sequence[Section], first: int, names: Names
 ) -> dict[tuple[str, ...], Sequence[float]]:
-    return {
-        (name,): [section.numbers[first + number] for section in live]
-        for number, name in enumerate(names.all())
-    }
+    """Return the cells of each name; equal names are merged as processes are."""
+    values: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    for number, name in enumerate(names.all()):
+        values[name,] += [section.numbers[first + number] for section in live]
+    return dict[tuple[str, ...], Sequence[float]](values)
 
 
 def _buckets(bounds: Iterable[float], cells: Iterable[int]) -> list[tuple[str, float]]:

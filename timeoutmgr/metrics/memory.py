@@ -32,7 +32,7 @@ from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
 OTHER: Final = "other"
-"""Name of what comes when a table of names is full."""
+"""Name of what comes when a table of names is full; a name in the table may be the same."""
 DESTINATIONS: Final = 50
 QUEUES: Final = 15
 BREAKERS: Final = 23
@@ -114,13 +114,17 @@ class Names:
     """A table of names: the first get numbers, later names share the number after the last.
 
     A name keeps its number. Processes add names under a lock of the file, which ends with them.
+    The threads of a process share the lock of the file, and the first to unlock frees it: *lock*
+    keeps them apart, and is the same for all tables of the file.
     """
 
-    def __init__(self, view: memoryview, descriptor: int, capacity: int) -> None:
+    def __init__(
+        self, view: memoryview, descriptor: int, capacity: int, lock: threading.Lock
+    ) -> None:
         self._view = view
         self._descriptor = descriptor
         self._capacity = capacity
-        self._lock = threading.Lock()
+        self._lock = lock
         self._known: dict[str, int] = {}
         self._is_full = False
 
@@ -216,10 +220,11 @@ class CountMemory:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, _size(processes))
         view = memoryview(self._map)
+        lock = threading.Lock()
         at = 0
         tables = []
         for capacity in _TABLES:
-            tables.append(Names(view[at : at + _bytes_of(capacity)], descriptor, capacity))
+            tables.append(Names(view[at : at + _bytes_of(capacity)], descriptor, capacity, lock))
             at += _bytes_of(capacity)
         self.destinations, self.queues, self.breakers, reasons, classes = tables
         self.values: Mapping[str, Names] = {

@@ -358,7 +358,8 @@ def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult
         if result is SendResult.REFUSED:
             raise TransportUnavailable(
                 f"the broker refused message {sent.message.id!r:.80} for {sent.destination!r:.80}; "
-                "its queue may be full or an alarm may be on"
+                "its queue may be full, an alarm may be on, or an exchange on its way is missing: "
+                "the log has the broker's reason, and `timeoutmgr install` declares exchanges"
             )
         if result is SendResult.UNKNOWN:
             raise DeliveryUnknown(

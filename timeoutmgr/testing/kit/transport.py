@@ -38,6 +38,8 @@ class KitTransport:
         self.queues: dict[str, deque[Received]] = {}
         self.accepted: list[Outgoing] = []
         """All messages that queues have accepted, in their order."""
+        self.on_arrival: Callable[[Received], None] = lambda _received: None
+        """Called with each message that a queue has accepted."""
         self._clock = clock
         self._last_sent: Micros = 0
 
@@ -68,6 +70,7 @@ class KitTransport:
         self.accepted.append(replace(outgoing, message=message))
         received = Received(message=message, queue=outgoing.destination, tag=object())
         self.queues.setdefault(outgoing.destination, deque()).append(received)
+        self.on_arrival(received)
 
     def _with_order_of_sending(self, message: Message) -> Message:
         """Return *message* with a time of sending that no message before it has.

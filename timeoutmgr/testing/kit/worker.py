@@ -36,7 +36,8 @@ class KitWorker:
         self._clock = clock
         self._coroutines = parts.coroutines
         self._store = parts.features.store
-        self._failed = _RecordedFailures(parts.features.policies.failures)
+        self._failed = _RecordedFailures(parts.features.policies.failures, self._error_queue)
+        transport.on_arrival = self._failed.arrived
         self._pumps = {
             one.consumption.queue: Pump(one.consumption, _surroundings(parts, self._failed))
             for one in parts.satellites
@@ -155,22 +156,34 @@ class KitWorker:
 
 
 class _RecordedFailures(FailurePolicy):
-    """Keeps the exception of each message on its way to the error queue."""
+    """Keeps the exception of each message in the error queue, by its tag: ids may be repeated."""
 
-    def __init__(self, given: FailurePolicy) -> None:
+    def __init__(self, given: FailurePolicy, error_queue: str) -> None:
         self._given = given
-        self._errors: dict[str, Exception] = {}
+        self._error_queue = error_queue
+        self._moving: tuple[str, Exception] | None = None
+        self._errors: dict[object, Exception] = {}
 
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
     ) -> str | None:
-        self._errors[received.message.id] = error
-        return self._given.divert(received, error, open_work)
+        place = self._given.divert(received, error, open_work)
+        self._moving = (received.message.id, error) if place is None else None
+        return place
+
+    def arrived(self, received: Received) -> None:
+        """Keep the exception of the message that was on its way, if its copy has arrived."""
+        if self._moving is None or received.queue != self._error_queue:
+            return
+        message_id, error = self._moving
+        if message_id == received.message.id:
+            self._errors[received.tag] = error
+            self._moving = None
 
     def error_of(self, failed: Received) -> Exception:
         """Return the exception of *failed*; a dispatcher leaves only its text."""
         text = failed.message.headers.get(headers.EXCEPTION_MESSAGE, "")
-        return self._errors.get(failed.message.id) or DeliveryFailed(text)
+        return self._errors.get(failed.tag) or DeliveryFailed(text)
 
 
 def _surroundings(parts: AssembledEndpoint, failures: FailurePolicy) -> PumpSurroundings:

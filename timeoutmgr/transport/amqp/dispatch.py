@@ -11,6 +11,7 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Any
 
+from amqp import spec
 from amqp.exceptions import AccessRefused, NotFound
 
 from timeoutmgr.contracts import SendResult
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 _BURST = 65_536
 _REFUSALS = (AccessRefused, NotFound)
 """The broker closes a channel over a publish to an exchange that is not there, or not for us."""
+_DECLARE = (
+    "; declare the exchange again (`timeoutmgr install` declares the exchanges of an endpoint)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,20 +219,33 @@ class ConfirmWindow:
         logger.warning(
             "broker left %d messages unconfirmed: %s",
             len(self._waiting),
-            on_one_line(reason),
+            on_one_line(reason + (_DECLARE if _lacks_exchange(error) else "")),
             extra={"event": "messages_unconfirmed"},
         )
         for tag, started in self._waiting.items():
-            # A returned message was not accepted, though its confirm did not come.
-            message = started.publishings[tag - started.first]
-            is_refused = message.on_trial and isinstance(error, _REFUSALS)
-            if is_refused or self._came_back(started, tag):
-                started.results[tag - started.first] = SendResult.UNROUTABLE
+            started.results[tag - started.first] = self._answer_given_up(started, tag, error)
         self._waiting.clear()
         # A blocked connection is kept to hear of the end of the alarm. Sending on yet another
         # connection meanwhile would leave one more copy in the broker's socket buffers each time.
         if not self._connection.blocked:
             self._connection.drop(reason)
+
+    def _answer_given_up(
+        self, started: Started, tag: int, error: Exception | None
+    ) -> SendResult | None:
+        """Return the result of the message with *tag*, whose confirm did not come; None if unknown.
+
+        A missing exchange accepts nothing: if a single message waits, the error is about it. Of
+        several messages the earlier may have been accepted. A message that has a queue besides
+        stays unknown: the next send goes to the queue, and a refusal would have it cut.
+        """
+        message = started.publishings[tag - started.first]
+        is_refused = message.on_trial and isinstance(error, _REFUSALS)
+        # A returned message was not accepted, though its confirm did not come.
+        if is_refused or self._came_back(started, tag):
+            return SendResult.UNROUTABLE
+        is_alone = len(self._waiting) == 1 and message.to_queue is None
+        return SendResult.REFUSED if is_alone and _lacks_exchange(error) else None
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         self._settle(tag, multiple, SendResult.CONFIRMED)
@@ -265,3 +282,8 @@ class ConfirmWindow:
             return False
         self._returned[pair] -= 1
         return True
+
+
+def _lacks_exchange(error: Exception | None) -> bool:
+    """Return whether *error* is the broker's answer to a publish to a missing exchange."""
+    return isinstance(error, NotFound) and error.method_sig == spec.Basic.Publish

@@ -117,7 +117,8 @@ def management_api(url: str, settings: KombuSettings) -> ManagementApi | None:
     link = broker_link(url, settings, redis=False)
     found = kombu_connection(link.urls[0])
     host = found.hostname or "localhost"
-    beside = f"{'https' if link.is_tls else 'http'}://{f'[{host}]' if ':' in host else host}"
+    scheme = "https" if link.is_tls else "http"
+    beside = f"{scheme}://{f'[{host}]' if ':' in host else host}:{_PORTS[scheme]}"
     asked = settings.management_url or beside
     if asked.startswith("http:") and not settings.allow_plaintext and not is_this_machine(asked):
         raise CombinationRefused(
