@@ -250,6 +250,29 @@ def test_exported_dead_letters_are_json_lines_and_stay_stored(shop: Shop) -> Non
     assert shop.listed() == ["m0", "m1", "m2"]
 
 
+def test_an_export_of_dead_letters_replaces_no_file_and_leaves_no_empty_file(shop: Shop) -> None:
+    shop.manager.place(a_stored_copy("m1"))
+    shop.dead("export", "--output", "dead.jsonl")
+    before = (shop.folder.path / "dead.jsonl").read_text()
+
+    again, said = shop.dead("export", "--output", "dead.jsonl")
+    without_any, _ = shop.dead("export", "--id", "m2", "--output", "empty.jsonl")
+    nowhere, why = shop.dead("export", "--output", "missing/dead.jsonl")
+
+    assert (again, without_any, nowhere) == (2, 3, 2)
+    assert "--output dead.jsonl is there" in said
+    assert "--output missing/dead.jsonl cannot be written" in why
+    assert (shop.folder.path / "dead.jsonl").read_text() == before
+    assert not (shop.folder.path / "empty.jsonl").exists()
+
+
+def test_an_export_of_a_journal_into_a_folder_that_is_missing_is_a_usage_error(shop: Shop) -> None:
+    ended = shop.folder.run("journal", "export", "--output", "missing/journal.jsonl")
+
+    assert ended.returncode == 2
+    assert "--output missing/journal.jsonl cannot be written" in ended.stderr
+
+
 def test_a_queue_that_is_purged_leaves_dead_letters(shop: Shop) -> None:
     shop.session.create_queues(["asleep"])
     message = a_message("m1")

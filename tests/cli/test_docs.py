@@ -76,6 +76,12 @@ def test_the_command_reference_matches_the_help_of_the_commands(name: str) -> No
     assert path.read_text() == now, "if this is meant: TIMEOUTMGR_APPROVE=1"
 
 
+def test_a_needed_option_is_called_needed_once() -> None:
+    twice = [path.name for path in DOCS.glob("cli*.md") if "Needed. Needed." in path.read_text()]
+
+    assert twice == []
+
+
 def test_each_command_is_on_a_page() -> None:
     assert sorted(COMMANDS) == sorted(" ".join(names for _, names in PAGES.values()).split())
 
@@ -187,7 +193,7 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
     for option in options:
         twin = option.envvar or f"TIMEOUTMGR_CLI_{option.opts[0][2:].upper()}"
         has_twin = option.allow_from_autoenv and option.name != "version"
-        shown = f" (`{twin}`)" if option.expose_value or has_twin else ""
+        shown = f" (`{twin}`)" if has_twin else ""
         value = "" if option.is_flag else f" {option.make_metavar(context)}"
         default = f" Default: {option.default}." if option.show_default else ""
         needed = " Needed." if option.required else ""

@@ -196,6 +196,46 @@ def test_messages_are_exported_whole_and_stay(filled: Folder, tmp_path: Path) ->
     assert len(listed(filled)) == 5
 
 
+def test_an_export_replaces_no_file_and_leaves_no_empty_file(
+    filled: Folder, tmp_path: Path
+) -> None:
+    target, empty = tmp_path / "errors.jsonl", tmp_path / "empty.jsonl"
+    filled.run("errors", "export", "--id", "m1", "--output", str(target))
+    before = target.read_text()
+
+    again = filled.run("errors", "export", "--output", str(target))
+    without_any = filled.run("errors", "export", "--id", "m99", "--output", str(empty))
+
+    assert (again.returncode, without_any.returncode) == (2, 3), again.stderr
+    assert f"--output {target} is there" in again.stderr
+    assert target.read_text() == before
+    assert not empty.exists()
+
+
+def test_an_export_into_a_folder_that_is_missing_is_a_usage_error(filled: Folder) -> None:
+    ended = filled.run("errors", "export", "--output", "missing/errors.jsonl")
+
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "--output missing/errors.jsonl cannot be written (No such file" in ended.stderr
+
+
+def test_an_export_into_a_device_or_to_standard_output_is_written(filled: Folder) -> None:
+    device = filled.run("errors", "export", "--id", "m1", "--output", "/dev/null")
+    printed = filled.run("errors", "export", "--id", "m1", "--output", "-")
+
+    assert (device.returncode, printed.returncode) == (0, 0), device.stderr + printed.stderr
+    assert json.loads(printed.stdout)["message_id"] == "m1"
+
+
+def test_a_limited_retry_counts_the_selected_messages_alone(filled: Folder) -> None:
+    ended = filled.run("retry", "--limit", "1")
+
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith("1 retried, 0 of the selected messages stay in ")
+    assert len(listed(filled)) == 4
+
+
 @pytest.mark.parametrize("command", ["retry", "delete"])
 def test_a_change_needs_a_selection(filled: Folder, command: str) -> None:
     none = filled.run("errors", command)

@@ -69,7 +69,7 @@ def on_terminal(folder: Folder, columns: int, *arguments: str) -> list[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "timeoutmgr", *arguments],
         cwd=folder.path,
-        env={**environment(**folder.variables), "TERM": "xterm"},
+        env=environment(**folder.variables, TERM="xterm", COLUMNS=str(columns)),
         stdin=subprocess.DEVNULL,
         stdout=end,
         stderr=subprocess.PIPE,
@@ -116,6 +116,21 @@ def test_a_narrow_terminal_drops_columns_and_keeps_the_id() -> None:
     assert shown(69) == ["id", "due", "destination"]
     assert shown(59) == ["id", "due"]
     assert shown(20) == ["id", "due"]
+
+
+def test_a_column_that_a_table_does_not_have_cannot_be_dropped_from_it() -> None:
+    header, line = table_lines(["id", "due"], [[ID, "in 58 min"]], 40, ["failed with", "due"])
+
+    assert (header, line) == ("id", ID)
+
+
+def test_a_terminal_of_40_columns_lists_timeouts_of_which_none_failed(
+    folder: Folder, ids: list[str]
+) -> None:
+    header, *rows, _total, _waiting = on_terminal(folder, 40, "list")
+
+    assert [row.split()[0] for row in rows] == ids
+    assert header.split() == ["id", "due"]
 
 
 def test_a_long_cell_is_cut_if_no_column_may_be_dropped() -> None:

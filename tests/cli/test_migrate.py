@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy.engine import make_url
 
 from tests.cli.programs import Folder
 from tests.persistence.making import SECOND, timeout
@@ -103,6 +107,103 @@ def test_a_store_is_previewed_moved_and_shown(filled: Filled) -> None:
         ("migrate-abort", "done", 0),
     ]
     assert filled.audit("timeoutmgr.db") == filled.audit("new.db") == rows
+
+
+@pytest.mark.parametrize("spelt", ["sqlite:///timeoutmgr.db", "sqlite:///{path}/timeoutmgr.db"])
+def test_a_store_is_not_moved_into_itself_and_no_run_of_it_is_kept(
+    filled: Filled, spelt: str
+) -> None:
+    own = spelt.format(path=filled.path)
+
+    seen = filled.run("migrate", "preview", "--to", own)
+    refused = filled.run("migrate", "run", "--to", own)
+
+    assert (seen.exit_code, refused.exit_code) == (1, 4), seen.output + refused.output
+    [problem] = read(seen)["endpoints"][0]["problems"]
+    assert "source and target are the same tables; name another --from or --to" in problem
+    assert "nothing was moved" in read(refused)["error"]
+    assert filled.run("migrate", "status").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "is_one"),
+    [
+        ({"query": {"application_name": "a"}}, True),
+        ({"query": {"host": "127.0.0.1"}}, False),  # perhaps the same, which is seen later
+    ],
+)
+def test_one_database_of_a_server_is_known_by_its_address(
+    postgres_url: str, unique: str, change: dict[str, Any], is_one: bool
+) -> None:
+    again = make_url(postgres_url).set(**change).render_as_string(hide_password=False)
+    found = {
+        prefix: _is_one_store(postgres_url, again, f"{unique}_", prefix)
+        for prefix in (f"{unique}_", f"{unique}b_")
+    }
+
+    assert found == {f"{unique}_": is_one, f"{unique}b_": False}
+
+
+def _is_one_store(own: str, other: str, prefix: str, other_prefix: str) -> bool:
+    """Return what the participants say of the tables of *prefix* and of *other_prefix*."""
+    for one in {prefix, other_prefix}:
+        with closing(SqlPersistence(own, prefix=one)) as persistence:
+            persistence.install()
+    asked = MigrationRequest(
+        source=LocationSpec(url=own, prefix=prefix),
+        target=LocationSpec(url=other, prefix=other_prefix),
+        batch=1,
+    )
+    settings = EndpointConfiguration("e").settings()
+    with closing(MigrationContext(settings, asked, "e")) as site:
+        found = site.parts().is_one_store
+    settings.transport.close()
+    return found
+
+
+def test_a_report_that_cannot_be_written_stops_a_run_before_it_moves(filled: Filled) -> None:
+    nowhere = filled.run("migrate", "run", "--to", NEW, "--report", "missing/r.json")
+    through = filled.run("migrate", "run", "--to", NEW, "--report", "new.db/r.json")
+
+    assert (nowhere.exit_code, through.exit_code) == (2, 2), nowhere.output + through.output
+    assert "--report missing/r.json cannot be written" in read(nowhere)["error"]
+    assert "there is no folder" in read(through)["error"]
+    assert filled.run("migrate", "status").exit_code == 3
+
+
+def test_a_report_that_is_lost_after_the_run_was_shown_before(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_full(*_given: object, **_more: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", disk_full)
+
+    ended = filled.run("migrate", "run", "--to", NEW, "--report", "r.json")
+
+    assert ended.exit_code == 1
+    assert read(ended)["runs"][0]["new"] == 3
+    assert "--report r.json could not be written (No space left on device)" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("sqlite:///bare.db", "run `timeoutmgr --config FILE install`, with a settings FILE"),
+        ("bare.toml", "run `timeoutmgr --config bare.toml install`"),
+    ],
+)
+def test_a_target_without_tables_names_the_installation_of_the_target(
+    filled: Filled, target: str, command: str
+) -> None:
+    settings = f'endpoint = "{filled.endpoint}"\npersistence = "sqlite:///bare.db"\n'
+    filled.folder.write("bare.toml", settings)
+
+    refused = filled.run("migrate", "preview", "--to", target)
+
+    assert refused.exit_code == 4
+    assert "bare.db has no tables of timeoutmgr yet" in read(refused)["error"]
+    assert command in read(refused)["error"]
 
 
 @pytest.mark.behaviour(133)

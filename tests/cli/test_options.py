@@ -15,6 +15,7 @@ from freezegun import freeze_time
 from tests.cli.commands import COMMANDS
 from timeoutmgr import errors
 from timeoutmgr.cli import output
+from timeoutmgr.cli.bulk_runs import Delta
 from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant
@@ -65,6 +66,73 @@ def test_durations_and_headers_are_read() -> None:
         Duration().convert("soon", None, None)
     with pytest.raises(click.BadParameter, match="expected NAME=VALUE"):
         HeaderPair().convert("=b", None, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--watch", "--every", "-1"],
+        ["status", "--max-overdue", "-5"],
+        ["top", "--every", "-1"],
+        ["restored", "--at", "2030-01-31T09:00Z", "--overdue", "-5", "--reason", "x"],
+        ["deadletters", "delete", "--older-than", "-1", "--dry-run"],
+        ["change", "spread", "A", "--over", "-1", "--reason", "x"],
+        ["send", "billing", "T", "{}", "--delay", "-5"],
+    ],
+)
+def test_a_negative_duration_is_a_usage_error(runner: CliRunner, words: list[str]) -> None:
+    said = runner.invoke(cli, words)
+
+    assert said.exit_code == 2
+    assert "a duration is never negative, got '-" in said.stderr
+
+
+@pytest.mark.parametrize("words", [["status", "--watch", "--every", "0"], ["top", "--every", "0s"]])
+def test_an_interval_is_longer_than_nothing(runner: CliRunner, words: list[str]) -> None:
+    said = runner.invoke(cli, words)
+
+    assert said.exit_code == 2
+    assert f"an interval is longer than 0, got {words[-1]!r}; such as 2s" in said.stderr
+
+
+def test_a_shift_may_go_backwards() -> None:
+    assert Delta().convert("-30m", None, None) == timedelta(minutes=-30)
+
+
+@pytest.mark.parametrize("text", ["9999999d", "-9999999d"])
+def test_a_shift_is_not_longer_than_any_calendar(runner: CliRunner, text: str) -> None:
+    said = runner.invoke(cli, ["change", "shift", "--by", text, "A", "--reason", "x"])
+
+    assert said.exit_code == 2
+    assert "'9999999d' is longer than any calendar" in said.stderr
+
+
+@pytest.mark.parametrize("blank", ["", "   "])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pause", "billing"],
+        ["resume", "billing"],
+        ["change", "cancel", "A"],
+        ["runs", "apply", "A"],
+        ["restored", "--at", "2030-01-31T09:00Z"],
+    ],
+)
+def test_a_blank_reason_is_refused(runner: CliRunner, words: list[str], blank: str) -> None:
+    said = runner.invoke(cli, [*words, "--reason", blank])
+
+    assert said.exit_code == 2
+    assert f"{blank!r} is blank; say why, for the audit" in said.stderr
+
+
+@pytest.mark.parametrize("words", [["send", "billing", "T", "{}"], ["reschedule", "A"]])
+def test_delay_and_at_together_are_refused_by_their_names(
+    runner: CliRunner, words: list[str]
+) -> None:
+    said = runner.invoke(cli, [*words, "--delay", "1d", "--at", "2030-01-31T09:00Z"])
+
+    assert said.exit_code == 2
+    assert said.stderr.endswith("error: --delay and --at exclude each other; give either\n")
 
 
 @pytest.mark.parametrize(
@@ -175,6 +243,17 @@ def test_an_argument_that_is_no_text_is_a_usage_error(runner: CliRunner, tmp_pat
 
     assert refused.exit_code == Exit.USAGE
     assert refused.stderr.splitlines() == [r"error: 'a\udcff' is no text in UTF-8"]
+
+
+def test_an_error_that_names_a_queue_with_an_at_sign_is_shown_whole(
+    runner: CliRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.toml").write_text('endpoint = "shop"\nfeatures = ["timeout-manager"]\n')
+    assert runner.invoke(cli, ["--config", "shop.toml", "install"]).exit_code == Exit.OK
+
+    refused = runner.invoke(cli, ["--config", "shop.toml", "send", "billing@host1", "T", "{}"])
+
+    assert refused.stderr.startswith("error: there is no queue 'billing@host1'; ")
 
 
 def test_a_group_without_a_command_prints_its_help_once(runner: CliRunner) -> None:

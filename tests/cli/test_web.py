@@ -6,8 +6,12 @@ import signal
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.programs import Folder
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.main import cli
+from timeoutmgr.cli.web import ProxyAddress
 
 
 @pytest.fixture
@@ -51,6 +55,29 @@ def test_a_token_file_admits_other_machines(installed: Folder) -> None:
     answer = httpx.get(url, timeout=30)
 
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--role-header", "X-Role"], "--role-header X-Role is read from the requests of a proxy"),
+        (["--user-header", "U"], "--user-header U is read from the requests of a proxy"),
+        (["--proxy", "foo"], "'foo' is not an address"),
+        (["--proxy", "10.0.0.0/8"], "'10.0.0.0/8' is not an address"),
+        (["--tokens", "t", "--proxy", "::1"], "--tokens and --proxy exclude each other"),
+        (["--host", "127.0.0.1:80"], "give both apart: --host 127.0.0.1 --port 80"),
+        (["--host", "[::1]:80"], "give both apart: --host ::1 --port 80"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_a_usage_error(given: list[str], why: str) -> None:
+    refused = CliRunner().invoke(cli, ["web", *given])
+
+    assert refused.exit_code == Exit.USAGE
+    assert why in refused.output
+
+
+def test_the_address_of_a_proxy_is_compared_as_a_connection_shows_it() -> None:
+    assert ProxyAddress().convert("0:0:0:0:0:0:0:1", None, None) == "::1"
 
 
 def test_a_port_in_use_is_named(installed: Folder) -> None:

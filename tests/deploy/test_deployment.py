@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -35,6 +36,13 @@ UNIT = DEPLOY / "systemd" / "timeoutmgr@.service"
 
 OF_OTHERS: tuple[str, ...] = ("PodMonitor",)
 """Kinds of Prometheus' operator, whose schemas Kubernetes does not have."""
+
+
+def systemd_unit() -> RawConfigParser:
+    """Return the parsed unit."""
+    unit = RawConfigParser(strict=False)
+    unit.read_string(UNIT.read_text())
+    return unit
 
 
 def pods() -> list[dict[str, Any]]:
@@ -142,13 +150,31 @@ def test_the_image_is_not_root_and_its_worker_gets_the_signal() -> None:
     assert f"EXPOSE {PORT}" in CONTAINERFILE
 
 
-def test_the_unit_restarts_no_wrong_configuration_and_watches_the_worker() -> None:
-    unit = RawConfigParser(strict=False)
-    unit.read_string(UNIT.read_text())
+def test_the_unit_restarts_a_worker_that_started_before_the_installation(tmp_path: Path) -> None:
+    worker = subprocess.run(
+        [sys.executable, "-m", "timeoutmgr", "run"],
+        env={**os.environ, "TIMEOUTMGR_ENDPOINT": "shop", "TIMEOUTMGR_INSTALL": "false"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    unit = systemd_unit()
     service = unit["Service"]
 
+    assert worker.returncode == Exit.CONFIGURATION
+    assert "run `timeoutmgr install`" in worker.stderr
+    assert service["restart"] == "on-failure"
     final = {int(code) for code in service["restartpreventexitstatus"].split()}
-    assert final == {Exit.USAGE.value, Exit.CONFIGURATION.value}
+    assert final == {Exit.USAGE.value}
+    # A wrong configuration has the same code: without a pause it would be started all the time.
+    assert unit["Unit"]["startlimitintervalsec"] == "0"
+    assert int(service["restartsec"]) >= 5
+
+
+def test_the_unit_watches_the_worker() -> None:
+    service = systemd_unit()["Service"]
+
     assert service["type"] == "notify"
     assert service["watchdogsec"] == "30"
     assert service["protectsystem"] == "strict"

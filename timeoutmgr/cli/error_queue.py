@@ -28,6 +28,7 @@ from timeoutmgr.cli.options import (
     with_examples,
 )
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
+from timeoutmgr.cli.written_files import export_to, is_standard_output
 from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
@@ -211,6 +212,8 @@ def export_errors(
 ) -> Exit:
     """Write messages of the error queue as JSON lines, with headers and body, and keep them.
 
+    An export replaces no file, and leaves no file if no message is selected (exit code 3).
+
     Examples:
       timeoutmgr errors export --output errors.jsonl
       timeoutmgr errors export --queue billing
@@ -218,15 +221,14 @@ def export_errors(
     count = 0
     with (
         _browsed(shared, selection) as (_queue, messages),
-        # Open the file after the queue: opening empties a file that is there.
-        click.open_file("-" if path is None else str(path), "w", encoding="utf-8") as target,
+        export_to(path) as target,
     ):
         for received in islice(messages, limit):
             encoded = base64.b64encode(received.message.body).decode()
             document = _whole_document(received) | {"body_base64": encoded}
             target.write(json.dumps(document) + "\n")
             count += 1
-    if path is not None:
+    if path is not None and not is_standard_output(path):
         exported = {"exported": count, "file": str(path)}
         shared.show(exported, lambda: click.echo(f"{count} exported to {path}"))
     return Exit.OK if count else Exit.NOT_FOUND
@@ -263,7 +265,9 @@ def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
     def for_people() -> None:
         _print_results(chosen)
         verb = "would be retried" if extent.dry_run else "retried"
-        click.echo(f"{sent} {verb}, {len(results) - sent} stay in {queue}")
+        # Not of the whole queue: messages behind the limit, or the last id, were not read.
+        failed = len(chosen) - sent
+        click.echo(f"{sent} {verb}, {failed} of the selected messages stay in {queue}")
 
     shared.show(document, for_people)
     return _exit_of(chosen)

@@ -1,11 +1,13 @@
 """``timeoutmgr``: the group of commands, their exit codes, and the console entry."""
 
 import contextlib
+import errno
 import importlib
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -75,34 +77,16 @@ class Commands(click.Group):
     ) -> NoReturn:
         """Run the command that *args* name, and exit."""
         shared = extra.setdefault("obj", Shared())
-        try:
-            with _without_exit_of_app():
-                result = super().main(
-                    args,
-                    prog_name,
-                    complete_var,
-                    standalone_mode=False,
-                    windows_expand_args=windows_expand_args,
-                    **extra,
-                )
-            code = result if isinstance(result, int) else Exit.OK
-        except click.exceptions.Abort:
-            code = Exit.INTERRUPTED
-        except click.ClickException as error:
-            code = _usage(shared, error)
-        except TimeoutManagerError as error:
-            code = exit_of(error)
-            _report(shared, type(error).__name__, str(error), code, type(error))
-        except Exception as error:
-            bad = _that_is_no_text(sys.argv[1:] if args is None else args)
-            if isinstance(error, UnicodeEncodeError) and bad is not None:
-                sys.exit(int(_usage(shared, click.UsageError(f"{bad!a} is no text in UTF-8"))))
-            # An unexpected error needs its traceback, with secrets masked.
-            shown = traceback.format_exception(type(error), error, from_user_code(error))
-            output.print_error("".join(shown).rstrip())
-            code = Exit.FAILED
-            _report(shared, type(error).__name__, str(error), code)
-        sys.exit(int(code))
+        run = partial(
+            super().main,
+            args,
+            prog_name,
+            complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
+        sys.exit(int(_ended(shared, run, sys.argv[1:] if args is None else args)))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help."""
@@ -149,6 +133,50 @@ def cli(shared: Shared) -> None:
 def main() -> NoReturn:
     """Run the command line; the console entry."""
     cli.main(prog_name="timeoutmgr")
+
+
+def _ended(shared: Shared, run: Callable[[], object], args: Sequence[str]) -> int:
+    """Return the exit code of *run*; an error is printed."""
+    try:
+        with _without_exit_of_app():
+            result = run()
+        output.flush()
+        return result if isinstance(result, int) else Exit.OK
+    except click.exceptions.Abort:
+        return Exit.INTERRUPTED
+    except click.ClickException as error:
+        return _usage(shared, error)
+    except TimeoutManagerError as error:
+        code = exit_of(error)
+        _report(shared, type(error).__name__, str(error), code, type(error))
+        return code
+    except Exception as error:
+        if isinstance(error, OSError) and output.is_of_output(error):
+            return _unwritten(error)
+        return _unexpected(shared, error, args)
+
+
+def _unexpected(shared: Shared, error: Exception, args: Sequence[str]) -> Exit:
+    bad = _that_is_no_text(args)
+    if isinstance(error, UnicodeEncodeError) and bad is not None:
+        return _usage(shared, click.UsageError(f"{bad!a} is no text in UTF-8"))
+    # An unexpected error needs its traceback, with secrets masked.
+    shown = traceback.format_exception(type(error), error, from_user_code(error))
+    output.print_error("".join(shown).rstrip())
+    _report(shared, type(error).__name__, str(error), Exit.FAILED)
+    return Exit.FAILED
+
+
+def _unwritten(error: OSError) -> Exit:
+    """Say that output cannot be written; not of a closed pipe, whose reader has read enough."""
+    output.give_up_stdout()
+    if error.errno != errno.EPIPE:
+        with contextlib.suppress(OSError):  # standard error may be as full
+            output.print_error(
+                f"error: the output cannot be written: {error.strerror or error}; the command may "
+                "have done its work by then, so check before you repeat it"
+            )
+    return Exit.FAILED
 
 
 def _that_is_no_text(args: Sequence[str]) -> str | None:
@@ -202,8 +230,12 @@ def _report(
     """
     if shared.json:
         document = {"error": masked(text), "kind": kind, "exit_code": code.value}
-        output.print_json(document | ({"help": ours.help_page()} if ours else {}))
-        return
+        try:
+            output.print_json(document | ({"help": ours.help_page()} if ours else {}))
+        except OSError:
+            output.give_up_stdout()  # standard error has the error at least
+        else:
+            return
     output.print_error(f"error: {text}")
     if ours is not None:
         output.print_error(

@@ -122,18 +122,29 @@ class Command(click.Command):
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A duration, in the forms that settings have as well."""
+    """A duration, in the forms that settings have as well; never negative.
+
+    With *is_interval* it is not 0 either: a command that waits no time between its steps is busy.
+    """
 
     name = "duration"
+
+    def __init__(self, *, is_interval: bool = False) -> None:
+        self._is_interval = is_interval
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
         """Return the duration that *value* spells."""
         try:
-            return value if isinstance(value, timedelta) else parse_duration(value)
+            found = value if isinstance(value, timedelta) else parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if found < timedelta(0):
+            self.fail(f"a duration is never negative, got {value!r}; give 0 or more", param, ctx)
+        if self._is_interval and not found:
+            self.fail(f"an interval is longer than 0, got {value!r}; such as 2s", param, ctx)
+        return found
 
 
 class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -191,13 +202,24 @@ class ColumnPair(HeaderPair):
 def delay_and_at(function: Decorated) -> Decorated:
     """Add ``--delay`` and ``--at``, which exclude each other."""
     function = option(
-        "--at", type=Instant(), help="Due time, in ISO 8601 with a zone: 2030-01-31T09:00Z."
+        "--at",
+        type=Instant(),
+        callback=_either,
+        help="Due time, in ISO 8601 with a zone: 2030-01-31T09:00Z.",
     )(function)
     return option(
         "--delay",
         type=Duration(),
+        callback=_either,
         help="Delay until the due time, in seconds or with units: 90, 2m, 1h30m, PT2M.",
     )(function)
+
+
+def _either(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    other = "at" if param.name == "delay" else "delay"
+    if value is not None and ctx.params.get(other) is not None:
+        raise click.UsageError("--delay and --at exclude each other; give either")
+    return value
 
 
 def common(*, environment: bool) -> Callable[[Decorated], Decorated]:

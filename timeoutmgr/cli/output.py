@@ -1,14 +1,17 @@
 """Output of commands: text, tables or one JSON document, and log lines; secrets masked."""
 
 import base64
+import contextlib
 import json
 import logging
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from traceback import walk_tb
+from typing import Any, Final, TextIO
 
 import click
 
@@ -114,7 +117,37 @@ _LEAST: Final = 8
 
 def terminal_width() -> int | None:
     """Return the width of the terminal on standard output, None if that is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if is_terminal() else None
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal; it may be closed (``>&-``)."""
+    # Python has no stream then, whatever the types say.
+    stdout: TextIO | None = sys.stdout
+    return stdout is not None and stdout.isatty()
+
+
+def flush() -> None:
+    """Write what is left of standard output. Raises OSError if that cannot be written."""
+    stdout: TextIO | None = sys.stdout
+    if stdout is not None:
+        stdout.flush()
+
+
+_WRITERS: Final = (click.echo.__code__, flush.__code__)
+
+
+def is_of_output(error: OSError) -> bool:
+    """Return whether *error* came from writing output, and not from what a command does."""
+    return any(frame.f_code in _WRITERS for frame, _line in walk_tb(error.__traceback__))
+
+
+def give_up_stdout() -> None:
+    """Have what standard output still holds discarded: Python would fail on it at its exit."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def table_lines(
@@ -132,7 +165,7 @@ def table_lines(
     widths = [
         max([cells(columns[at]), *(cells(row[at]) for row in rows)]) for at in range(len(columns))
     ]
-    for name in drop:
+    for name in [each for each in drop if each in columns]:
         if width is None or _total(widths, kept) <= width:
             break
         kept.remove(columns.index(name))

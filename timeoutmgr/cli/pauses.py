@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
     from timeoutmgr.contracts.audit import ChangedBy
     from timeoutmgr.contracts.pauses import Pause
 
-reason: Final = option("--reason", required=True, help="Reason, which the audit keeps.")
+
+def _require_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not given.strip():
+        raise click.BadParameter(f"{given!r:.80} is blank; say why, for the audit", ctx, param)
+    return given
+
+
+given_reason: Final = partial(
+    option, "--reason", callback=_require_text, help="Reason, which the audit keeps."
+)
+reason: Final = given_reason(required=True)
 everything: Final = option(
     "--endpoint", "everything", is_flag=True, help="The endpoint: every destination."
 )
@@ -78,7 +89,7 @@ def pause(
 @click.command(cls=Command)
 @click.argument("destination", required=False)
 @everything
-@option("--reason", help="Reason, which the audit keeps.")
+@given_reason()
 @common(environment=False)
 @click.pass_obj
 def resume(shared: Shared, destination: str | None, everything: bool, reason: str | None) -> Exit:

@@ -22,7 +22,7 @@ _DECISIONS: Final = ("hold", "send", "cancel")
 
 
 @click.command(cls=Command)
-@option("--at", type=Instant(), required=True, help="Time to which the recovery went. Needed.")
+@option("--at", type=Instant(), required=True, help="Time to which the recovery went.")
 @option(
     "--window",
     "decision",

@@ -43,7 +43,7 @@ class _Report:
 @option("--watch", is_flag=True, help="Repeat the report until Ctrl-C.")
 @option(
     "--every",
-    type=Duration(),
+    type=Duration(is_interval=True),
     default="2s",
     show_default=True,
     help="Interval of --watch: 500ms, 2, 1m.",

@@ -1,12 +1,12 @@
 """``timeoutmgr top``: the dashboard's numbers in a terminal."""
 
 import logging
-import sys
 from datetime import timedelta
 
 import click
 
 from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.output import is_terminal
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 
@@ -14,7 +14,7 @@ from timeoutmgr.errors import ConfigurationError
 @click.command(cls=Command)
 @option(
     "--every",
-    type=Duration(),
+    type=Duration(is_interval=True),
     default="2s",
     show_default=True,
     help="Interval at which the screen asks for newer numbers: 500ms, 2, 1m.",
@@ -34,7 +34,7 @@ def top(shared: Shared, every: timedelta) -> None:
     """
     if shared.json:
         raise click.UsageError("top draws a screen; timeoutmgr --json status prints the numbers")
-    if not sys.stdout.isatty():
+    if not is_terminal():
         raise click.UsageError("top needs a terminal; timeoutmgr status prints the numbers")
     try:
         from timeoutmgr.cli.screen import Screen

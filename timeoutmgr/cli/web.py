@@ -1,16 +1,45 @@
 """``timeoutmgr web``: the dashboard."""
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from timeoutmgr.cli.options import Command, bundled, common, option
 from timeoutmgr.cli.shared import Shared
 
 if TYPE_CHECKING:
     from timeoutmgr.web import Access, OneTimeLink
+
+
+class ProxyAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """The address of one proxy: the address of a client is compared with it as a text."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the address as a connection shows it."""
+        try:
+            return str(ipaddress.ip_address(value))
+        except ValueError:
+            self.fail(
+                f"{value!r:.80} is not an address; expected a single one, such as 127.0.0.1 or "
+                "::1, and --proxy once for each proxy",
+                param,
+                ctx,
+            )
+
+
+def require_no_port(host: str) -> None:
+    """Raise UsageError if *host* has a port behind it."""
+    name, _, port = host.rpartition(":")
+    if name and port.isdecimal() and (":" not in name or name.endswith("]")):
+        raise click.UsageError(
+            f"--host {host} has a port; give both apart: --host {name.strip('[]')} --port {port}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +56,22 @@ class Entrances:
         """Whether visitors of other machines are known."""
         return self.tokens is not None or bool(self.proxies)
 
+    def check(self, context: click.Context) -> None:
+        """Raise UsageError for options that exclude each other, or would do nothing."""
+        if self.tokens is not None and self.proxies:
+            raise click.UsageError("--tokens and --proxy exclude each other")
+        default = ParameterSource.DEFAULT
+        for flag, name in (("--user-header", "user_header"), ("--role-header", "role_header")):
+            if not self.proxies and context.get_parameter_source(name) is not default:
+                raise click.UsageError(
+                    f"{flag} {getattr(self, name)} is read from the requests of a proxy alone; "
+                    f"name it with --proxy ADDRESS, or leave {flag} out"
+                )
+
     def access(self, link: "OneTimeLink") -> "Access":
         """Return the access that the options describe; *link* without any."""
         from timeoutmgr.web import ProxyHeaders, TokenFile
 
-        if self.tokens is not None and self.proxies:
-            raise click.UsageError("--tokens and --proxy exclude each other")
         if self.tokens is not None:
             return TokenFile(self.tokens)
         if self.proxies:
@@ -71,9 +110,10 @@ class Entrances:
     option(
         "--proxy",
         "proxies",
+        type=ProxyAddress(),
         metavar="ADDRESS",
         multiple=True,
-        help="Address of a proxy whose headers name the visitor; may be given many times.",
+        help="IP address of a proxy whose headers name the visitor; may be given many times.",
     ),
     option(
         "--user-header",
@@ -111,6 +151,8 @@ def web(
     from timeoutmgr.web import OneTimeLink, dashboard
     from timeoutmgr.web.server import ServerAddress, serve
 
+    require_no_port(host)
+    entrances.check(click.get_current_context())
     address = ServerAddress(host=host, port=port, names=names)
     address.require_authentication(entrances.has_authentication)
     urls: list[str] = []

@@ -35,7 +35,8 @@ class Participants:
     """Source, target and ledger of one endpoint, and the loops of a run between them.
 
     *runner* names the process that works; *pause* waits for a number of seconds; *clock* is the
-    clock of this host.
+    clock of this host. *is_one_store* says that source and target are the same tables, as far as
+    their URLs show that.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class Participants:
     runner: str
     pause: Callable[[float], object] = time.sleep
     clock: Clock = field(default_factory=SystemClock)
+    is_one_store: bool = False
 
     def close(self) -> None:
         """Release the run, then close source and target."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.endpoint.configuration import persistence_from_url
-from timeoutmgr.errors import ConfigurationError, TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import TIMEOUTS, wake_manager
@@ -128,10 +128,22 @@ class MigrationContext:
             target: Target = self._levels_target(OriginClock(source.now, clock))
         else:
             target = self._store(asked.target).migration_target(self._endpoint, clock)
-        ledger = self.ledger()
         return Participants(
-            source=source, target=target, ledger=ledger, runner=self._runner, clock=clock
+            source=source,
+            target=target,
+            ledger=self.ledger(),
+            runner=self._runner,
+            clock=clock,
+            is_one_store=not foreign and self._is_one_store(source, target),
         )
+
+    def _is_one_store(self, source: Source, target: Target) -> bool:
+        """Return whether both ends are the same tables, as far as their URLs show that."""
+        ends = (self._asked.source, self._asked.target)
+        if any(one.is_levels for one in ends):
+            return False
+        here, there = (_database_of(self._store(one)) for one in ends)
+        return here == there and _place(source.describe()) == _place(target.describe())
 
     def ledger(self) -> MigrationLedger:
         """Return the ledger: in the named store, or that of the source, or of the target."""
@@ -308,7 +320,8 @@ class MigrationContext:
                 f"timeouts cannot be moved from or into {persistence.capabilities.name}; only SQL "
                 "stores have source, target and ledger of a migration"
             )
-        persistence.check()
+        with _install_named(place):
+            persistence.check()
         return persistence
 
     def _of_file(self, place: LocationSpec) -> Persistence:
@@ -330,3 +343,40 @@ class MigrationContext:
 
 def _names(place: LocationSpec) -> NameSet:
     return name_set(place.names).prefixed(place.names_prefix)
+
+
+_ADDRESSES: Final = ("host", "hostaddr", "port", "service", "unix_socket")
+"""Parts of a URL's query that name another server; others are settings of a connection."""
+
+
+def _database_of(store: MigrationPlaces) -> object:
+    """Return which database *store* is in: a file, or a URL without its driver and its user."""
+    found = store.database
+    if not isinstance(found, Database):
+        return store
+    if found.path is not None:
+        return found.path.resolve()
+    query = {name: found.url.query[name] for name in _ADDRESSES if name in found.url.query}
+    return found.url.set(drivername=found.dialect.name, username="", password="", query=query)
+
+
+def _place(described: str) -> str:
+    """Return schema and prefix of the tables in the description of a source or target."""
+    return described.rpartition(" ")[2]
+
+
+_INSTALL: Final = "run `timeoutmgr install`"
+
+
+@contextmanager
+def _install_named(place: LocationSpec) -> Iterator[None]:
+    """Have SchemaMissing name the command for *place*; the plain command is for the own store."""
+    try:
+        yield
+    except SchemaMissing as error:
+        if place.url is None:
+            raise
+        is_file = place.url.endswith(".toml")
+        command = f"run `timeoutmgr --config {place.url if is_file else 'FILE'} install`"
+        which = "" if is_file else ", with a settings FILE that names these tables as its store"
+        raise SchemaMissing(str(error).replace(_INSTALL, f"{command}{which}")) from error

@@ -276,6 +276,11 @@ class PlanInputs(Protocol):
         """The clock of the host that it works on."""
         ...
 
+    @property
+    def is_one_store(self) -> bool:
+        """Whether source and target are known to be the same tables, before anything is opened."""
+        ...
+
 
 class StepInputs(PlanInputs, Protocol):
     """The participants of a run that hides batches, as far as its steps need them."""

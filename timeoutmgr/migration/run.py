@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -55,12 +55,23 @@ def preview(parts: PlanInputs, terms: Terms) -> Preview:
         terms=terms,
         survey=survey,
         problems=(
+            *_one_store(parts),
             *(one.problem() for one in apart if one.is_refused),
             *survey.problems,
             *parts.target.problems(survey),
         ),
         warnings=tuple(warnings),
     )
+
+
+def _one_store(parts: PlanInputs) -> Iterator[Problem]:
+    """Yield the problem of one store at both ends: each timeout would be known there.
+
+    One store under two names, such as two names of its host, is noticed when the run is begun.
+    """
+    if parts.is_one_store:
+        what = "source and target are the same tables"
+        yield Problem(parts.source.describe(), what, "name another --from or --to")
 
 
 def refuse_problems(found: Preview) -> None:

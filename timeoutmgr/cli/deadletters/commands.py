@@ -133,6 +133,8 @@ def export_dead_letters(
 ) -> Exit:
     """Write dead letters as JSON lines, with headers and body (base64), and keep them.
 
+    An export replaces no file, and leaves no file if no message is selected (exit code 3).
+
     Examples:
       timeoutmgr deadletters export --output dead.jsonl
       timeoutmgr deadletters export --destination billing
@@ -266,6 +268,8 @@ def export_journal_entries(
     shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
 ) -> Exit:
     """Write journal entries as JSON lines, with headers and body (base64), and keep them.
+
+    An export replaces no file, and leaves no file if no message is selected (exit code 3).
 
     Examples:
       timeoutmgr journal export --output journal.jsonl

@@ -13,6 +13,7 @@ from timeoutmgr.cli.deadletters.selection import NARROWING, CopySelection, opene
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Extent
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import export_to, is_standard_output
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.queues import StoredCopyGroup
@@ -79,13 +80,12 @@ def export_copies(
     count = 0
     with (
         opened(shared, selection) as lent,
-        # Open the file after the queue: opening empties a file that is there.
-        click.open_file("-" if path is None else str(path), "w", encoding="utf-8") as target,
+        export_to(path) as target,
     ):
         for copy in selection.copies(lent.queue, limit):
             target.write(json.dumps(copy_document(copy, whole=True)) + "\n")
             count += 1
-    if path is not None:
+    if path is not None and not is_standard_output(path):
         document = {"exported": count, "file": str(path)}
         shared.show(document, lambda: click.echo(f"{count} exported to {path}"))
     return Exit.OK if count else Exit.NOT_FOUND

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,14 @@ from timeoutmgr.cli.migrate.shared import (
     preview_document,
     print_preview,
     print_reports,
+    save_report,
     sites,
     window,
 )
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.options import with_examples as _with_examples
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import require_writable
 
 
 @click.group(
@@ -100,6 +101,7 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
 
     made, asked = [], asked_for(given)
     check_processes(asked, processes)
+    require_writable("--report", report)
     with sites(shared, asked, given["endpoints"]) as opened, ExitStack() as stack:
         works = [stack.enter_context(one.audit.kept("migrate", one.terms)) for one in opened]
         refuse_any_problem([(one.parts, one.terms) for one in opened])
@@ -109,10 +111,11 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
                 done = move_all(one.parts, one.terms, on_batch, movers)
             work.changed = done.new
             made.append(done.document())
-    if report is not None:
-        report.write_text(json.dumps({"runs": made}, indent=2) + "\n")
+    # Shown first: a report that cannot be saved is not lost.
     shared.show({"runs": made}, lambda: print_reports(made))
-    return Exit.FAILED if any(each["returned"] for each in made) else Exit.OK
+    is_saved = report is None or save_report(report, made)
+    returned = any(each["returned"] for each in made)
+    return Exit.FAILED if returned or not is_saved else Exit.OK
 
 
 @migrate.command("abort", cls=Command, within="migrate")

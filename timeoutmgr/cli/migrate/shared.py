@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -360,6 +361,19 @@ def print_reports(documents: Sequence[dict[str, Any]]) -> None:
                 ("verified", "yes" if each["verified"] else "no"),
             ]
         )
+
+
+def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
+    """Save the reports of runs in *path*; return whether that was possible, else say why not."""
+    try:
+        path.write_text(json.dumps({"runs": documents}, indent=2) + "\n")
+    except OSError as error:
+        output.print_error(
+            f"error: the timeouts were moved, but --report {path} could not be written "
+            f"({error.strerror}); the output has the report, and `timeoutmgr migrate status` too"
+        )
+        return False
+    return True
 
 
 def _micros(at: datetime | None) -> int | None:

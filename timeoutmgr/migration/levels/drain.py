@@ -154,6 +154,11 @@ class DrainParticipants:
         """Where the sink puts them."""
         return self.sink.target
 
+    @property
+    def is_one_store(self) -> bool:
+        """Return false: the source is no store."""
+        return False
+
     def close(self) -> None:
         """Release the run, then close source and target."""
         self.ledger.release(self.runner)
