@@ -69,8 +69,10 @@ def test_a_cancel_exports_first_and_refuses_another_number(
         "--json", "change", "cancel", *three[:2], "--export", "out.jsonl", "--expect", "2", *why
     )
     nothing = folder.run("--json", "change", "cancel", "--saga", "other", *why)
+    shown = folder.run("change", "cancel", "--saga", "other", *why)
 
     assert (done.returncode, done.json()["changed"]) == (0, 2), done.stdout
+    assert shown.stdout.startswith("no pending timeout is selected"), shown.stdout
     lines = (folder.path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == three[:2]
     assert nothing.returncode == 3

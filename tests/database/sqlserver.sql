@@ -912,7 +912,7 @@ WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND tim
 
 SELECT TOP (%(param_1)s) timeoutmgr_run_keys.run_id, timeoutmgr_run_keys.no 
 FROM timeoutmgr_run_keys, timeoutmgr_runs 
-WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id AND timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND (timeoutmgr_runs.ended < %(ended_1)s OR timeoutmgr_runs.state IN (CAST(%(state_1_1)s AS VARBINARY(1020)), CAST(%(state_1_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.created < %(created_1)s) AND timeoutmgr_runs.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
+WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id AND timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND (timeoutmgr_runs.state IN (CAST(%(state_1_1)s AS VARBINARY(1020)), CAST(%(state_1_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.ended < %(ended_1)s OR timeoutmgr_runs.state IN (CAST(%(state_2_1)s AS VARBINARY(1020)), CAST(%(state_2_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.created < %(created_1)s) AND timeoutmgr_runs.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
 SELECT (SELECT min(timeoutmgr_timeout_keys.closed_at) AS min_1 
 FROM timeoutmgr_timeout_keys 

@@ -77,7 +77,8 @@ class ChangeValues:
         given = tuple(name for name, value in options.items() if value is not None)
         if given != needs:
             wanted = " and ".join(needs) or "none of --by, --at, --over and --queue"
-            raise click.UsageError(f"{action} needs {wanted}")
+            got = " and ".join(given) or "none of them"
+            raise click.UsageError(f"{action} needs {wanted}; got {got}")
 
 
 class Delta(Duration):
@@ -364,6 +365,9 @@ def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
             columns = list(samples[0])
             output.print_table(columns, [list(each.values()) for each in samples], drop=("saga",))
         run = plan.run
+        if not run.selected:
+            click.echo("no pending timeout is selected; `timeoutmgr list` shows ids")
+            return
         click.echo(
             f"{run.selected} timeouts selected, due from {output.shown_time(run.first_due)} "
             f"to {output.shown_time(run.last_due)}; nothing is changed"
