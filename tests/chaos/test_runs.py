@@ -41,7 +41,10 @@ def chaos(tmp_path: Path) -> Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_chaos_on_one_file_repeats_nothing(chaos: Chaos) -> None:
-    verdict = chaos("--seconds", "8", "--seed", "1", "--dead", "0.1", "--failing", "0.3")
+    verdict = chaos(
+        *("--seconds", "8", "--seed", "1", "--dead", "0.1", "--failing", "0.3"),
+        *("--awaited", "0.2", "--rate", "100"),  # enough batches also on a busy machine
+    )
 
     assert verdict["broken"] == []
     assert verdict["accepted"] == verdict["delivered"] > 0
