@@ -26,4 +26,4 @@ UNPRINTABLE = {
 
 def without_traceback() -> SyntaxError:
     """Return an error whose traceback cannot be written: its line is no text."""
-    return SyntaxError("a bad line", ("orders.txt", 1, 2, 5))  # type: ignore[arg-type]
+    return SyntaxError("a bad line", ("orders.txt", 1, 2, 5))  # type: ignore[arg-type]  # a wrong line is the point

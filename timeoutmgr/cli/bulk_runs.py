@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,6 +26,7 @@ from timeoutmgr.cli.options import (
 )
 from timeoutmgr.cli.pauses import by, reason
 from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.cli.written_files import export_to
 from timeoutmgr.message.instants import duration_micros, to_micros
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def change(
     asked = values.change(action)
     with opened(shared, with_queues=action == "reroute") as endpoint:
         runs = endpoint.timeouts.bulk
-        with _export_file(flags.export) as file:
+        with _exporting(flags.export) as file:
             asker = by(flags.reason)
             plan = runs.plan(asked, ids=ids or None, **which, limit=flags.limit, by=asker)
             if file is not None:
@@ -301,31 +302,12 @@ def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
         )
 
 
-@contextmanager
-def _export_file(path: Path | None) -> Iterator[TextIO | None]:
-    """Lend the new file *path*, if there is one; raise UsageError if it cannot be written.
-
-    It is made before the plan. If the body fails it is removed: it would refuse the next attempt.
-    """
-    if path is None:
-        yield None
-        return
-    try:
-        file = path.open("x", encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(
-            f"--export {str(path)!r} cannot be made: {error.strerror}; nothing is planned; name a "
-            "new file in a folder that exists"
-        ) from None
-    try:
-        with file:
-            yield file
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+def _exporting(path: Path | None) -> AbstractContextManager[IO[str] | None]:
+    """Return the new file *path* for the time of a plan, which is made after it; None without."""
+    return nullcontext() if path is None else export_to(path, "--export")
 
 
-def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, file: TextIO) -> None:
+def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, file: IO[str]) -> None:
     for key in bulk.keys(run_id):
         found = timeouts.show(key.id)
         if found is None or found[1] is None:

@@ -10,8 +10,10 @@ import click
 
 
 @contextmanager
-def export_to(path: Path | None) -> Iterator[IO[str]]:
-    """Lend the new file *path*, or standard output; raise UsageError if it cannot be created.
+def export_to(path: Path | None, option: str = "--output") -> Iterator[IO[str]]:
+    """Lend the new file *path* of *option*, or standard output.
+
+    Raises UsageError if the file cannot be created.
 
     An earlier export stays as it is. A file into which nothing was written is removed.
     """
@@ -20,7 +22,7 @@ def export_to(path: Path | None) -> Iterator[IO[str]]:
             yield output
         return
     is_new = path.is_file() or not path.exists()  # otherwise a pipe, or a device
-    with _opened(path, "x" if is_new else "w") as file:
+    with _opened(option, path, "x" if is_new else "w") as file:
         try:
             yield file
         finally:
@@ -33,16 +35,16 @@ def is_standard_output(path: Path) -> bool:
     return str(path) == "-"
 
 
-def _opened(path: Path, mode: str) -> IO[str]:
+def _opened(option: str, path: Path, mode: str) -> IO[str]:
     try:
         return path.open(mode, encoding="utf-8")
     except FileExistsError:
         raise click.UsageError(
-            f"--output {path} is there, and an export replaces no file; name a new file, or "
+            f"{option} {path} is there, and an export replaces no file; name a new file, or "
             "remove it first"
         ) from None
     except OSError as error:
-        raise _unwritable("--output", path, error.strerror) from None
+        raise _unwritable(option, path, error.strerror) from None
 
 
 def require_writable(option: str, path: Path | None) -> None:

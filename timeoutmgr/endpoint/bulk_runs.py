@@ -71,7 +71,8 @@ class BulkRuns:
             ids,
             filter_of(saga_id, destination, due_from, due_before, labels, message_type, id_prefix),
         )
-        _require_limit(limit)
+        if limit is not None:
+            checked_limit(limit)
         selection = {**selection_document(which, limit), **change.document()}
         require_audited(by, selection)
         with self._attempt(change.action.value, by, selection):
@@ -167,9 +168,11 @@ def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter 
     return ids
 
 
-def _require_limit(limit: int | None) -> None:
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
+def checked_limit(limit: int) -> int:
+    """Return *limit*; raise InvalidMessage unless it is a whole number from 0."""
+    if not isinstance(limit, int) or limit < 0:
         raise InvalidMessage(f"a limit is a whole number from 0, got {limit!r:.80}")
+    return limit
 
 
 def filter_of(

@@ -31,7 +31,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.pauses import Pause, PausesDispatch
 from timeoutmgr.endpoint.attempts import attempt
-from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, filter_of
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, checked_limit, filter_of
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import headers, routes
@@ -501,7 +501,7 @@ class Timeouts:
     def stored(self, which: TimeoutFilter, *, limit: int | None = None) -> Iterator[Timeout]:
         """Yield pending timeouts as ``list`` does, whole: with their messages."""
         after: Key | None = None
-        left = None if limit is None else _checked_limit(limit)
+        left = None if limit is None else checked_limit(limit)
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
             with self._schema_expected():
@@ -535,7 +535,7 @@ class Timeouts:
         )
         behind = None if after is None else key_at(after)
         found: list[TimeoutView] = []
-        while len(found) < _checked_limit(limit):
+        while len(found) < checked_limit(limit):
             size = min(_PAGE, limit - len(found))
             page = _page(self._store, which, size, behind)
             found += map(view, page.timeouts)
@@ -690,12 +690,6 @@ def grouped(
     views = map(view, store.list(which, limit=limit, after=behind))
     by_type = by is GroupBy.TYPE
     return Groups(Counter(each.message_type if by_type else each.destination for each in views))
-
-
-def _checked_limit(limit: int) -> int:
-    if not isinstance(limit, int) or limit < 0:
-        raise InvalidMessage(f"a limit is a whole number from 0, got {limit!r:.80}")
-    return limit
 
 
 def _page(store: TimeoutStore, which: TimeoutFilter, size: int, behind: Key | None) -> Page:
