@@ -257,7 +257,7 @@ class Endpoint:
         For the main thread only; the signals get their handlers back. Meanwhile the garbage
         collector leaves out the objects that are there at the start.
         """
-        # Not the run's event: a signal handler runs in this thread, which may hold that event's lock.
+        # Not the run's event, whose lock this thread may hold when the signal handler runs in it.
         asked = threading.Event()
         with _on_signals(asked.set), self, lasting_objects():
             while not asked.is_set() and not self._run.stopped.wait(0.2):
