@@ -55,6 +55,23 @@ def test_each_change_leaves_exactly_one_row(sql: Stores) -> None:
     assert timeouts.verify_audit().faults == []
 
 
+@pytest.mark.parametrize("reason", ["é" * 40_000, "a\0b", "\ud800"])
+def test_a_reason_that_a_database_refuses_is_refused_before_the_change(
+    sql: Stores, reason: str
+) -> None:
+    store = sql_store(sql)
+    store.store_many([timeout("a")])
+    timeouts, by = face(store), ChangedBy(channel="cli", reason=reason)
+
+    with pytest.raises(InvalidMessage, match="the reason of this pause"):
+        timeouts.pause("shipping", by=by)
+    with pytest.raises(InvalidMessage, match="the reason of this cancel"):
+        timeouts.cancel("a", by=by)
+
+    assert (timeouts.pauses(), timeouts.audit()) == ([], [])
+    assert [one.id for one in timeouts.list()] == ["a"]
+
+
 def test_a_change_that_is_undone_leaves_no_row(sql: Stores) -> None:
     store = sql_store(sql)
     store.store_many([timeout("a", saga="s")])

@@ -22,8 +22,8 @@ from tests.persistence.test_bulk_runs import (
     stored,
 )
 from timeoutmgr.contracts import Timeout, TimeoutFilter
+from timeoutmgr.contracts.audit import AUDITED_BYTES
 from timeoutmgr.contracts.bulk_runs import (
-    AUDITED_BYTES,
     BulkAction,
     BulkChange,
     BulkState,
@@ -112,9 +112,9 @@ def test_a_selection_that_is_too_long_for_the_audit_is_refused_before_the_plan(s
     runs = runs_of(store)
     ids = ["é" * 250 + f"{number:03}" for number in range(100)]
 
-    with pytest.raises(InvalidMessage, match=r"selection of a bulk run has 100,\d+ bytes"):
+    with pytest.raises(InvalidMessage, match=r"selection of this cancel has 100,\d+ bytes"):
         runs.plan(CANCEL, saga_id="x" * 100_000, by=BY)
-    with pytest.raises(InvalidMessage, match=r"selection of a bulk run has 15\d,\d+ bytes"):
+    with pytest.raises(InvalidMessage, match=r"selection of this cancel has 15\d,\d+ bytes"):
         runs.plan(CANCEL, ids=ids, by=BY)
 
     assert store.bulk_runs() == []
@@ -127,7 +127,7 @@ def test_a_reason_is_kept_whole_or_refused(sql: Stores) -> None:
     longest = replace(BY, reason="é" * (AUDITED_BYTES // 2))
 
     run_id = runs.plan(CANCEL, by=longest).run.id
-    with pytest.raises(InvalidMessage, match="the reason of a bulk run has 60,002 bytes"):
+    with pytest.raises(InvalidMessage, match="the reason of this apply has 60,002 bytes"):
         runs.apply(run_id, by=replace(BY, reason="é" * (AUDITED_BYTES // 2 + 1)))
 
     assert [row.reason for row in store.audit()] == [longest.reason]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.stores import CancelResult, ChangeResult, TimeoutStore
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.foreign import UNSTORABLE
 from timeoutmgr.message.instants import Micros
+
+AUDITED_BYTES: Final = 60_000
+"""Maximum bytes of a selection, or of a reason, in the audit. MySQL keeps 65,535 bytes in a text,
+and the audit adds an error to the selection of an attempt that fails."""
 
 
 class AuditOutcome(StrEnum):
@@ -193,3 +199,21 @@ class KeepsAudit(TimeoutStore, Protocol):
 def to_text(document: Mapping[str, Any]) -> str:
     """Return *document* as JSON text."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def require_audited(action: str, by: ChangedBy, selection: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for texts of the change *action* that an audit cannot keep."""
+    texts = {"selection": to_text(selection), **asdict(by)}
+    for name, text in texts.items():
+        given = text or ""
+        size = len(given.encode("utf-8", "surrogatepass"))
+        if size > AUDITED_BYTES:
+            raise InvalidMessage(
+                f"the {name} of this {action} has {size:,} bytes, and the audit keeps at most "
+                f"{AUDITED_BYTES:,}; give a shorter {name}"
+            )
+        if UNSTORABLE.search(given):
+            raise InvalidMessage(
+                f"the {name} of this {action}, {given!r:.80}, has NUL or half a surrogate pair, "
+                f"which databases refuse; leave them out"
+            )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from timeoutmgr.contracts.audit import ChangedBy, to_text
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.timeouts import Key, Timeout, TimeoutFilter
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
@@ -16,9 +16,6 @@ SAMPLES: Final = 20
 """Timeouts that a plan shows."""
 PLAN_KEPT: Final[Micros] = 86_400_000_000
 """Microseconds for which a plan can be applied."""
-AUDITED_BYTES: Final = 60_000
-"""Maximum bytes of a selection, or of a reason, in the audit. MySQL keeps 65,535 bytes in a text,
-and the audit adds an error to the selection of an attempt that fails."""
 
 
 class BulkAction(StrEnum):
@@ -237,15 +234,3 @@ def selection_document(which: TimeoutFilter | Sequence[str], limit: int | None) 
     else:
         found = {"ids": list(which[:100]), "number_of_ids": len(which)}
     return found if limit is None else {**found, "limit": limit}
-
-
-def require_audited(by: ChangedBy, selection: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage for texts that are too long for the audit of a store."""
-    texts = {"selection": to_text(selection), **asdict(by)}
-    for name, text in texts.items():
-        size = len((text or "").encode("utf-8", "surrogatepass"))
-        if size > AUDITED_BYTES:
-            raise InvalidMessage(
-                f"the {name} of a bulk run has {size:,} bytes, and the audit keeps at most "
-                f"{AUDITED_BYTES:,}; give a shorter {name}"
-            )

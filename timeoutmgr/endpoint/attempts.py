@@ -10,7 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 from timeoutmgr.contracts import TimeoutStore
-from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, ChangedBy, KeepsAudit
+from timeoutmgr.contracts.audit import (
+    AuditEntry,
+    AuditOutcome,
+    ChangedBy,
+    KeepsAudit,
+    require_audited,
+)
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.errors import DestinationNotAllowed, TimeoutManagerError
 from timeoutmgr.message.redaction import on_one_line
@@ -56,8 +62,8 @@ def audited_in(
         outcome=AuditOutcome.STARTED,
         run_id=uuid4().hex,
     )
-    _keep(store, begun)
     with attempt(store, action, by, selection):
+        _keep(store, begun)
         yield work
     _keep(store, replace(begun, outcome=AuditOutcome.DONE, changed=work.changed))
 
@@ -76,7 +82,11 @@ def _store_of(parts: AssembledEndpoint) -> TimeoutStore | None:
 def attempt(
     store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Have the audit keep the attempt if the body fails: what succeeds is in it already."""
+    """Have the audit keep the attempt if the body fails: what succeeds is in it already.
+
+    Raises InvalidMessage, before the body, for a *by* or a *selection* that no audit can keep.
+    """
+    require_audited(action, by, selection)
     try:
         yield
     except TimeoutManagerError as error:

@@ -25,11 +25,12 @@ AMQP: Final = "amqp-0-9-1"
 """The codec of AMQP brokers: property flags and property list, as in a content header."""
 KOMBU: Final = "kombu"
 """The codec of kombu's virtual transports: headers, properties and content type as JSON."""
+UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""NUL and half a surrogate pair, which databases and brokers refuse in a text."""
 _OF_AN_EXCHANGE: Final = "exchange:"
 _NAME_BYTES: Final = 255
 """Bytes of UTF-8 in the longest name that AMQP has."""
 _NAMES: Final = frozenset({"queue", "exchange", "exchange_type", "routing_key"})
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _CODECS: Final = frozenset({AMQP, KOMBU})
 
 
@@ -142,7 +143,7 @@ def _check_names(**names: object) -> None:
     for what, name in names.items():
         if not isinstance(name, str):
             raise TypeError(f"{what} is text, got {name!r:.80}")
-        if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES or _UNFIT.search(name):
+        if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES or UNSTORABLE.search(name):
             raise ValueError(
                 f"{what} {name!r:.80} has NUL, half a surrogate pair or more than {_NAME_BYTES} "
                 "bytes of UTF-8"
