@@ -30,6 +30,10 @@ class Answers:
         self._bounds: dict[object, float] = {}
         self._is_given_up = False
 
+    def after_fork(self) -> None:
+        """Forget the calls of the parent's threads, in a child, which has none of them."""
+        self._lock, self._waiting = threading.Lock(), {}
+
     def within(self, user: object, seconds: float) -> None:
         """Have calls that begin from now on fail after *seconds* without a sign of the server.
 

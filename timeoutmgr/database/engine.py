@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,12 +41,8 @@ from timeoutmgr.database.round_trips import (
     execute_alone,
     pipelined,
 )
-from timeoutmgr.errors import (
-    CombinationRefused,
-    ConfigurationError,
-    StorageConflict,
-    StorageUnavailable,
-)
+from timeoutmgr.database.sqlite_writers import SqliteWriters
+from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
 
@@ -121,7 +117,7 @@ class Database:
     """
 
     _shared: ClassVar[dict[str, "Database"]] = {}
-    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+    _shared_lock = threading.RLock()
     _all: ClassVar[WeakSet["Database"]] = WeakSet()
 
     def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
@@ -133,13 +129,13 @@ class Database:
         self.engine: Final[Engine] = _engine(self.url, self.settings, self.unanswered)
         self.apart: Final[Engine] = _engine(self.url, self.settings, self.unanswered, apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
-        # SQLite has one writer: threads of this process queue here instead of polling the file.
-        self._write_lock: Final = threading.Lock() if self.is_sqlite else None
+        self._writers: Final = SqliteWriters(self.describe(), self.path) if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
         self.proved: Final = Proved()
         self._parts: dict[Callable[[Database], ProcessPart], Any] = {}
         self._parts_lock = threading.Lock()
-        self._all.add(self)
+        with self._shared_lock:
+            self._all.add(self)
 
     @cached_property
     def _alone(self) -> Engine:
@@ -175,15 +171,38 @@ class Database:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Forget the shared databases: a child must not talk on its parent's connections."""
-        cls._shared, cls._shared_lock = {}, threading.Lock()
+        """Forget the shared databases: a child must not talk on its parent's connections.
+
+        Other threads of the parent may have acquired the locks, and none of them is in the child.
+        """
+        cls._shared, cls._shared_lock = {}, threading.RLock()
         for database in list(cls._all):
             for engine in database._engines():
                 engine.dispose(close=False)
+            database.unanswered.after_fork()
+            if database._writers is not None:
+                database._writers.after_fork()
             parts, database._parts = database._parts, {}
             database._parts_lock = threading.Lock()
             for part in parts.values():
                 part.after_fork()
+
+    @classmethod
+    def before_fork(cls) -> None:
+        """Fork while no other thread writes into a SQLite file."""
+        for writers in cls._all_writers():
+            writers.before_fork()
+
+    @classmethod
+    def after_fork_in_parent(cls) -> None:
+        """Admit writers again."""
+        for writers in cls._all_writers():
+            writers.after_fork_in_parent()
+
+    @classmethod
+    def _all_writers(cls) -> list[SqliteWriters]:
+        with cls._shared_lock:
+            return [one._writers for one in cls._all if one._writers is not None]
 
     @property
     def is_sqlite(self) -> bool:
@@ -358,23 +377,8 @@ class Database:
                     # On SQLite it has waited for its turn already, as long as it may.
                     raise unavailable(error, self.describe()) from error
 
-    @contextmanager
-    def _exclusive_write(self, wait: float) -> Iterator[None]:
-        if self._write_lock is None:
-            yield
-            return
-        if not self._write_lock.acquire(timeout=wait):
-            if not wait:
-                raise StorageConflict(f"{self.describe()} has another writer")
-            raise StorageUnavailable(
-                f"{self.describe()} had no turn to write for {wait:g} s; "
-                "a transaction of this process is held open that long (does a handler send "
-                "through the endpoint instead of its context?)"
-            )
-        try:
-            yield
-        finally:
-            self._write_lock.release()
+    def _exclusive_write(self, wait: float) -> AbstractContextManager[None]:
+        return nullcontext() if self._writers is None else self._writers.one(wait)
 
     @contextmanager
     def _begun(self, connection: Connection, wait: float) -> Iterator[None]:
@@ -398,7 +402,11 @@ class Database:
             yield
 
 
-os.register_at_fork(after_in_child=Database.after_fork)
+os.register_at_fork(
+    before=Database.before_fork,
+    after_in_parent=Database.after_fork_in_parent,
+    after_in_child=Database.after_fork,
+)
 
 
 def as_database(shared: SharedDatabase) -> Database:

@@ -60,6 +60,15 @@ _MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
 _POSTGRESQL_ABORTED: Final = "25P02"
 """The transaction is of no use any more, since a caller swallowed the error that ended it."""
 
+_HINTS: Final = {
+    # SQLite gives no reason here; of its reasons the folder is by far the most common.
+    "unable to open database file": "; does its folder exist?",
+    "statement pooling mode": (
+        "; connect to the server itself, or have PgBouncer keep one session for each client "
+        "(pool_mode = session)"
+    ),
+}
+
 
 def classify(error: exc.SQLAlchemyError) -> Failure:
     """Return the kind of failure of *error*."""
@@ -128,8 +137,8 @@ def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
             f"{where} refuses the connection: {_code_of(error)}; correct user, password and "
             "database in its URL, or the user's rights on the server"
         )
-    # SQLite gives no reason here; of its reasons the folder is by far the most common.
-    hint = "; does its folder exist?" if "unable to open database file" in str(error) else ""
+    known = str(error.orig) if isinstance(error, exc.DBAPIError) else ""
+    hint = next((hint for text, hint in _HINTS.items() if text in known), "")
     return StorageUnavailable(f"{where} cannot be used now: {_code_of(error)}{hint}")
 
 

@@ -1,0 +1,142 @@
+"""Writes into a SQLite file beside forks, and into a file that is not there any more."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from timeoutmgr.database import Database, DatabaseSettings, sqlite_writers
+from timeoutmgr.errors import StorageUnavailable
+
+CAN_WRITE, IS_REFUSED, FAILED = range(3)
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    made = Database(sqlite_url, DatabaseSettings(write_wait=0.2))
+    with made.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (note TEXT)"))
+    yield made
+    made.dispose()
+
+
+def write(database: Database, note: str) -> None:
+    insert = text("INSERT INTO notes VALUES (:note)")
+    database.run(lambda connection: connection.execute(insert, {"note": note}))
+
+
+def notes(database: Database) -> list[str]:
+    with database.read() as connection:
+        return list(connection.execute(text("SELECT note FROM notes")).scalars())
+
+
+def forked(database: Database) -> int:
+    """Have a child write; return how that ended."""
+    with warnings.catch_warnings():
+        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        ended = FAILED
+        try:
+            write(database, "of a child")
+            ended = CAN_WRITE
+        except StorageUnavailable as error:
+            ended = IS_REFUSED if "it was forked while a thread" in str(error) else FAILED
+        finally:
+            os._exit(ended)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def writing_without_end(database: Database, stop: threading.Event) -> None:
+    while not stop.is_set():
+        write(database, "of the parent")
+
+
+def writing_for_long(database: Database) -> tuple[Callable[[], None], threading.Thread]:
+    """Begin a write in another thread; return how to end it, and the thread."""
+    begun, end = threading.Event(), threading.Event()
+
+    def write_for_long() -> None:
+        with database.begin():
+            begun.set()
+            end.wait()
+
+    thread = threading.Thread(target=write_for_long)
+    thread.start()
+    begun.wait()
+    return end.set, thread
+
+
+def test_a_child_that_is_forked_beside_many_writes_can_write(database: Database) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=writing_without_end, args=(database, stop))
+    thread.start()
+
+    ended = [forked(database) for _ in range(10)]
+    stop.set()
+    thread.join()
+
+    assert ended == [CAN_WRITE] * 10
+    assert notes(database).count("of a child") == 10
+
+
+def test_a_child_whose_parent_wrote_for_longer_than_a_fork_waits_is_refused_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writers, "_FORK_WAIT", 0.01)
+    end, thread = writing_for_long(database)
+
+    ended = forked(database)
+    end()
+    thread.join()
+
+    assert ended == IS_REFUSED
+    write(database, "of the parent")
+    assert notes(database) == ["of the parent"]
+
+
+def test_a_thread_that_forks_within_its_own_write_goes_on_writing(database: Database) -> None:
+    with database.begin():
+        ended = forked(database)
+    write(database, "of the parent")
+
+    assert ended == IS_REFUSED
+    assert notes(database) == ["of the parent"]
+
+
+def test_nothing_is_written_into_a_file_that_was_renamed_until_it_is_back(
+    database: Database, tmp_path: Path
+) -> None:
+    path = database.path
+    assert path is not None
+    write(database, "before")
+
+    path.rename(tmp_path / "elsewhere.db")
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(database, "meanwhile")
+    (tmp_path / "elsewhere.db").rename(path)
+    write(database, "after")
+
+    assert notes(database) == ["before", "after"]
+
+
+def test_nothing_is_written_beside_a_file_that_replaced_the_first(
+    database: Database, tmp_path: Path
+) -> None:
+    path = database.path
+    assert path is not None
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        backup.execute("CREATE TABLE notes (note TEXT)")
+    (tmp_path / "backup.db").rename(path)
+
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(database, "meanwhile")

@@ -1,0 +1,104 @@
+"""The one writer that a SQLite file has in a process: none during a fork, none of a lost file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from timeoutmgr.errors import StorageConflict, StorageUnavailable
+
+_FORK_WAIT: Final = 5.0
+"""Seconds for which a fork waits for the end of a write: a handler may hold a transaction long."""
+_stuck: Final[set[str]] = set()
+"""The files for which SQLite, in this process, has a transaction of the parent open for good."""
+
+
+class SqliteWriters:
+    """Admits one writer at a time: threads wait here instead of polling the file *path*.
+
+    *where* is its name in errors.
+
+    SQLite keeps the locks of a process in memory that a child inherits. Where a thread of the
+    parent writes at the moment of a fork, its lock is never released in the child, where the
+    thread is not: no connection of the child can write into that file.
+
+    A connection goes on in a file that was removed or renamed. What it wrote there, no other
+    process would see, and the system deletes it with the last connection.
+    """
+
+    def __init__(self, where: str, path: Path | None) -> None:
+        self._where: Final = where
+        self._path: Final = path
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that was first written."""
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._forking: int | None = None
+        """The thread that holds the lock while it forks."""
+
+    @contextmanager
+    def one(self, wait: float) -> Iterator[None]:
+        """Be the writer; raise StorageUnavailable if that takes longer than *wait* seconds.
+
+        Without any *wait* it raises StorageConflict.
+        """
+        self._require_writable()
+        lock = self._lock
+        if not lock.acquire(timeout=wait):
+            if not wait:
+                raise StorageConflict(f"{self._where} has another writer")
+            raise StorageUnavailable(
+                f"{self._where} had no turn to write for {wait:g} s; "
+                "a transaction of this process is held open that long (does a handler send "
+                "through the endpoint instead of its context?)"
+            )
+        self._owner = threading.get_ident()
+        try:
+            yield
+            if self._file is None:
+                self._file = self._found()
+        finally:
+            self._owner = None
+            lock.release()
+
+    def _require_writable(self) -> None:
+        if self._where in _stuck:
+            raise StorageUnavailable(
+                f"{self._where} cannot be written by this process: it was forked while a thread of "
+                "its parent wrote there, and SQLite waits for that thread for ever; fork before "
+                "the parent sends, or start the process anew (multiprocessing's spawn)"
+            )
+        if self._file is not None and self._found() != self._file:
+            raise StorageUnavailable(
+                f"the file of {self._where} was removed, renamed or replaced while this process "
+                "had it open; put that file back, or stop every process of it and start them anew"
+            )
+
+    def _found(self) -> tuple[int, int] | None:
+        """Return device and inode of the file that has the name now, None without a file."""
+        try:
+            found = None if self._path is None else self._path.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def before_fork(self) -> None:
+        """Wait until no other thread writes, and admit none."""
+        me = threading.get_ident()
+        if self._owner != me and self._lock.acquire(timeout=_FORK_WAIT):
+            self._forking = me
+
+    def after_fork_in_parent(self) -> None:
+        """Admit the next writer."""
+        if self._forking == threading.get_ident():
+            self._forking = None
+            self._lock.release()
+
+    def after_fork(self) -> None:
+        """Begin anew, in a child."""
+        if self._lock.locked() and self._forking != threading.get_ident():
+            _stuck.add(self._where)
+        self._lock, self._owner, self._forking = threading.Lock(), None, None
