@@ -6,8 +6,11 @@ the pump's thread, which waits for the handler (``thread_calls``). No second con
 so that no driver needs an asyncio twin, and one commit settles effects and message together.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from importlib.util import find_spec
+from inspect import getmembers, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, event
@@ -71,10 +74,31 @@ def async_session(session: Session) -> "AsyncSession":
             """Refuse: the driver would wait for the server on the loop."""
             raise _refused("stream()", "session.execute, with a LIMIT for many rows")
 
+    for name, method in getmembers(HandlerAsyncSession, iscoroutinefunction):
+        setattr(HandlerAsyncSession, name, _then_cancelled(method))
     if not isinstance(session, LazySession):  # a plain handler of the message has opened it
         _serve_statements(session.connection())
     made: Any = HandlerAsyncSession
     return made(sync_session_class=lambda **_given: session)  # type: ignore[no-any-return]  # above
+
+
+def _then_cancelled(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return *method*, which raises CancelledError at its end if the task is to be cancelled.
+
+    Within SQLAlchemy a cancellation would cost the connection, so that ``ThreadCalls`` defers it.
+    Any later, it would miss the block that asked for it: asyncio.timeout, say.
+    """
+
+    @wraps(method)
+    async def call(*given: Any, **keywords: Any) -> Any:
+        try:
+            return await method(*given, **keywords)
+        finally:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                await asyncio.sleep(0)
+
+    return call
 
 
 def _refused(method: str, instead: str) -> Unsupported:

@@ -48,8 +48,8 @@ class ThreadCalls:
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run *function* in the serving thread; return its result or raise its error.
 
-        A task that is cancelled meanwhile is cancelled at its next await: the driver must see the
-        end of its statement.
+        A task that is cancelled meanwhile is cancelled at its next await, which the session has at
+        the end of its method: the driver must see the end of its statement.
         """
         future = self._submitted(function)
         is_cancelled = False

@@ -246,6 +246,39 @@ def test_a_statement_that_is_cancelled_is_seen_to_its_end(stand: Make, ledger: A
         assert set(ledger.ids()) >= {str(number) for number in range(COUNT) if number != 3}
 
 
+async def timing_out(context: AsyncHandlerContext, statement: str) -> str:
+    """Execute *statement* in a block whose time ends meanwhile; return how the block ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as limit:
+            loop.call_soon(limit.reschedule, loop.time())
+            async with context.session.begin_nested():
+                await context.session.execute(text(statement))
+    except TimeoutError:
+        return "timed out"
+    return "done"
+
+
+@pytest.mark.parametrize("table", ["there", "missing"])
+def test_a_time_limit_around_a_statement_ends_its_block_and_nothing_after_it(
+    stand: Make, ledger: AsyncLedger, table: str
+) -> None:
+    ended: list[str] = []
+    statement = f"SELECT id FROM {ledger.name if table == 'there' else 'missing'}"
+
+    async def limited(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
+        ended.append(await timing_out(context, statement))
+        await asyncio.sleep(0)
+        await ledger.note_async(context)
+
+    made = stand({"3": limited})
+    with closing(made.receiver):
+        made.handle()
+
+        assert (ended, made.left()) == (["timed out"], (0, []))
+        assert len(ledger.ids()) == COUNT
+
+
 def test_without_greenlet_the_session_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
