@@ -325,6 +325,28 @@ def test_a_null_and_a_float_that_arrives_are_sent(kept: object) -> None:
     assert of_wire(kept) == kept
 
 
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+    comment: str = ""
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password")
+    def shown(self, password: pydantic.SecretStr) -> str:
+        return password.get_secret_value()
+
+
+def test_a_secret_that_would_arrive_as_asterisks_is_refused_when_it_is_sent() -> None:
+    secret, stars = pydantic.SecretStr("hunter2"), "*" * 10
+
+    with pytest.raises(InvalidMessage, match="a secret would arrive as asterisks") as refused:
+        encode_body(Login(password=secret))
+
+    assert "hunter2" not in str(refused.value)
+    assert b"hunter2" in encode_body(OpenLogin(password=secret, comment=stars))[0]
+    assert encode_body(Login(password=pydantic.SecretStr(""), comment=stars))
+
+
 def test_a_body_of_another_content_type_is_rejected() -> None:
     message = Outgoing("q", a_message("m1", b"raw")).message
     raw = type(message)(

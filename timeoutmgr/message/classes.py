@@ -61,6 +61,9 @@ class BodyMismatch(MessageRejected):
             "for bodies of older senders"
         )
 
+_MASKED: Final = b"**********"
+"""What pydantic writes for a SecretStr or SecretBytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class TypedMessageClass:
@@ -91,13 +94,15 @@ class TypedMessageClass:
 
         A dataclass does not check its own values: without the reading, the receiver would be the
         first to find an error. A float that JSON has not, NaN say, is refused if the converter
-        writes it as null.
+        writes it as null, and a secret if the converter writes asterisks for it.
         """
         try:
             body = self.encode(message)
             read = self.decode(body)
             if b"null" in body and self._odd_floats(message) != self._odd_floats(read):
                 raise ValueError("a float that is NaN or infinite would arrive as null")
+            if _MASKED in body and self.plain(message) != self.plain(read):
+                raise ValueError("a secret would arrive as asterisks; send it as str or bytes")
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidMessage(
                 f"a {self.name} does not survive its conversion: {error}; give its fields values "
