@@ -165,6 +165,7 @@ def test_every_command_has_an_example_and_every_option_an_environment_twin(
     result = runner.invoke(cli, [name, "--help"], prog_name="timeoutmgr", terminal_width=200)
 
     assert result.exit_code == 0
+    assert "\\b" not in result.output, "click's sign for lines as they are written"
     assert f"Examples:\n    timeoutmgr {name}" in result.output.replace(
         "timeoutmgr --config sales.toml", "timeoutmgr"
     ).replace("timeoutmgr --json", "timeoutmgr")

@@ -89,8 +89,9 @@ export_file: Final = option(
 
 
 def with_examples(text: str) -> str:
-    """Return the help *text* with its examples marked to be printed as they stand."""
-    return inspect.cleandoc(text).replace("\nExamples:\n", "\n\b\nExamples:\n")
+    """Return the help *text* with its examples, and paragraphs below ``\\b``, printed as written."""
+    found = inspect.cleandoc(text).replace("\n\\b\n", "\n\b\n")
+    return found.replace("\nExamples:\n", "\n\b\nExamples:\n")
 
 
 class Command(click.Command):

@@ -20,19 +20,14 @@ from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
-    DeliveryFailed,
     EndpointClosed,
     InvalidMessage,
-    QueueMissing,
-    SchemaMissing,
-    TransportUnavailable,
     Unsupported,
 )
 from timeoutmgr.message.classes import NO_BODY, TypedMessage, type_and_body
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.labels import Labels
-from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.message.routes import TIMEOUTS, wake_manager
+from timeoutmgr.message.routes import TIMEOUTS
 from timeoutmgr.message.validation import check_destination
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.silence import hurrying
@@ -44,7 +39,12 @@ from timeoutmgr.sender.composer import (
     ToSend,
     TypedSendKeywords,
 )
-from timeoutmgr.sender.in_transaction import callers_connection, send_inside, time_in
+from timeoutmgr.sender.in_transaction import (
+    callers_connection,
+    send_inside,
+    time_in,
+    wake_or_wait,
+)
 from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
 
@@ -483,19 +483,8 @@ class Endpoint:
             raise EndpointClosed(self.name)
 
     def _wake(self, due: Micros) -> None:
-        address = self._parts.features.manager_address
-        if address is None:
-            return
-        try:
-            self._parts.sender.send([wake_manager(address, due, self._parts.settings.new_id())])
-        except (TransportUnavailable, DeliveryFailed, SchemaMissing, QueueMissing) as error:
-            # The change is committed: an error would deny that.
-            logger.warning(
-                "endpoint %s could not wake its poller, which polls within a minute: %s",
-                self.name,
-                on_one_line(error),
-                extra={"event": "wake_failed", "endpoint": self.name},
-            )
+        if self._parts.features.manager_address is not None:
+            wake_or_wait(self._parts.outlet, due)
 
     def _started(self) -> Runner:
         runner = Runner(self._parts, self._watch)

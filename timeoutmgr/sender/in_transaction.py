@@ -213,10 +213,11 @@ _POLLED_BEFORE: Final = 120_000_000
 
 
 def wake_or_wait(outlet: Outlet, due: Micros) -> None:
-    """Tell the manager, through its queue, of a row that was stored past it.
+    """Tell the manager, through its queue, of a row that was stored or moved past it.
 
     The row is durable by now; should the wake be lost, it is late by at most one poll. A row that
-    is due after the next poll needs no wake, which costs a send.
+    is due after the next poll needs no wake, which costs a send, and waits in the queue of an
+    endpoint that no process runs.
     """
     if due - outlet.clock.now() > _POLLED_BEFORE:
         return
@@ -226,7 +227,8 @@ def wake_or_wait(outlet: Outlet, due: Micros) -> None:
         outlet.sender.send([wake_manager(address, due, outlet.new_id())])
     except TimeoutManagerError as error:
         logger.warning(
-            "sender could not notify the poller, the timeout waits for the next poll: %s",
+            "sender could not wake the poller of %s, which polls within a minute: %s",
+            outlet.endpoint,
             on_one_line(error),
             extra={"event": "wake_not_sent", "endpoint": outlet.endpoint},
         )
