@@ -447,3 +447,10 @@ def test_files_without_a_manifest_stay_for_a_week_by_the_clock(tmp_path: Path) -
     ParquetHistory(str(tmp_path), clock=older).compact(LATER)
 
     assert len([*tmp_path.rglob("*.parquet")]) == len(table.files().paths) < kept
+
+
+def test_a_catalog_that_is_not_configured_is_refused_with_the_places_of_its_settings() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"'cat-1': .* PYICEBERG_CATALOG__CAT_1__URI, .* \.pyiceberg\.yaml"
+    ):
+        open_table("iceberg:cat-1.timeouts.history")

@@ -21,6 +21,7 @@ from timeoutmgr.pipeline.options import (
     ForecastOptions,
     LatenessOptions,
     ReconcileOptions,
+    ReportOptions,
     ScheduleOptions,
     StreamOptions,
     declared_fields,
@@ -173,3 +174,66 @@ def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
     assert ended.exit_code == Exit.CONFIGURATION, ended.output
     assert "to is delta:URI" in json.loads(ended.stdout or ended.stderr)["error"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["detla:s3://lake/h", "foo:bar", "Delta:lake", "delta:detla:s3://lake/h", "C:/lake"]
+)
+@pytest.mark.parametrize(
+    ("options", "field", "more"),
+    [
+        (ArchiveOptions, "to", {"store": "s", "older_than": timedelta(days=7)}),
+        (StreamOptions, "to", {"store": "s"}),
+        (CompactOptions, "lake", {}),
+        (RestoreOptions, "lake", {"store": "s"}),
+        (EraseOptions, "lake", {"store": "s", "ids": ("x",)}),
+        *((job, "archive", {"stores": ("s",)}) for job in (ReconcileOptions, LatenessOptions)),
+        (ReportOptions, "archive", {"stores": ("s",)}),
+    ],
+)
+def test_no_job_takes_a_misspelt_scheme_for_a_folder(
+    options: Any, field: str, more: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{field} is .* is delta: or iceberg: meant"):
+        options(**{field: place}, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("/lake/2030-01-31T09:00", "/lake/2030-01-31T09:00"),
+        ("delta:/lake/a:b", "delta:/lake/a:b"),
+        ("file:///lake/a:b", "/lake/a:b"),
+    ],
+)
+def test_a_whole_path_may_have_a_colon(given: str, place: str) -> None:
+    assert history_place("to", given) == history_place("to", place) == place
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        ("report --nonsense", "job 'report --nonsense': No such option"),
+        ("report --days many", "job 'report --days many': Invalid value for '--days'"),
+        ("lateness --since 2030-01-31", "'2030-01-31' has no time zone"),
+        ("report 'open", "No closing quotation"),
+    ],
+)
+def test_a_mistake_in_a_later_job_is_said_before_any_job_has_begun(job: str, sentence: str) -> None:
+    first = "forecast --store none.toml"  # which would be refused by itself
+
+    refused = CliRunner().invoke(cli, ["pipeline", "run", first, job])
+
+    assert refused.exit_code == Exit.USAGE, refused.output
+    assert sentence in refused.stderr
+    assert "starting Spark" not in refused.stderr
+
+
+@pytest.mark.parametrize("given", ["nan", "inf"])
+def test_a_capacity_is_a_finite_number(given: str) -> None:
+    words = ("--json", "pipeline", "forecast", "--store", "none.toml", "--capacity", given)
+
+    refused = CliRunner().invoke(cli, words)
+
+    assert refused.exit_code == Exit.CONFIGURATION, refused.output
+    assert f"capacity is a finite number, got {given}" in json.loads(refused.output)["error"]

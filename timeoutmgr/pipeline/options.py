@@ -5,6 +5,7 @@ commands get their click options, environment variables and documentation from t
 Nothing here needs the extra.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -79,7 +80,9 @@ def check_declared(options: "DataclassInstance") -> None:
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuse zero and less."""
+    """Refuse zero and less, and floats that JSON cannot have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"{name} is a finite number, got {value}; give such as 500")
     if value <= type(value)(0):
         raise ConfigurationError(f"{name} must be positive, got {value}")
 
@@ -135,8 +138,9 @@ def with_zone(name: str, value: datetime) -> None:
 def history_place(name: str, value: str) -> str:
     """Return *value*, the place of a history table, spelt in one way.
 
-    Raises ConfigurationError for a URL that does not say which format its table has, and for a
-    folder that the library of the format cannot name.
+    Raises ConfigurationError for a URL that does not say which format its table has, for a relative
+    folder with a colon, which is rather a scheme that is spelt wrong, and for a folder that the
+    library of the format cannot name.
     """
     if value.startswith(ICEBERG):
         return value
@@ -144,18 +148,30 @@ def history_place(name: str, value: str) -> str:
     rest = value.removeprefix(scheme)
     if rest.startswith(_FILE):
         rest = url2pathname(rest.removeprefix(_FILE).removeprefix("//"))
+    elif scheme and _SCHEME.match(rest):
+        return value.rstrip("/")
+    elif ":" in rest and not rest.startswith("/"):
+        raise _strange_scheme(name, value, rest)
     if not rest:
         raise ConfigurationError(f"{name} is a history table, got {value!r}; give its folder")
-    if not scheme and _SCHEME.match(rest):
-        raise ConfigurationError(
-            f"{name} is {DELTA}URI, {ICEBERG}CATALOG.NAMESPACE.TABLE, or a folder of the file "
-            f"system for plain Parquet; got the URL {value!r}: put {DELTA} before it"
-        )
-    if _SCHEME.match(rest):
-        return value.rstrip("/")
     if scheme:
         _refuse_signs(name, rest, "%[]\\|^", "delta-rs takes for signs of a URL")
     return f"{scheme}{Path(rest).absolute()}"
+
+
+def _strange_scheme(name: str, value: str, rest: str) -> ConfigurationError:
+    if _SCHEME.match(rest):
+        remedy = f"the URL {value!r}: put {DELTA} before it"
+    else:
+        found = rest.partition(":")[0]
+        remedy = (
+            f"{value!r}, where {found + ':'!r} is none of these; is {DELTA} or {ICEBERG} meant? "
+            "For a folder with a colon in its name give the whole path, from /"
+        )
+    return ConfigurationError(
+        f"{name} is {DELTA}URI, {ICEBERG}CATALOG.NAMESPACE.TABLE, or a folder of the file system "
+        f"for plain Parquet; got {remedy}"
+    )
 
 
 _ARCHIVE: Final = option(

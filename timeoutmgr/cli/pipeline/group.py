@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,9 @@ def prepare(shared: Shared, /, java_home: Path | None) -> None:
 def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
     """Run several jobs one after the other, on one start of Spark.
 
-    Each job is one argument: its name and its options, quoted. The options that say where Spark
-    runs are given once. The exit code is that of the first job that did not end with 0; a job that
-    fails ends the run.
+    Each job is one argument: its name and its options, quoted. The options of all jobs are
+    read before the first job begins. The options that say where Spark runs are given once. The exit
+    code is that of the first job that did not end with 0; a job that fails ends the run.
 
     Examples:
       timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
@@ -114,20 +115,37 @@ def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
         )
     chosen = [_job_in(context, text) for text in jobs]
     with spark(shared, options):
-        ended = [job.main(args, obj=shared, standalone_mode=False) for job, args in chosen]
+        ended = [_result(job) for job in chosen]
     return next((Exit(code) for code in ended if code), Exit.OK)
 
 
-def _job_in(context: click.Context, text: str) -> tuple[click.Command, list[str]]:
-    """Return the command of *text* and its arguments; raise before Spark is started."""
-    name, *args = shlex.split(text) or [""]
+def _job_in(context: click.Context, text: str) -> click.Context:
+    """Return the context of the job that *text* spells; raise before any job has begun."""
+    name, *args = _words(text) or [""]
     command = pipeline.get_command(context, name)
     if command is None or command is run:
         raise ConfigurationError(
             f"{text!r} names no job of the pipeline; expected one of "
             f"{', '.join(sorted({*pipeline.commands} - {'run'}))}, with its options, in quotes"
         )
-    return command, args
+    try:
+        # Options such as --config are of one job: they are remembered in a copy.
+        return command.make_context(name, args, context.parent, obj=replace(context.obj))
+    except click.ClickException as error:
+        of_job = error.ctx if isinstance(error, click.UsageError) else None
+        raise click.UsageError(f"job {text!r}: {error.format_message()}", of_job) from error
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"job {text!r}: {error}") from error
+
+
+def _result(job: click.Context) -> Any:
+    with job:
+        return job.command.invoke(job)
 
 
 _HELP = """

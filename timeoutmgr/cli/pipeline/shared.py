@@ -1,6 +1,7 @@
 """Shared by the commands of the pipeline: options of jobs, Spark, stores, and progress."""
 
 import csv
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -208,18 +209,35 @@ def _is_short(stores: Sequence[str], inputs: Sequence[str]) -> bool:
         return is_little(opened, inputs)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as an interrupt: by itself it would leave folders and a JVM behind.
+
+    After an interrupt alone py4j closes the connection of its call. After any other error the next
+    call would wait for the answer of that call, and take it for its own.
+    """
+
+
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, _end)
+    before, root = signal.signal(signal.SIGTERM, _end), logging.getLogger()
+    root.addFilter(_is_no_interrupt)
     try:
         yield
+    except _Terminated:
+        sys.exit(128 + signal.SIGTERM)
     finally:
+        root.removeFilter(_is_no_interrupt)
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
-    """End as an interrupt does: by itself SIGTERM would leave folders and a JVM behind."""
-    sys.exit(128 + number)
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Return whether *record* is of no interrupt: py4j raises it, and logs its traceback too."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or not issubclass(kind, KeyboardInterrupt)
 
 
 def session_options(shared: Shared, options: dict[str, Any]) -> SessionOptions:

@@ -165,7 +165,7 @@ class _Restore:
         new, size = 0, self._options.batch
         for start in range(0, len(ends), size):
             new += self._close_some(ends[start : start + size])
-            self._progress(f"used ids {start + size}")
+            self._progress(f"used ids {min(start + size, len(ends))}")
         return new
 
     def _close_some(self, some: Sequence[dict[str, Any]]) -> int:

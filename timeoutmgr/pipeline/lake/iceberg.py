@@ -11,10 +11,11 @@ from hashlib import sha256
 from typing import Any, Final
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
+    NotInstalledError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, NotEqualTo
@@ -23,6 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.redaction import masked
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake.table import (
     ANYTHING,
@@ -56,9 +58,7 @@ class IcebergHistory:
                 f"an Iceberg table is {ICEBERG}CATALOG.NAMESPACE.TABLE, got {place!r}; the catalog "
                 "is one of pyiceberg's configuration"
             )
-        # Without its properties pyiceberg would take what the environment was when it was imported.
-        properties: Any = Config().get_catalog_config(catalog) or {}
-        self._catalog: Final = load_catalog(catalog, **properties)
+        self._catalog: Final = _loaded(catalog)
         self._table: Table | None = None
         self._snapshot = version
         self.refresh()
@@ -179,6 +179,19 @@ class IcebergHistory:
             yield
         except CommitFailedException as error:
             raise CommitConflict(f"{self.place}: {error}") from error
+
+
+def _loaded(name: str) -> Catalog:
+    try:
+        # Without its properties pyiceberg would take what the environment was at its import.
+        properties: Any = Config().get_catalog_config(name) or {}
+        return load_catalog(name, **properties)
+    except (ValueError, NotInstalledError) as error:
+        variable = f"PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI"
+        raise ConfigurationError(
+            f"pyiceberg cannot load the catalog {name!r}: {masked(str(error))}; set its URI by the "
+            f"variable {variable}, or as catalog.{name}.uri in .pyiceberg.yaml"
+        ) from error
 
 
 def _partitions(where: Where) -> str | BooleanExpression:

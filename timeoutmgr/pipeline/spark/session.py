@@ -1,9 +1,12 @@
 """A Spark session as the pipeline needs it: UTC, this Python, loopback only, and quiet."""
 
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,6 +23,8 @@ from timeoutmgr.pipeline.spark.startup import held_back, require_answer, shown, 
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 _MASTER: Final = "spark.master"
 _THIS_MACHINE: Final = "local[*,3]"
@@ -289,14 +294,44 @@ def _started(
         if not is_submitted:  # a Java that has started this process ends after it
             stack.callback(_end_java, _LONGEST_RECORDED_END if recorded else _LONGEST_END)
         try:
-            made = builder.getOrCreate()
-            stack.callback(made.stop)
+            with _same_interrupt():
+                made = builder.getOrCreate()
+            stack.push(_end_of(made))
             return made
         except Exception as error:  # of py4j, pyspark or the JVM: all mean the same here
             found = f", with Java {java.version} in {java.home}" if java else ""
             raise PipelineUnavailable(
                 f"Spark did not start at {options.runs_at!r}{found}: {_first_line(error)}"
             ) from error
+
+
+@contextmanager
+def _same_interrupt() -> Iterator[None]:
+    """Keep what SIGINT does: Spark's handler calls Java on a connection that waits for Java."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_of(session: "SparkSession") -> Callable[..., None]:
+    """Return an exit that stops *session*; what ended the work counts before an error of that."""
+
+    def stop(_kind: object, ended_by: BaseException | None, _traceback: object) -> None:
+        try:
+            session.stop()
+        except Exception as error:
+            if ended_by is None:
+                raise
+            logger.info(
+                "pipeline leaves Spark session: %s",
+                _first_line(error),
+                extra={"event": "spark_not_stopped"},
+            )
+
+    return stop
 
 
 def _home_and_flags(
@@ -331,7 +366,7 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     require_answer(remote)
     try:
         made = SparkSession.builder.remote(remote).getOrCreate()
-        stack.callback(made.stop)
+        stack.push(_end_of(made))
         for name, value in {_ZONE: "UTC", **_partitions(options)}.items():
             made.conf.set(name, value)
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks

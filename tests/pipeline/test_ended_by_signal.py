@@ -1,0 +1,59 @@
+"""A command that a signal ends amid a call into Java; in a process and a Spark of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from timeoutmgr.pipeline.stores import Store
+
+WAITING = """
+import os
+import signal
+import sys
+import threading
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.cli.main import cli
+from timeoutmgr.pipeline.jobs import reconcile
+from timeoutmgr.pipeline.spark.session import in_utc
+
+driver, number = os.getpid(), int(sys.argv[1])
+
+
+def signalled(_row):
+    os.kill(driver, number)
+    threading.Event().wait()  # a worker that Spark has to end
+
+
+@in_utc
+def waiting(spark, *_args, **_more):
+    spark.range(1).select(f.udf(signalled, "INT", useArrow=False)("id")).collect()
+
+
+reconcile.reconcile = waiting
+cli.main(["pipeline", "reconcile", "--master", "local[1]", "--store", sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
+        pytest.param(signal.SIGINT, 130, id="SIGINT", marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_a_job_that_waits_for_java_with_its_own_code_and_no_traceback(
+    sqlite: Store, number: signal.Signals, code: int
+) -> None:
+    words = [sys.executable, "-c", WAITING, str(int(number)), sqlite.name]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    ended = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr.strip()) == (code, "… starting Spark")
