@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -17,7 +18,11 @@ from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.amqp import queue_inspection
 from timeoutmgr.transport.amqp.management import QueueProperties
-from timeoutmgr.transport.amqp.queue_inspection import UnreadableProperties, probe
+from timeoutmgr.transport.amqp.queue_inspection import (
+    QueueInspection,
+    UnreadableProperties,
+    probe,
+)
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -94,6 +99,16 @@ def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
             id="everything-at-once",
         ),
         pytest.param({"arguments": {"x-queue-type": "stream"}}, ["'stream'"], id="stream"),
+        pytest.param(
+            {"arguments": {"x-delivery-limit": 2, **QUORUM}},
+            ["the delivery limit is 2, and no dead-letter exchange"],
+            id="delivery-limit",
+        ),
+        pytest.param(
+            {"arguments": {"x-delivery-limit": 2, "x-dead-letter-exchange": "", **QUORUM}},
+            [],
+            id="delivery-limit-with-a-dead-letter-exchange",
+        ),
     ],
 )
 def test_each_property_that_loses_messages_is_reported(
@@ -308,6 +323,65 @@ def test_the_queue_of_dead_messages_is_that_of_argument_or_policy(
     arguments: dict[str, object], policy: dict[str, object], queue: str | None
 ) -> None:
     assert QueueProperties(arguments=arguments, policy=policy).dead_message_queue == queue
+
+
+@dataclass(frozen=True)
+class Policies:
+    """A management API that reports *policy* for each queue."""
+
+    policy: dict[str, object]
+
+    def properties_of(self, queue: str) -> QueueProperties:
+        return QueueProperties(policy=self.policy)
+
+
+CONSUMED = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "error"}
+
+
+@pytest.mark.parametrize(
+    ("expected", "policies", "losses", "doubts"),
+    [
+        pytest.param(CONSUMED, Policies({}), 1, 0, id="consumed"),
+        pytest.param(CONSUMED, None, 0, 1, id="consumed-and-a-policy-may-set-another-limit"),
+        pytest.param({}, Policies({}), 0, 1, id="error-queue-from-before-the-upgrade"),
+        pytest.param(CONSUMED, Policies({"delivery-limit": 5}), 1, 0, id="policy"),
+        pytest.param(CONSUMED, Policies({"delivery-limit": -1}), 0, 0, id="policy-of-no-limit"),
+        pytest.param(
+            CONSUMED, Policies({"dead-letter-exchange": "dlx"}), 0, 0, id="policy-with-a-target"
+        ),
+    ],
+)
+def test_the_default_limit_of_rabbitmq_4_is_a_loss_where_nothing_can_change_it(
+    raw_channel: amqp.Channel,
+    foreign: Callable[..., str],
+    expected: dict[str, object],
+    policies: Any,
+    losses: int,
+    doubts: int,
+) -> None:
+    name = foreign(arguments=QUORUM)
+
+    on_4 = QueueInspection(raw_channel, (4, 0), QUORUM | expected, policies).report(name)
+    on_3 = QueueInspection(raw_channel, (3, 13), QUORUM | expected, None).report(name)
+
+    assert (len(on_4.losses), len(on_4.doubts)) == (losses, doubts)
+    assert (on_3.losses, on_3.doubts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy", "refuses"),
+    [
+        ({"x-max-length": 1, "x-overflow": "reject-publish"}, {}, True),
+        ({"x-max-length-bytes": 1}, {"overflow": "reject-publish-dlx"}, True),
+        ({"x-overflow": "reject-publish"}, {"max-length": 1}, True),
+        ({"x-overflow": "reject-publish"}, {}, False),
+        ({"x-max-length": 1}, {}, False),
+    ],
+)
+def test_a_length_with_an_overflow_that_rejects_is_a_refusal(
+    arguments: dict[str, object], policy: dict[str, object], refuses: bool
+) -> None:
+    assert bool(QueueProperties(arguments=arguments, policy=policy).refusals()) is refuses
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ class QueueReport:
     """A sentence for each property by which the queue drops messages that it accepted."""
     doubts: tuple[str, ...] = ()
     """A sentence for each property that weakens the queue and drops nothing by itself."""
+    refusals: tuple[str, ...] = ()
+    """A sentence for each limit at which the queue refuses further messages."""
     unchecked: str = ""
     """Why the queue's own properties could not be read; empty where they were."""
     policies_unread: str = ""
@@ -142,12 +144,13 @@ class InspectsQueues(Protocol):
     """A session with a broker whose queues may have been declared by a stranger."""
 
     def inspect_queues(
-        self, names: Collection[str], *, error_queue: str | None = None
+        self, names: Collection[str], *, error_queue: str | None = None, policies: bool = True
     ) -> list[QueueReport]:
         """Report on each of *names* that exists; change and create nothing.
 
         With *error_queue* a queue that ``create_queues`` made is recognised at once; any other
-        queue takes more questions. Raises TransportUnavailable.
+        queue takes more questions. Without *policies* nothing is asked that may take seconds.
+        Raises TransportUnavailable.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from timeoutmgr.contracts import DeadLetters, Persistence, TimeoutStore, Transport, TransportSession
 from timeoutmgr.database.failures import tells_of_absence
@@ -50,6 +50,18 @@ class NativeDelays(Protocol):
     def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
         """Return *outgoing* on its way; raise InvalidMessage if it cannot be delayed."""
         ...
+
+
+QUEUE_HOLDS_UP: Final = (
+    "once the queue is full it refuses what the delay levels deliver, and after 32 refused "
+    "messages a level delivers nothing to any endpoint on the broker"
+)
+"""Why native delays may not lead to a queue that refuses messages."""
+QUEUE_HOLDS_UP_REMEDY: Final = (
+    "Take the length off: a policy's at once, an argument's by a new queue (empty it, delete it "
+    "and run `timeoutmgr install`). Or use TimeoutManager, where such messages hold up no others."
+)
+"""Remedy for a queue that would hold up native delays."""
 
 
 class Task(Protocol):

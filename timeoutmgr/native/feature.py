@@ -10,8 +10,8 @@ from timeoutmgr.errors import ConfigurationError, FeatureRefused, InvalidMessage
 from timeoutmgr.features.feature import LAST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.leftovers import KEEP_OR_FORCE, Uninstalled, refuse_leftovers
 from timeoutmgr.features.parts import FeatureParts, Satellite
-from timeoutmgr.native.infrastructure import DelayLevels, delay_topology, with_exchanges
-from timeoutmgr.native.levels import binding_key, check_destination
+from timeoutmgr.native.infrastructure import DelayLevels, Destinations, delay_topology
+from timeoutmgr.native.levels import check_destination
 from timeoutmgr.native.names import UNROUTABLE, NameSet, NativeRoute, name_set
 from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.settings import QueueType
@@ -102,9 +102,7 @@ class NativeDelayedDelivery:
                 falls_back=self.fallback_to_store,
                 stored=context.stored_delays,
             ),
-            missing_destinations=lambda session, queues: with_exchanges(session).bind_queues(
-                queues, names.delivery, binding_key
-            ),
+            missing_destinations=Destinations(names, settings.name, settings.error_queue),
             installed=(InstalledLevels(levels, settings, drains),),
             satellites=() if settings.send_only else (_unroutable(context),),
         )

@@ -1,16 +1,20 @@
 """The delay levels of one endpoint: declared or looked for at its start, its queue bound."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from timeoutmgr.contracts import TopologySession, Transport, TransportSession
+from timeoutmgr.contracts import InspectsQueues, TopologySession, Transport, TransportSession
 from timeoutmgr.contracts.transports import Binding, Exchange, Queue, Topology
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, QueueMissing
+from timeoutmgr.features.parts import QUEUE_HOLDS_UP
 from timeoutmgr.native.levels import LEVELS, binding_key, enter_key, pass_key, routing_key
 from timeoutmgr.native.names import UNROUTABLE, NameSet
 from timeoutmgr.transport.settings import QueueType
+
+logger = logging.getLogger(__name__)
 
 # --- the delay levels as exchanges, queues and bindings. Pure; a session declares them --------
 
@@ -88,6 +92,47 @@ def _bindings(names: NameSet, level: int) -> tuple[Binding, Binding]:
         Binding(own, own, pass_key(level, 1)),
         Binding(own, names.next_exchange(level), pass_key(level, 0), to_exchange=True),
     )
+
+
+_MOST_EXAMINED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Binds the destinations of *endpoint* to the levels called *names*; examines each once."""
+
+    names: NameSet
+    endpoint: str
+    error_queue: str
+    _examined: set[str] = field(default_factory=set, init=False)
+
+    def __call__(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
+        """Bind each of *queues*; return the queues that do not exist.
+
+        Warns of a queue that may hold up a level.
+        """
+        missing = with_exchanges(session).bind_queues(queues, self.names.delivery, binding_key)
+        found = {queue for queue in queues if queue not in missing}
+        if new := sorted(found - self._examined):
+            self._examine(session, new)
+        return missing
+
+    def _examine(self, session: TransportSession, queues: Sequence[str]) -> None:
+        if len(self._examined) > _MOST_EXAMINED:  # destinations come from callers: bounded
+            self._examined.clear()
+        self._examined.update(queues)
+        if not isinstance(session, InspectsQueues):
+            return
+        # Another endpoint of ours has queues with this error queue: those take one question.
+        for report in session.inspect_queues(queues, error_queue=self.error_queue, policies=False):
+            for each in report.refusals:
+                logger.warning(
+                    "queue %.80r may hold up delayed messages (%s): %s",
+                    report.queue,
+                    each,
+                    QUEUE_HOLDS_UP,
+                    extra={"event": "queue_may_hold_up", "endpoint": self.endpoint},
+                )
 
 
 NOBODY: Final = "timeoutmgr.v1.nobody"

@@ -15,8 +15,9 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.installation import inspect
+from timeoutmgr.endpoint.installation import inspect, refusals_of_delays
 from timeoutmgr.errors import LOSSY_REMEDY
+from timeoutmgr.features.parts import QUEUE_HOLDS_UP, QUEUE_HOLDS_UP_REMEDY
 
 # --- findings that several checks of the doctor report ----------------------------------------
 
@@ -81,6 +82,8 @@ def own_queue_findings(parts: AssembledEndpoint) -> Iterator[Finding]:
     for report in reports:
         for each in report.losses:
             yield _finding(lossy, report, each, LOSSY_REMEDY)
+        for each in refusals_of_delays(parts, report):
+            yield _finding(Level.FAIL, report, f"{each}: {QUEUE_HOLDS_UP}", QUEUE_HOLDS_UP_REMEDY)
         for each in report.doubts:
             yield _finding(
                 Level.WARN, report, each, "empty it, delete it and run `timeoutmgr install`"

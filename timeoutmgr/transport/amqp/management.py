@@ -20,8 +20,12 @@ from timeoutmgr.transport.tls import BrokerLink, broker_link, is_this_machine
 _KEEPS_WHAT_IT_HAS: Final = frozenset({"reject-publish", "reject-publish-dlx"})
 """Overflow modes of a full queue that refuse the newcomer, and so lose nothing accepted."""
 
+_LENGTHS: Final = ("max-length", "max-length-bytes")
+
 _DEFAULT_LIMIT: Final = 20
 """Deliveries after which a quorum queue of RabbitMQ 4 gives a message up, if nothing says else."""
+_NO_DEFAULT: Final = (3,)
+"""A version of RabbitMQ that gives no message up unless an argument or a policy says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +56,40 @@ class QueueProperties:
     @property
     def dead_message_queue(self) -> str | None:
         """The queue that gets dead messages straight, by its name; None if none does."""
-        # An argument of the queue wins over a policy.
-        exchange, key = (
-            self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
-            for part in ("exchange", "routing-key")
-        )
+        exchange, key = self._dead_messages("exchange"), self._dead_messages("routing-key")
         return str(key) if exchange == "" and key else None
+
+    def _dead_messages(self, part: str) -> object:
+        # An argument of the queue wins over a policy.
+        return self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
 
     def losses(self) -> tuple[str, ...]:
         """Return a sentence for each property by which messages are lost."""
-        return (*self._own_losses(), *self._shared_losses())
+        return (*self._own_losses(), *self._given_up(_NO_DEFAULT), *self._shared_losses())
+
+    def default_losses(self, server_version: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the loss by the broker's own delivery limit, where the queue has no other."""
+        if self.delivery_limit(_NO_DEFAULT) is not None:
+            return ()
+        return tuple(self._given_up(server_version))
+
+    def refusals(self) -> tuple[str, ...]:
+        """Return a sentence for each limit at which the queue refuses further messages."""
+        if self._overflow() not in _KEEPS_WHAT_IT_HAS:
+            return ()
+        return tuple(
+            f"{each}, and its overflow is {self._overflow()}"
+            for name in _LENGTHS
+            for each in self._set(name)
+        )
+
+    def _given_up(self, server_version: tuple[int, ...]) -> Iterator[str]:
+        limit = self.delivery_limit(server_version)
+        if limit is not None and self._dead_messages("exchange") is None:
+            yield (
+                f"the delivery limit is {limit}, and no dead-letter exchange is set: the broker "
+                "drops a message whose deliveries fail more often"
+            )
 
     def _own_losses(self) -> Iterator[str]:
         if not self.durable:
@@ -81,7 +109,7 @@ class QueueProperties:
             yield from (f"{each}: {consequence}" for each in self._set(name))
         if self._overflow() in _KEEPS_WHAT_IT_HAS:
             return
-        for name in ("max-length", "max-length-bytes"):
+        for name in _LENGTHS:
             for each in self._set(name):
                 yield f"{each}: a full queue drops its oldest message ({self._overflow()})"
 

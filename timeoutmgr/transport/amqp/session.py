@@ -110,13 +110,13 @@ class RabbitMQSession:
             return [name for name in names if not topologies.has_queue(channel, name)]
 
     def inspect_queues(
-        self, names: Collection[str], *, error_queue: str | None = None
+        self, names: Collection[str], *, error_queue: str | None = None, policies: bool = True
     ) -> list[QueueReport]:
         """Report on each of *names* that exists; change and create nothing."""
         check_queue_names(names)
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             there = [name for name in names if topologies.has_queue(channel, name)]
-            inspection = self._inspection(connection, channel, error_queue)
+            inspection = self._inspection(connection, channel, error_queue, policies=policies)
             return [inspection.report(name) for name in there]
 
     def dead_messages_to(self, queue: str) -> str | None:
@@ -426,10 +426,16 @@ class RabbitMQSession:
         return [place for route, place in places.items() if route.exchange]
 
     def _inspection(
-        self, connection: AmqpConnection, channel: Any, error_queue: str | None
+        self,
+        connection: AmqpConnection,
+        channel: Any,
+        error_queue: str | None,
+        *,
+        policies: bool = True,
     ) -> QueueInspection:
         arguments = self._arguments(connection, error_queue)
-        return QueueInspection(channel, connection.server_version, arguments, self._management)
+        management = self._management if policies else None
+        return QueueInspection(channel, connection.server_version, arguments, management)
 
     def _arguments(self, connection: AmqpConnection, error_queue: str | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"x-queue-type": self._settings.queue_type}
