@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ import pytest
 
 from timeoutmgr.contrib.dramatiq import _RUN as RUN
 from timeoutmgr.contrib.dramatiq import DurableRabbitmqBroker
-from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.contrib.worker_dispatch import LateStart
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    StorageUnavailable,
+    TransportUnavailable,
+)
 from timeoutmgr.testing.signals import eventually
 
 HOUR = 3_600_000
@@ -43,9 +51,12 @@ class Shop:
     def stored(self) -> list[Any]:
         return list(self.broker.endpoint.timeouts.list())
 
+    def rest(self) -> None:
+        while self.workers:
+            self.workers.pop().stop()
+
     def close(self) -> None:
-        for worker in self.workers:
-            worker.stop()
+        self.rest()
         self.broker.endpoint.close()
         for queue in self.broker.get_declared_queues():
             for name in (queue, f"{queue}.DQ", f"{queue}.XQ"):
@@ -161,6 +172,62 @@ def test_a_pipeline_goes_on_while_the_store_is_away(shop: Shop) -> None:
 def test_a_send_of_a_program_raises_while_the_store_is_away(shop: Shop) -> None:
     with pytest.raises(StorageUnavailable):
         shop.note.send_with_options(args=("later",), delay=HOUR)
+
+
+def test_a_send_that_is_refused_raises_its_own_error(shop: Shop) -> None:
+    with pytest.raises(InvalidMessage, match="9999"):
+        shop.note.send_with_options(args=("later",), delay=10**18)
+
+
+def test_a_message_with_a_negative_delay_is_handled_at_once(shop: Shop) -> None:
+    shop.note.send_with_options(args=("late",), delay=-2000)
+    shop.work()
+
+    eventually(lambda: shop.ran == ["late"], "the message is handled")
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable, TransportUnavailable])
+def test_a_worker_starts_while_a_server_is_away_and_dispatches_later(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    shop.note.send_with_options(args=("due",), delay=1)
+    start, failures = Endpoint.start, [error("away"), error("away"), error("away")]
+
+    def start_later(endpoint: Endpoint) -> None:
+        if failures:
+            raise failures.pop()
+        start(endpoint)
+
+    monkeypatch.setattr(Endpoint, "start", start_later)
+    monkeypatch.setattr(LateStart.__init__, "__defaults__", (0.01,))
+    shop.work()
+
+    eventually(lambda: shop.ran == ["due"], "the delayed message is handled")
+
+
+def test_a_worker_ends_while_a_server_is_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_endpoint: Endpoint) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(Endpoint, "start", away)
+    shop.work()
+
+    shop.rest()
+
+    assert LateStart.thread_name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_worker_that_can_never_dispatch_says_so(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_endpoint: Endpoint) -> None:
+        raise ConfigurationError("another broker")
+
+    monkeypatch.setattr(Endpoint, "start", refused)
+    shop.work()
+
+    [line] = [one for one in caplog.records if one.__dict__.get("event") == "dispatch_not_started"]
+    assert "dispatches nothing" in line.getMessage()
 
 
 def test_a_stored_message_can_be_cancelled_by_its_id(shop: Shop) -> None:

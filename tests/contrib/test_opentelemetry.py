@@ -25,7 +25,7 @@ from timeoutmgr import (
 )
 from timeoutmgr.contrib.opentelemetry import NEW_TRACE, trace_messages
 from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, TransportUnavailable
 from timeoutmgr.message.message import Message
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.persistence import SqlDelayedMessageStore
@@ -94,7 +94,7 @@ def test_a_delayed_message_is_handled_in_a_new_trace_with_a_link_to_its_send() -
     assert handled.attributes["messaging.system"] == "timeoutmgr"
     assert handled.attributes["timeoutmgr.delay"] == 14 * 86_400
     assert handled.attributes["timeoutmgr.lateness"] == 0.0
-    assert handled.attributes["timeoutmgr.attempt"] == 1
+    assert handled.attributes["timeoutmgr.delayed_retries"] == 0
 
 
 @pytest.mark.parametrize("delay", [None, timedelta(seconds=5)])
@@ -148,7 +148,7 @@ def test_traceparent_survives_store_and_delayed_retry_and_a_failure_is_an_error(
     assert failed.attributes is not None
     assert failed.attributes["error.type"] == "ValueError"
     assert succeeded.attributes is not None
-    assert succeeded.attributes["timeoutmgr.attempt"] == 2
+    assert succeeded.attributes["timeoutmgr.delayed_retries"] == 1
     for context in traced.handled:
         assert {name: context.headers[name] for name in given} == given
 
@@ -291,6 +291,43 @@ def test_a_batch_makes_a_span_for_each_destination_with_a_link_for_each_traced_m
         assert span.status.status_code is StatusCode.ERROR
         assert span.attributes is not None
         assert span.attributes["error.type"] == "TransportUnavailable"
+
+
+class Mute(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_whose_text_raises_ends_a_handler_and_a_batch_as_itself() -> None:
+    traced = Traced()
+
+    @traced.config.handler("Broken")
+    def broken(_message: Any, _context: HandlerContext) -> None:
+        raise Mute
+
+    kit = traced.kit()
+    kit.send_local("Broken", 1)
+    kit.drain()
+    telemetry = traced.config.telemetry
+    assert isinstance(telemetry, ObservesOperations)
+    with pytest.raises(Mute), telemetry.during(Operation.CONFIRM, [("shop", Message(id="a"))]):
+        raise Mute
+
+    for span in (traced.spans("process shop")[0], traced.spans("send shop")[-1]):
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.status.description == "Mute: <Mute: its text raised RuntimeError>"
+        assert span.attributes is not None
+        assert span.attributes["error.type"] == "Mute"
+
+
+def test_an_endpoint_is_traced_once() -> None:
+    traced = Traced()
+    trace_messages(traced.config, provider=traced.provider)
+
+    with pytest.raises(ConfigurationError, match="'shop' is traced already"):
+        trace_messages(traced.config, provider=traced.provider)
 
 
 def test_the_telemetry_of_a_traced_endpoint_goes_on_counting() -> None:

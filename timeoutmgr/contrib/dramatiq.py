@@ -18,7 +18,8 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from pika import BasicProperties
 
 from timeoutmgr import plugins
-from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, store
+from timeoutmgr.contrib.worker_dispatch import WorkerDispatch, log_not_started
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message.foreign import AMQP, Foreign, Route
@@ -123,7 +124,7 @@ class DurableRabbitmqBroker(RabbitmqBroker):
     def _stored(self, message: Any, delay: int) -> Any:
         self.declare_queue(message.queue_name, ensure=True)
         self.emit_before("enqueue", message, delay)
-        self.endpoint.store_many([_to_send(message, delay)], on_sent=_log_repeats)
+        store(self.endpoint, [_to_send(message, delay)], _log_repeats)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -167,18 +168,18 @@ class _Dispatch(Middleware):
 
     def __init__(self, broker: DurableRabbitmqBroker) -> None:
         self._broker: Final = broker
-        self._endpoint: Endpoint | None = None
+        self._dispatch: Final = WorkerDispatch()
 
     def after_worker_boot(self, broker: Any, worker: Any) -> None:
-        """Start the endpoint."""
-        self._endpoint = Endpoint(self._broker.configuration())
-        self._endpoint.start()
+        """Start the endpoint; in the background if a server is away, and the worker goes on."""
+        try:
+            self._dispatch.start(self._broker.configuration())
+        except Exception:  # dramatiq would log it, and say that the worker is ready for action
+            log_not_started()
 
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
         """Stop the endpoint: messages on their way are finished, all others stay stored."""
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            endpoint.close()
+        self._dispatch.stop()
 
 
 def _to_send(message: Any, delay: int) -> ToSend:
@@ -198,7 +199,8 @@ def _to_send(message: Any, delay: int) -> ToSend:
             message_id,
         ),
         SendOptions(
-            delay=delay / 1000,
+            # dramatiq itself handles a message with a negative delay at once.
+            delay=max(delay, 0) / 1000,
             message_id=message_id,
             saga_id=message.message_id,
             cancellable=True,

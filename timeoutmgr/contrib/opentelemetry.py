@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,9 +29,11 @@ from timeoutmgr._version import __version__
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.errors import ConfigurationError, text_of
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, from_wire
 from timeoutmgr.message.message import Message
+from timeoutmgr.resilience.recovery import delayed_retries
 from timeoutmgr.sender.composer import ToSend
 from timeoutmgr.telemetry import (
     Addressed,
@@ -67,13 +69,20 @@ def trace_messages(
     ``settle <queue>``. Each begins a trace, with a link to the send of each message.
 
     Set the telemetry of *config* before, and register all handlers: for coroutine functions the
-    span is awaited. Raises ConfigurationError for handlers of lists, when the settings are checked.
+    span is awaited. Raises ConfigurationError if *config* is traced already; and for handlers of
+    lists, when the settings are checked.
     """
+    settings = config.settings()
+    if any(isinstance(each, _Sends) for each in settings.send_middleware):
+        raise ConfigurationError(
+            f"endpoint {config.name!r} is traced already, and a second trace_messages would double "
+            "each span; call it once"
+        )
     tracer = trace.get_tracer(SYSTEM, __version__, provider)
     config.add_send_middleware(_Sends(tracer))
     received = _Handling(tracer, config.name, join_traces)
     config.telemetry = _Satellites(config.telemetry, tracer, config.name)
-    found = [each for every in config.settings().handlers.values() for each in every]
+    found = [each for every in settings.handlers.values() for each in every]
     awaits = bool(found) and all(map(is_coroutine_function, found))
     config.add_middleware(received.handle_awaited if awaits else received.handle)
 
@@ -132,15 +141,14 @@ class _Handling:
             self.tracer.start_as_current_span(
                 f"process {self.endpoint}",
                 kind=SpanKind.CONSUMER,
-                attributes=_attributes(self.endpoint, message.message_id, given),
+                attributes=_attributes(self.endpoint, message.message),
                 links=[Link(creation)] if begins and creation.is_valid else (),
+                record_exception=False,
+                set_status_on_exception=False,
             ) as span,
+            _errors_noted(span),
         ):
-            try:
-                yield span
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__qualname__)
-                raise
+            yield span
 
 
 class _Satellites:
@@ -205,14 +213,24 @@ class _Satellites:
             links=[Link(each) for each in map(_creation, messages) if each.is_valid],
         )
         try:
-            yield
-        except Exception as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.record_exception(error)
-            span.set_status(StatusCode.ERROR, str(error))
-            raise
+            with _errors_noted(span):
+                yield
         finally:
             span.end()
+
+
+@contextmanager
+def _errors_noted(span: Span) -> Iterator[None]:
+    """Note an error of the body in *span*; an error whose text raises is noted without it."""
+    try:
+        yield
+    except Exception as error:
+        name = type(error).__qualname__
+        span.set_attribute("error.type", name)
+        span.set_status(StatusCode.ERROR, f"{name}: {text_of(error)}")
+        with suppress(Exception):  # of the text, which the SDK asks for
+            span.record_exception(error)
+        raise
 
 
 def _by_queue(messages: Iterable[Addressed]) -> Mapping[str, Sequence[Message]]:
@@ -253,16 +271,15 @@ def _attached(around: Context) -> Iterator[None]:
         context.detach(token)
 
 
-def _attributes(
-    endpoint: str, message_id: str, given: Mapping[str, str]
-) -> dict[str, AttributeValue]:
+def _attributes(endpoint: str, message: Message) -> dict[str, AttributeValue]:
+    given = message.headers
     found: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
         "messaging.destination.name": endpoint,
-        "messaging.message.id": message_id,
-        "timeoutmgr.attempt": _whole(given.get(headers.RETRIES)) + 1,
+        "messaging.message.id": message.id,
+        "timeoutmgr.delayed_retries": delayed_retries(message),
     }
     conversation = given.get(headers.CONVERSATION_ID)
     if conversation is not None:
@@ -276,10 +293,6 @@ def _attributes(
     if due is not None and dispatched is not None:
         found["timeoutmgr.lateness"] = (dispatched - due) / 1_000_000
     return found
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else 0
 
 
 def _instant(text: str | None) -> int | None:

@@ -1,31 +1,43 @@
-"""An endpoint that is made at its first use, once in each process."""
+"""An endpoint that is made at its first use, once in each process, and what frameworks store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Final, Generic, TypeVar
 
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.sender.bulk import BulkInterrupted, OnSent
+from timeoutmgr.sender.composer import ToSend
 
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
+_NO_PLACE: Final = object()
 
 
 class ProcessEndpoint(Generic[AnyEndpoint]):
     """The endpoint that *make* returns at the first use. Safe for many threads.
 
-    A forked process goes on with the endpoint of its parent, whose connections begin anew.
+    A forked process goes on with the endpoint of its parent, whose connections begin anew. *place*
+    returns where an endpoint that is made now has its messages; as soon as that is another place,
+    the endpoint is closed and the next use makes another endpoint.
     """
 
-    def __init__(self, make: Callable[[], AnyEndpoint]) -> None:
+    def __init__(
+        self, make: Callable[[], AnyEndpoint], *, place: Callable[[], object] = lambda: None
+    ) -> None:
         self._make: Final = make
+        self._place: Final = place
         self._lock = RLock()
         self._made: AnyEndpoint | None = None
+        self._made_at: object = None
         begin_anew_after_fork(self)
 
     def __call__(self) -> AnyEndpoint:
         """Return the endpoint. Raises ConfigurationError."""
+        self.forget_unless_at(self._place())
         with self._lock:
             if self._made is None:
+                self._made_at = self._place()
                 self._made = self._make()
             return self._made
 
@@ -35,7 +47,27 @@ class ProcessEndpoint(Generic[AnyEndpoint]):
 
     def forget(self) -> None:
         """Close the endpoint; the next use makes another endpoint."""
+        self.forget_unless_at(_NO_PLACE)
+
+    def forget_unless_at(self, place: object) -> None:
+        """Close the endpoint if its messages are at another place than *place*."""
+        if self._made is None:  # a thread that makes the endpoint holds the lock for long
+            return
         with self._lock:
+            if self._made is None or self._made_at == place:
+                return
             made, self._made = self._made, None
-        if made is not None:
-            made.close()
+        made.close()  # not under the lock: it waits for handlers, which may use the endpoint
+
+
+def store(endpoint: Endpoint, messages: Sequence[ToSend], on_sent: OnSent | None = None) -> None:
+    """Store *messages* of a framework, whose programs know nothing of our bulks.
+
+    Raises the error that ended it, as a single send does.
+    """
+    try:
+        endpoint.store_many(messages, on_sent=on_sent)
+    except BulkInterrupted as error:
+        if isinstance(error.__cause__, TimeoutManagerError):
+            raise error.__cause__ from None
+        raise

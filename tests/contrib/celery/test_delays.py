@@ -140,6 +140,46 @@ def test_a_retry_of_a_redelivered_task_is_stored_once(embedded: Site) -> None:
     assert embedded.stored() == ["t"]
 
 
+def retry_once(site: Site, message: Any) -> None:
+    """Run a task as a worker that received *message* does; it retries."""
+    task: Any = site.app.task(flaky, name="flaky", bind=True, max_retries=3)
+    task.push_request(message.headers, called_directly=False, delivery_info={})
+    task.retry(countdown=HOUR, throw=False)
+    task.pop_request()
+
+
+def test_a_task_without_a_delay_that_is_delivered_again_stores_its_retry_once(site: Site) -> None:
+    site.app.send_task("flaky")
+    message = site.arrival()
+    for _ in range(2):
+        retry_once(site, message)
+
+    assert site.stored() == [message.headers["id"]]
+
+
+def test_a_task_that_sets_its_retries_back_keeps_each_of_its_retries(embedded: Site) -> None:
+    headers = {"id": "t", "task": "flaky", "retries": 2, RUN: "run"}
+    for eta in (None, "2030-01-01T00:00:00+00:00"):
+        task: Any = embedded.app.task(flaky, name="flaky", bind=True, max_retries=3)
+        given = {**headers, "eta": eta, "headers": headers}
+        task.push_request(**given, called_directly=False, delivery_info={})
+        task.request.retries -= 1
+        task.retry(countdown=HOUR, throw=False)
+        task.pop_request()
+
+    assert embedded.stored() == ["t", "t"]
+
+
+def test_a_task_that_is_sent_again_with_its_headers_keeps_its_retry(embedded: Site) -> None:
+    embedded.app.send_task("flaky", task_id="t")
+    first = embedded.arrival()
+    retry_once(embedded, first)
+    embedded.app.send_task("flaky", task_id="t", headers={RUN: first.headers[RUN]})
+    retry_once(embedded, embedded.arrival())
+
+    assert embedded.stored() == ["t", "t"]
+
+
 def retried(site: Site, countdown: float = HOUR) -> None:
     """Retry a task as a worker that runs it does."""
     task: Any = site.app.task(flaky, name="flaky", bind=True, max_retries=3)

@@ -40,14 +40,13 @@ from timeoutmgr.contrib.celery.tasks import (
     stamp_labels,
 )
 from timeoutmgr.contrib.celery.worker import DispatchStep, SenderStep, TakeoverStep
-from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, store
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import (
     ConfigurationError,
     ContentConflict,
     StorageUnavailable,
-    TimeoutManagerError,
     TransportUnavailable,
 )
 from timeoutmgr.message.foreign import Foreign, foreign_of, outgoing_to
@@ -55,7 +54,7 @@ from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.sender.bulk import BulkInterrupted, OnSent
+from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 from timeoutmgr.transport.foreign import headers_of, with_foreign_headers
 
@@ -160,6 +159,18 @@ class DurableDelays:
 
     # --- sending
 
+    def marked(
+        self, body: Any, headers: Mapping[str, Any] | None, run: str
+    ) -> Mapping[str, Any] | None:
+        """Return *headers* with *run*, but for the retry of a running task, which bears its run.
+
+        So the retry of a task that was delivered again is known, and that of a task that was sent
+        again, under the same id and with headers of its first send, is another retry.
+        """
+        task = TaskMessage(body, headers or {})
+        is_marked = RUN in task.headers and self._is_retry_of_a_running(task)
+        return headers if is_marked or not task.about else {**task.headers, RUN: run}
+
     def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
         """Keep the task that *producer* is asked to publish; return whether it is kept.
 
@@ -170,7 +181,7 @@ class DurableDelays:
         task = TaskMessage(body, options.get("headers") or {})
         if not task.about:  # an event, which has an eta as well
             return False
-        due, now = task.due(self.app.timezone), datetime.now(UTC)
+        due, now = task.due(), datetime.now(UTC)
         is_delayed = due is not None and due - now > self._min_delay
         is_inside = self._inside.get() is not None and not task.retries
         if not is_delayed and not is_inside:
@@ -178,9 +189,7 @@ class DurableDelays:
         if self._is_of_another_broker(producer):
             return False
         try:
-            self._keep(
-                producer, task, dict(options), due if is_delayed and due else now, is_delayed
-            )
+            self._keep(producer, task, options, due if is_delayed and due else now, is_delayed)
         except Exception as error:
             if not self._is_retry_of_a_running(task):
                 raise
@@ -197,9 +206,14 @@ class DurableDelays:
         return True
 
     def _is_retry_of_a_running(self, task: TaskMessage) -> bool:
+        request = self._running(task)
+        return request is not None and task.retries > (request.retries or 0)
+
+    def _running(self, task: TaskMessage) -> Any:
+        """Return the request of the running task that bears the id of *task*; None without one."""
         known = self.app.tasks.get(task.name)
         request = None if known is None else known.request_stack.top
-        return bool(request is not None and task.retries and request.id == task.id)
+        return request if request is not None and request.id == task.id else None
 
     def _keep(
         self,
@@ -209,14 +223,16 @@ class DurableDelays:
         due: datetime,
         is_delayed: bool,
     ) -> None:
-        headers = {RUN: uuid.uuid4().hex, **task.headers}
-        options["headers"] = headers
         foreign = foreign_task(producer, task.body, options, is_amqp=self._is_amqp)
         replaces = is_delayed and self._on_duplicate == "replace" and not task.retries
         message_id = (
             str(uuid.uuid5(uuid.NAMESPACE_OID, f"replaceable {task.id}"))
             if replaces
-            else task.message_id(headers[RUN], is_delayed=is_delayed)
+            else task.message_id(
+                task.headers[RUN],
+                is_delayed=is_delayed,
+                retried_eta=getattr(self._running(task), "eta", None),
+            )
         )
         to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)
         if task.retries:
@@ -256,24 +272,16 @@ class DurableDelays:
         retries = given.get("max_retries", 3) if retry is not False else 0
         try:
             retry_over_time(
-                lambda: self._store_once(tasks, on_sent),
+                lambda: store(self.endpoint, tasks, on_sent),
                 (StorageUnavailable, TransportUnavailable),
                 max_retries=retries or 0,
                 interval_start=given.get("interval_start", 0),
                 interval_step=given.get("interval_step", 0.2),
                 interval_max=given.get("interval_max", 1),
-            ) if retries else self._store_once(tasks, on_sent)
+            ) if retries else store(self.endpoint, tasks, on_sent)
         except (StorageUnavailable, TransportUnavailable) as error:
             # Programs of Celery expect this error of a broker that is away.
             raise OperationalError(str(error)) from error
-
-    def _store_once(self, tasks: Sequence[ToSend], on_sent: OnSent | None) -> None:
-        try:
-            self.endpoint.store_many(tasks, on_sent=on_sent)
-        except BulkInterrupted as error:
-            if isinstance(error.__cause__, TimeoutManagerError):
-                raise error.__cause__ from None
-            raise
 
     @cached_property
     def _broker(self) -> Any:
@@ -333,7 +341,7 @@ class DurableDelays:
         decoded body with protocol 1, else None. Raises TimeoutManagerError.
         """
         task = TaskMessage(payload, message.headers)
-        due = task.due(self.app.timezone)
+        due = task.due()
         if due is None or due - datetime.now(UTC) <= self._min_delay:
             return False
         # A task that was dispatched is due by the store's clock, whatever the clock of this host.
@@ -345,7 +353,7 @@ class DurableDelays:
             foreign = with_foreign_headers(foreign, {RUN: message_id})
         sent: list[Sent] = []
         to_send = _to_send(task, foreign, due, message_id)
-        self._store_once([to_send], sent.extend)
+        store(self.endpoint, [to_send], sent.extend)
         return sent[0].repeat is None or self._rests(sent[0])
 
     def _rests(self, sent: Sent) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,12 @@ class Delays(Protocol):
 
     def configuration(self) -> EndpointConfiguration:
         """Return a new configuration of the endpoint that stores and dispatches the tasks."""
+        ...
+
+    def marked(
+        self, body: Any, headers: Mapping[str, Any] | None, run: str
+    ) -> Mapping[str, Any] | None:
+        """Return *headers* with *run*, but for the retry of a running task, which bears its run."""
         ...
 
     def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
@@ -73,17 +80,22 @@ class DelayingAMQP(AMQP):  # type: ignore[misc]  # celery is untyped
 
 
 class DelayingProducer:
-    """A producer of kombu's, but for tasks that are kept instead of being published."""
+    """A producer of kombu's for one send, but for tasks that are kept instead of being published.
+
+    Celery may ask it several times: the same send is the same run.
+    """
 
     def __init__(self, producer: Any, delays: Delays) -> None:
         self._producer = producer
         self._delays = delays
+        self._run = uuid.uuid4().hex
 
     def __getattr__(self, name: str) -> Any:
         return attrgetter(name)(self._producer)
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Publish a task, or keep it until it is due."""
+        options["headers"] = self._delays.marked(body, options.get("headers"), self._run)
         if self._delays.keeps(self._producer, body, options):
             return None
         return self._producer.publish(body, **options)

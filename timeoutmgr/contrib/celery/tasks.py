@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from timeoutmgr.transport.virtual.foreign import kombu_payload
 maybe_list: Any = functional.maybe_list  # has no annotations
 
 RUN: Final = "timeoutmgr-run"
-"""A header of each delayed task, fresh for each first send: Celery copies it into retries."""
+"""A header of each task, fresh for each send but a retry, into which Celery copies it."""
 STAMP: Final = "stamp"
 """The name of the labels of stored tasks; a value is the name and value of a stamp."""
 _OF_A_REPEAT: Final = frozenset({RUN, "origin"})
@@ -72,13 +72,13 @@ class TaskMessage:
         """Number of the retry; 0 for a first send."""
         return int(self.about.get("retries") or 0)
 
-    def due(self, zone: tzinfo) -> datetime | None:
-        """Return the eta in UTC; None without one. A naive eta is read in *zone*."""
+    def due(self) -> datetime | None:
+        """Return the eta in UTC; None without one. A naive eta is UTC, as workers read it."""
         eta = self.about.get("eta")
         if eta is None:
             return None
         found = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
-        aware: datetime = maybe_make_aware(found, zone)
+        aware: datetime = maybe_make_aware(found)
         return aware.astimezone(UTC)
 
     def moved_id(self, content: str) -> str:
@@ -88,16 +88,17 @@ class TaskMessage:
         """
         return str(uuid.uuid5(_NAMESPACE, json.dumps(["moved", self.id, content])))
 
-    def message_id(self, run: str, *, is_delayed: bool) -> str:
+    def message_id(self, run: str, *, is_delayed: bool, retried_eta: object = None) -> str:
         """Return an id that a redelivered sender gives again, and no other send does.
 
         A first send is known by its task id and eta; a retry by its run too, since a task id may be
-        used again; an undelayed send by its run alone.
+        used again, and by the eta *retried_eta* of the task that it retries, since programs that
+        retry without end set the number of retries back; an undelayed send by its run alone.
         """
         if not is_delayed:
             parts = ["at once", self.id, run]
         elif self.retries:
-            parts = ["retry", self.id, self.name, run, str(self.retries)]
+            parts = ["retry", self.id, self.name, run, str(self.retries), str(retried_eta)]
         else:
             parts = ["first", self.id, str(self.about.get("eta"))]
         return str(uuid.uuid5(_NAMESPACE, json.dumps(parts)))

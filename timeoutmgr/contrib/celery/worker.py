@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any
 
 from celery import bootsteps
 
 from timeoutmgr.contrib.celery.hooks import delays_of
+from timeoutmgr.contrib.worker_dispatch import AWAY, WorkerDispatch
 from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
-
-_AWAY: Final = (StorageUnavailable, TransportUnavailable)
-_SHORTEST: Final = 1.0
-_LONGEST: Final = 60.0
-"""Seconds between two attempts to start, at first and at last."""
 
 
 class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
@@ -32,49 +26,13 @@ class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
         super().__init__(worker, **options)
         try:
             self._endpoint: Endpoint = delays_of(worker.app).endpoint
-        except _AWAY as error:
+        except AWAY as error:
             logger.warning(
                 "worker makes the endpoint of its delays at the first delayed task, since a server "
                 "is away: %s",
                 on_one_line(error),
                 extra={"event": "sender_not_prepared"},
             )
-
-
-class LateStart(ThreadTask):
-    """Starts an endpoint once its servers are there, after pauses that grow from *pause*."""
-
-    thread_name = "timeoutmgr-start"
-
-    def __init__(self, endpoint: Endpoint, pause: float = _SHORTEST) -> None:
-        super().__init__()
-        self._endpoint: Final = endpoint
-        self._pause: Final = pause
-
-    def _run(self) -> None:
-        pause = self._pause
-        while not self._stop.wait(pause):
-            try:
-                self._endpoint.start()
-                return
-            except _AWAY as error:
-                pause = min(2 * pause, _LONGEST)
-                _log_away(error, pause)
-            except Exception:
-                logger.exception(
-                    "worker dispatches no due tasks: start it anew once this is mended",
-                    extra={"event": "dispatch_not_started"},
-                )
-                return
-
-
-def _log_away(error: Exception, pause: float) -> None:
-    logger.warning(
-        "worker dispatches no due tasks yet, it tries again in %g s: %s",
-        pause,
-        on_one_line(error),
-        extra={"event": "dispatch_delayed"},
-    )
 
 
 class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is untyped
@@ -87,27 +45,15 @@ class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is 
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
-        self._endpoint: Endpoint | None = None
-        self._late: LateStart | None = None
+        self._dispatch = WorkerDispatch()
 
     def start(self, worker: Any) -> None:
         """Start the endpoint; in the background if a server is away, and the worker goes on."""
-        endpoint = self._endpoint = Endpoint(delays_of(worker.app).configuration())
-        try:
-            endpoint.start()
-        except _AWAY as error:
-            _log_away(error, _SHORTEST)
-            self._late = LateStart(endpoint)
-            self._late.start()
+        self._dispatch.start(delays_of(worker.app).configuration())
 
     def stop(self, worker: Any) -> None:
         """Stop the endpoint: tasks on their way are finished, all others stay stored."""
-        late, self._late = self._late, None
-        if late is not None:
-            late.stop()
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            endpoint.close()
+        self._dispatch.stop()
 
     def terminate(self, worker: Any) -> None:
         """Stop the endpoint."""
