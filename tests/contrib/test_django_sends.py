@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.test import override_settings
+from django.test import SimpleTestCase, override_settings
+from django.test.utils import setup_test_environment, teardown_test_environment
 
 from timeoutmgr import ToSend
 from timeoutmgr.contrib.django import endpoint
 from timeoutmgr.contrib.django.endpoint import DjangoEndpoint
-from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, EndpointClosed
 
 MANAGER = "shop.Timeouts"
 
@@ -217,3 +219,81 @@ def test_a_change_of_the_settings_in_a_test_makes_another_endpoint(
     with override_settings(TIMEOUTMGR={"endpoint": "market"}):
         assert endpoint.name == "market"
     assert endpoint.name == "shop"
+
+
+@pytest.fixture
+def test_environment() -> Iterator[None]:
+    """What a test runner sets up."""
+    setup_test_environment()
+    yield
+    teardown_test_environment()
+
+
+def rename(name: Path | str) -> None:
+    """Give the default database another name, as a test run does."""
+    connections.close_all()
+    connections["default"].settings_dict["NAME"] = str(name)
+
+
+def test_a_question_for_the_class_makes_no_endpoint(database: Any) -> None:
+    """A loader of tests asks it of each name in a module, before there is a test database."""
+    with override_settings(TIMEOUTMGR=None):
+        assert not isinstance(endpoint, type)
+        assert isinstance(endpoint, DjangoEndpoint)
+
+
+def test_the_endpoint_follows_a_database_that_is_renamed(
+    shop: DjangoEndpoint, tmp_path: Path
+) -> None:
+    named = connections["default"].settings_dict["NAME"]
+    rename(tmp_path / "test_default.sqlite3")
+    shop.install()
+    shop.send_local("PaymentOverdue", {}, delay=60)
+    with transaction.atomic():
+        shop.send_local("PaymentOverdue", {}, delay=60)
+    assert waiting(shop) == 2
+
+    rename(named)
+    assert waiting(shop) == 0
+
+
+def test_a_method_from_before_sends_nothing_once_django_is_at_another_database(
+    shop: DjangoEndpoint, tmp_path: Path
+) -> None:
+    send = shop.send_local
+    rename(tmp_path / "test_default.sqlite3")
+    connection.ensure_connection()
+
+    with pytest.raises(EndpointClosed):
+        send("PaymentOverdue", {}, delay=60)
+
+
+def test_a_test_that_may_not_use_the_database_sends_nothing(
+    shop: DjangoEndpoint, test_environment: None
+) -> None:
+    class Forbidden(SimpleTestCase):  # type: ignore[misc]  # Django ships no types
+        def test(self) -> None:
+            endpoint.send_local("PaymentOverdue", {}, delay=60)
+
+    connections.close_all()
+    found = unittest.TestResult()
+    unittest.TestSuite([Forbidden("test")]).run(found)
+
+    [(_test, message)] = [*found.failures, *found.errors]
+    assert "not allowed in SimpleTestCase" in message
+    assert waiting(shop) == 0
+
+
+def test_django_connects_whatever_the_settings_of_the_endpoint_are(database: Any) -> None:
+    connections.close_all()
+    with override_settings(TIMEOUTMGR=None):
+        connection.ensure_connection()
+
+    assert connection.connection is not None
+
+
+def test_a_database_in_memory_is_refused_and_a_file_is_asked_for(database: Any) -> None:
+    rename("file:memorydb_default?mode=memory&cache=shared")
+
+    with pytest.raises(ConfigurationError, match=r'"TEST": \{"NAME": "test\.sqlite3"\}'):
+        endpoint.send_local("PaymentOverdue", {}, delay=60)

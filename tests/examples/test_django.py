@@ -54,6 +54,7 @@ from django.core.management import call_command
 for app in ("orders", "timeoutmgr_tasks"):
     call_command("migrate", app, "zero", verbosity=0)
 """
+WAITING = "from timeoutmgr.contrib.django import endpoint; print(endpoint.timeouts.waiting())"
 TASKS = """
 import time
 from datetime import timedelta
@@ -90,3 +91,14 @@ def test_orders_and_tasks_are_carried_out_if_their_transactions_commit(shop: Sho
     check_orders(shop, worker, at_once=20)
     pending = json.loads(shop.run("manage.py", "timeoutmgr", "--json", "list"))
     assert pending["timeouts"] == []
+
+
+@pytest.mark.parametrize(
+    "shop", ["postgresql", pytest.param("mysql", marks=pytest.mark.long)], indirect=True
+)
+def test_a_test_run_sends_into_its_own_database_and_drops_it(shop: Shop) -> None:
+    """A module of the tests has ``endpoint`` at its top, and Django drops no database in use."""
+    shop.run("manage.py", "test", "--noinput")
+
+    printed = shop.run("manage.py", "shell", "--verbosity", "0", "-c", WAITING)
+    assert printed.splitlines()[-1] == "0"

@@ -22,6 +22,7 @@ if ENGINE == "sqlite3":
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": Path(os.environ.get("DB_NAME", "shop.sqlite3")),
             "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+            "TEST": {"NAME": "test.sqlite3"},
         }
     }
     # sqlite-end

@@ -4,15 +4,16 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core import checks
+from django.db.backends.signals import connection_created
 from django.test.signals import setting_changed
 
 from timeoutmgr.contrib.django.configuration import SETTING
-from timeoutmgr.contrib.django.endpoint import forget_endpoint
+from timeoutmgr.contrib.django.endpoint import follow_connection, forget_endpoint
 from timeoutmgr.contrib.django.system_checks import check_sqlite_transactions, check_timeoutmgr
 
 
 class TimeoutManagerApp(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """Registers the system checks, and follows changes of settings in tests."""
+    """Registers the system checks, and follows settings and databases that tests change."""
 
     name = "timeoutmgr.contrib.django"
     label = "timeoutmgr"
@@ -23,8 +24,13 @@ class TimeoutManagerApp(AppConfig):  # type: ignore[misc]  # Django ships no typ
         checks.register(check_timeoutmgr)
         checks.register(check_sqlite_transactions)
         setting_changed.connect(_follow_settings)
+        connection_created.connect(_follow_connection)
 
 
 def _follow_settings(*, setting: str, **_more: Any) -> None:
     if setting in (SETTING, "DATABASES"):
         forget_endpoint()
+
+
+def _follow_connection(*, connection: Any, **_more: Any) -> None:
+    follow_connection(connection)

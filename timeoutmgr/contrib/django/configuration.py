@@ -1,17 +1,18 @@
 """The endpoint's configuration, from Django's settings and the handlers of the installed apps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import django
 from django.apps import apps
 from django.conf import settings
+from django.core import mail
 from django.db import close_old_connections, connections
 from django.utils.module_loading import autodiscover_modules
 
 from timeoutmgr.contrib.default_database import configuration_in
-from timeoutmgr.contrib.django.databases import database_url
+from timeoutmgr.contrib.django.databases import database_url, is_in_memory
 from timeoutmgr.contrib.handler_registry import HandlerRegistry
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.errors import ConfigurationError
@@ -41,12 +42,24 @@ def configuration() -> EndpointConfiguration:
 
     Django is set up if it is not yet. Raises ConfigurationError.
     """
+    return _configured(database_settings)
+
+
+def configuration_to_send() -> EndpointConfiguration:
+    """Return ``configuration()``, for an endpoint that uses the database in this process.
+
+    In a test that may not use Django's own database, Django's error is raised.
+    """
+    return _configured(_usable_database)
+
+
+def _configured(database: Callable[[], Mapping[str, Any]]) -> EndpointConfiguration:
     if not apps.ready:
         django.setup()
     autodiscover_modules(*_MODULES)
     given = {**settings_dict()}
     given.pop(_USING, None)
-    config = configuration_in(given, SETTING, lambda: database_url(_database()))
+    config = configuration_in(given, SETTING, lambda: database_url(database()))
     _registry.add_to(config, _usable_connections)
     return config
 
@@ -70,7 +83,29 @@ def settings_dict() -> dict[str, Any]:
     return given
 
 
-def _database() -> dict[str, Any]:
+def is_test_environment() -> bool:
+    """Return whether a test runner has set Django up for tests, by the sign that is documented."""
+    return hasattr(mail, "outbox")
+
+
+def database_settings() -> dict[str, Any]:
     """Return the settings of the database as they are now: tests rename it."""
     found: dict[str, Any] = connections[alias()].settings_dict
+    return found
+
+
+def _usable_database() -> dict[str, Any]:
+    """Return the settings; have Django refuse a test that may not use the database.
+
+    Django makes no test database for such a test: its messages would be in the real database.
+    Raises ConfigurationError for a database in memory, which has no connections but Django's.
+    """
+    if is_test_environment():
+        connections[alias()].ensure_connection()
+    found = database_settings()
+    if is_in_memory(found):
+        raise ConfigurationError(
+            f"Django's database {alias()!r} is in memory, as {found['NAME']}, where only Django "
+            'reaches it; name a file, for tests by "TEST": {"NAME": "test.sqlite3"} in DATABASES'
+        )
     return found

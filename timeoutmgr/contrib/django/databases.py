@@ -53,9 +53,15 @@ def database_url(database: Mapping[str, Any]) -> str:
     return make(database).render_as_string(hide_password=False)
 
 
+def is_in_memory(database: Mapping[str, Any]) -> bool:
+    """Return whether *database* is a SQLite in the memory of this process."""
+    name = str(database.get("NAME") or "")
+    return ":memory:" in name or "mode=memory" in name
+
+
 def _sqlite(database: Mapping[str, Any]) -> URL:
     name = str(database.get("NAME") or "")
-    if ":memory:" in name or "mode=memory" in name:
+    if is_in_memory(database):
         return URL.create("sqlite", database=name)
     path = unquote(urlsplit(name).path) if name.startswith("file:") else name
     return URL.create("sqlite", database=str(Path(path).absolute()))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from django.utils.functional import SimpleLazyObject, empty
+from django.db.backends.base.base import NO_DB_ALIAS
+from django.utils.functional import LazyObject
 
-from timeoutmgr.contrib.django.configuration import alias, configuration
+from timeoutmgr.contrib.django.configuration import (
+    alias,
+    configuration_to_send,
+    database_settings,
+    is_test_environment,
+)
 from timeoutmgr.contrib.django.transactions import open_transaction, without_django
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.errors import CombinationRefused, ConfigurationError
 
 if TYPE_CHECKING:
     from timeoutmgr.sender.bulk import OnSent
@@ -74,16 +81,41 @@ class DjangoEndpoint(Endpoint):
 
 
 def _made() -> DjangoEndpoint:
-    return DjangoEndpoint(configuration(), using=alias())
+    return DjangoEndpoint(configuration_to_send(), using=alias())
 
 
-_process_endpoint: Final = ProcessEndpoint(_made)
-_lazy: Final[Any] = SimpleLazyObject(_process_endpoint)
-endpoint: Final = cast(DjangoEndpoint, _lazy)
+def _place(database: Mapping[str, Any]) -> tuple[Any, ...]:
+    place = (database.get(key) for key in ("ENGINE", "HOST", "PORT", "USER", "NAME"))
+    # pytest collects before it sets Django up, and may have the endpoint made by its questions.
+    return (is_test_environment(), *place)
+
+
+_process_endpoint: Final = ProcessEndpoint(_made, place=lambda: _place(database_settings()))
+
+
+class _LazyEndpoint(LazyObject):  # type: ignore[misc]  # Django ships no types
+    """Stands for the endpoint of this process, whichever it is at a use."""
+
+    _wrapped = property(lambda _self: _process_endpoint())
+    # Test runners ask each name of a module for its class, before there is a test database.
+    __class__ = property(lambda _self: DjangoEndpoint)
+
+
+endpoint: Final = cast(DjangoEndpoint, _LazyEndpoint())
 """The endpoint of this process, made at its first use."""
 
 
 def forget_endpoint() -> None:
     """Close the endpoint of this process, after a change of Django's settings in a test."""
-    _lazy._wrapped = empty
     _process_endpoint.forget()
+
+
+def follow_connection(connection: Any) -> None:
+    """Close the endpoint of this process if Django's new *connection* leads away from it.
+
+    Django renames the database for a test run, and creates, copies and drops it by a connection
+    beside all databases; a connection of the endpoint would be in the way.
+    """
+    with suppress(ConfigurationError):  # of the settings, which the system check reports
+        if connection.alias in (NO_DB_ALIAS, alias()):
+            _process_endpoint.forget_unless_at(_place(connection.settings_dict))
