@@ -175,7 +175,8 @@ class WrongPair(ConfigurationError):
         super().__init__(
             f"store and broker of {endpoint!r} do not belong together: {difference}. Correct the "
             "URL that is wrong; or, if the other is given up, stop every process of the endpoint "
-            "and run `timeoutmgr install --new-marker`"
+            "and run `timeoutmgr install --new-marker`. Timeouts are migrated into a store after "
+            "`timeoutmgr install --tables`, which needs no marker"
         )
 
 

@@ -160,6 +160,7 @@ class SqlBulkRuns:
         change: BulkChange,
         by: ChangedBy,
         limit: int | None,
+        export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
         """Select the matches, in the order of their places."""
         run_id = uuid4().hex
@@ -173,6 +174,9 @@ class SqlBulkRuns:
             self._keep(run_id, found.selected, rows)
             found.add(rows)
         found = self._counted_once(run_id, found)
+        if export is not None:
+            export(run_id)
+            reach("bulk.exported")
         self._context.database.run(
             lambda connection: self._end_plan(connection, run_id, found, by, change, selection)
         )
@@ -648,6 +652,12 @@ def _require(run: BulkRun, undo: bool) -> None:
         return
     if undo and not run.change.action.is_undoable:
         raise InvalidMessage(f"a run that does {run.change.action} cannot be undone: run {run.id}")
+    if not undo and run.state is BulkState.PLANNING:
+        raise InvalidMessage(
+            f"run {run.id} is planning and cannot be applied: the command that makes the plan, and "
+            "exports the timeouts if asked to, still runs or was interrupted; if it was, make a "
+            "new plan, with a new file for its export"
+        )
     verb, expected = ("undone", "completed") if undo else ("applied", "planned")
     raise InvalidMessage(
         f"run {run.id} is {run.state} and cannot be {verb}; expected a {expected} run"

@@ -305,9 +305,10 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         by: ChangedBy,
         *,
         limit: int | None = None,
+        export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
         """Select timeouts for a bulk run, and change nothing."""
-        return self._bulk.plan(which, change, by, limit)
+        return self._bulk.plan(which, change, by, limit, export)
 
     def bulk_run(self, run_id: str) -> BulkRun | None:
         """Return a bulk run, or None."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 
+from chaos.crash_command import VARIABLE
 from tests.cli.programs import Folder, Program, wait_until
 
 
@@ -93,6 +98,88 @@ def test_an_export_that_cannot_be_made_is_refused_before_the_plan(
     assert (folder.path / "kept.jsonl").read_text() == "of another day"
     assert folder.run("--json", "runs", "list").json()["runs"] == []
     assert folder.run("--json", "list").json()["total"] == 3
+
+
+def test_a_change_that_is_killed_in_its_export_cannot_be_applied(
+    folder: Folder, three: list[str]
+) -> None:
+    os.mkfifo(folder.path / "out")
+    why = ("--reason", "withdrawn")
+    # The reader has come, so that the plan begins; it reads nothing before the kill.
+    holder = os.open(folder.path / "out", os.O_RDWR)
+    fill(holder)
+    program = folder.start("change", "cancel", "--all", "--export", "out", *why)
+    runs = partial(folder.run, "--json", "runs", "list")
+    wait_until(lambda: [one["state"] for one in runs().json()["runs"]] == ["planning"], "planning")
+    program.stop(signal.SIGKILL)
+    os.close(holder)
+
+    (run,) = runs().json()["runs"]
+    applied = folder.run("runs", "apply", run["id"], *why)
+
+    assert applied.returncode == 2
+    assert "planning and cannot be applied" in applied.stderr
+    assert "make a new plan" in applied.stderr
+    assert folder.run("--json", "list").json()["total"] == 3
+
+
+def fill(pipe: int) -> None:
+    """Write into *pipe* until a writer has to wait."""
+    os.set_blocking(pipe, False)
+    with suppress(BlockingIOError):
+        while os.write(pipe, bytes(4096)):
+            pass
+
+
+@pytest.mark.parametrize("given", [(), ("--json",)], ids=["text", "json"])
+def test_an_export_to_a_full_disk_is_a_sentence_and_changes_nothing(
+    folder: Folder, three: list[str], given: tuple[str, ...]
+) -> None:
+    why = ("--reason", "withdrawn")
+
+    ended = folder.run(*given, "change", "cancel", "--all", "--export", "/dev/full", *why)
+
+    assert ended.returncode == 1
+    assert "--export /dev/full cannot be written to its end (No space left on device)" in (
+        ended.stdout if given else ended.stderr
+    )
+    assert "Traceback" not in ended.stderr
+    (run,) = folder.run("--json", "runs", "list").json()["runs"]
+    assert run["state"] == "planning"
+    assert folder.run("runs", "apply", run["id"], *why).returncode == 2
+    assert folder.run("--json", "list").json()["total"] == 3
+
+
+def test_an_export_is_on_the_disk_before_its_run_can_be_applied(
+    folder: Folder, three: list[str]
+) -> None:
+    given = ("change", "cancel", "--all", "--export", "out.jsonl", "--reason", "withdrawn")
+    folder.variables = {VARIABLE: "bulk.exported:1"}
+    killed = folder.run(*given)
+    folder.variables = {}
+
+    (run,) = folder.run("--json", "runs", "list").json()["runs"]
+    applied = folder.run("runs", "apply", run["id"], "--reason", "withdrawn")
+
+    assert killed.returncode != 0
+    lines = (folder.path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == three
+    assert (run["state"], applied.returncode) == ("planning", 2)
+    assert folder.run("--json", "list").json()["total"] == 3
+
+
+def test_ids_that_a_plan_does_not_select_are_named(folder: Folder, three: list[str]) -> None:
+    others = [f"other-{number}" for number in range(7)]
+    given = ("change", "cancel", three[0], *others, "--reason", "withdrawn")
+
+    planned = folder.run("--json", *given, "--dry-run")
+    shown = folder.run(*given, "--dry-run")
+    done = folder.run("--json", *given)
+
+    assert planned.json()["not_selected"] == others
+    assert "7 of the ids not selected" in shown.stdout
+    assert "other-0, other-1, other-2, other-3, other-4, ..." in shown.stdout
+    assert (done.json()["changed"], done.json()["not_selected"]) == (1, others)
 
 
 def test_an_export_of_a_plan_that_is_refused_leaves_no_file(

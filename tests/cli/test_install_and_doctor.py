@@ -43,6 +43,20 @@ def test_the_printed_ddl_creates_the_tables_and_printing_creates_nothing(
     assert folder.run("list").returncode == 0
 
 
+def test_tables_alone_are_created_without_a_queue(folder: Folder) -> None:
+    made = folder.run("--json", "install", "--tables")
+    refused = folder.run("install", "--tables", "--sql")
+
+    assert (made.returncode, made.json()["queues"]) == (0, []), made.stderr
+    connection = sqlite3.connect(folder.path / "timeoutmgr.db")
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    connection.close()
+    assert "timeoutmgr_timeouts" in names
+    assert "timeoutmgr_messages" not in names
+    assert refused.returncode == 2
+    assert "--sql, --tables and --new-marker exclude each other" in refused.stderr
+
+
 def test_a_healthy_installation_has_no_fail(folder: Folder) -> None:
     folder.run("install")
 

@@ -189,8 +189,11 @@ def test_a_report_that_is_lost_after_the_run_was_shown_before(
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("sqlite:///bare.db", "run `timeoutmgr --config FILE install`, with a settings FILE"),
-        ("bare.toml", "run `timeoutmgr --config bare.toml install`"),
+        (
+            "sqlite:///bare.db",
+            "run `timeoutmgr --config FILE install --tables`, with a settings FILE",
+        ),
+        ("bare.toml", "run `timeoutmgr --config bare.toml install --tables`"),
     ],
 )
 def test_a_target_without_tables_names_the_installation_of_the_target(

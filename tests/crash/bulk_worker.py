@@ -67,7 +67,13 @@ def count_all(store: SqlTimeoutStore) -> None:
 
 
 def _plan(store: SqlTimeoutStore, given: Mapping[str, Any]) -> None:
-    face(store).bulk.plan(CHANGES[given["change"]], by=BY)
+    bulk, ids = face(store).bulk, list[str]()
+    bulk.plan(
+        CHANGES[given["change"]],
+        by=BY,
+        export=lambda run_id: ids.extend(key.id for key in bulk.keys(run_id)),
+    )
+    assert len(ids) == store.bulk_runs()[0].selected, "all are exported, each once"
 
 
 def _apply(store: SqlTimeoutStore, given: Mapping[str, Any]) -> None:

@@ -18,11 +18,14 @@ from tests.support.clock import START, FakeClock
 from timeoutmgr.contracts import Count, LoadWindow, Timeout, TimeoutFilter
 from timeoutmgr.contracts.bulk_runs import BulkState
 from timeoutmgr.crashpoints import POINTS
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.persistence.sql.load_counts import CountedLoad
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 AMOUNT: Final = 15
-PLANNING: Final = ("bulk.planning", "bulk.keys_kept", "bulk.planned", "audit.written")
+PLANNING: Final = (
+    *("bulk.planning", "bulk.keys_kept", "bulk.exported", "bulk.planned", "audit.written"),
+)
 APPLYING: Final = (
     *("bulk.begun", "bulk.locked", "bulk.rows_moved", "bulk.changed", "bulk.left_noted"),
     *("bulk.batch_closed", "bulk.ended"),
@@ -123,8 +126,11 @@ def test_a_plan_that_is_killed_is_never_applied(scene: Scene, point: str) -> Non
     scene.run("plan", Crash(point, 1), change="shift")
 
     with scene.store() as store:
-        assert [run.state for run in store.bulk_runs()] == [BulkState.PLANNING]
+        (run,) = store.bulk_runs()
+        assert run.state is BulkState.PLANNING
         assert store.audit() == []
+        with pytest.raises(InvalidMessage, match="planning and cannot be applied"):
+            face(store).bulk.apply(run.id)
     assert scene.pending() == {name: (one.due, "billing") for name, one in made.items()}
 
 

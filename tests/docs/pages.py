@@ -7,6 +7,7 @@
 | `python` | goes on with the program; what was defined above is known |
 | `text` | compares what the program printed since the `text` before |
 | `console` | runs what follows `$`, and compares; `&` leaves a command running, `^C` ends it |
+| `kill %1` | the same: ends the first command that was left running |
 | `console title="examples/flask"` | the same, with the files of that folder at hand |
 | `toml` | nothing; the test reads it as a settings file |
 | `sh`, `sql` | nothing: it installs software, or needs servers; other tests run it |
@@ -148,6 +149,10 @@ class Reader:
             for process in self.running:
                 process.wait(PATIENCE)
 
+    def _stop(self, process: Running) -> None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(PATIENCE)
+
     def _write(self, title: str, text: str, place: str) -> None:
         if title.startswith("examples/"):
             assert _plain(text) in _plain((ROOT / title).read_text()), f"{place} is not in {title}"
@@ -156,7 +161,9 @@ class Reader:
             file.write(text)
 
     def _type(self, command: str, expected: str, place: str) -> None:
-        if command.endswith(" &"):
+        if command == "kill %1":
+            self._stop(self.running.pop(0))
+        elif command.endswith(" &"):
             self.running.append(self._started(command.removesuffix(" &"), self.folder / "log"))
         elif expected.endswith("^C\n"):
             self._interrupt(command, expected.removesuffix("^C\n"), place)

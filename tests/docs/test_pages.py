@@ -38,6 +38,7 @@ FOLLOWED = [
 ]
 SERVERS = {
     "amqp://guest:guest@localhost//": "rabbitmq_url",
+    "amqp://guest:guest@localhost/%2F": "rabbitmq_url",  # as pika reads it
     "postgresql+psycopg://localhost/sales": "postgres_url",
 }
 """URLs of pages, and the fixtures of the servers that take their place."""

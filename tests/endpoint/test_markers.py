@@ -16,8 +16,13 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import BearsMarkers
 from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
 from timeoutmgr.endpoint.configuration import EndpointSettings
-from timeoutmgr.endpoint.installation import install, prepare, uninstall_timeout_manager
-from timeoutmgr.errors import StorageUnavailable, WrongPair
+from timeoutmgr.endpoint.installation import (
+    install,
+    install_tables,
+    prepare,
+    uninstall_timeout_manager,
+)
+from timeoutmgr.errors import FeatureRefused, StorageUnavailable, WrongPair
 from timeoutmgr.features.markers import check_pair, compare_markers
 from timeoutmgr.persistence.sql import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
@@ -164,6 +169,35 @@ def test_a_new_marker_admits_another_broker_on_purpose(scene: Scene) -> None:
 
     prepare(scene.parts(broker))
     assert compare_markers(scene.settings(broker), write=False) not in (None, before)
+
+
+def test_a_new_marker_is_refused_while_a_process_uses_the_store(scene: Scene) -> None:
+    broker = scene.broker()
+    parts = scene.parts(broker)
+    install(parts)
+    before = compare_markers(parts.settings, write=False)
+    store = parts.features.store
+    assert store is not None
+    store.heartbeat("a worker", {})
+
+    with pytest.raises(FeatureRefused, match=r"run \(.+\); stop them first"):
+        install(scene.parts(broker), new_marker=True)
+
+    assert compare_markers(scene.settings(broker), write=False) == before
+
+
+def test_tables_are_made_without_a_marker_beside_the_store_of_the_broker(scene: Scene) -> None:
+    broker = scene.broker()
+    install(scene.parts(broker, "one"))
+    target = scene.parts(broker, "two", install=False)
+
+    install_tables(target)
+
+    assert target.settings.persistence is not None
+    target.settings.persistence.check()
+    prepare(scene.parts(broker, "one"))
+    with pytest.raises(WrongPair, match="install --tables"):
+        prepare(target)
 
 
 def test_a_marking_that_was_cut_off_is_finished_by_the_next_start(scene: Scene) -> None:

@@ -1,13 +1,13 @@
 """``timeoutmgr change`` and ``timeoutmgr runs``: change many timeouts, and look after such runs."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,16 +26,19 @@ from timeoutmgr.cli.options import (
 )
 from timeoutmgr.cli.pauses import by, reason
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.cli.written_files import export_to
+from timeoutmgr.cli.written_files import Export, export_to
 from timeoutmgr.message.instants import duration_micros, to_micros
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan, BulkRun
     from timeoutmgr.endpoint.bulk_runs import BulkRuns
+    from timeoutmgr.endpoint.timeouts import Timeouts
 
 WITHIN: Final = "runs"
 UNASKED: Final = 100
 """Timeouts that a command changes without being told the number that it is to change."""
+_NAMED: Final = 5
+"""Ids that a sentence names; --json names all."""
 _ACTIONS: Final = ("shift", "move", "spread", "cancel", "send-now", "retry", "reroute")
 _COLUMNS: Final = ("id", "state", "created", "action", "selected", "changed", "left", "undone")
 _DROPPED: Final = ("undone", "created", "left")
@@ -160,8 +163,9 @@ def change(
     The selection is frozen when it is shown: a timeout that is stored or changed later stays out,
     and so does a timeout that is being dispatched now. --dry-run prints a run, which `timeoutmgr
     runs apply` applies within a day. Above 100 timeouts the number has to be typed, or given by
-    --expect. An interrupted change goes on with `timeoutmgr runs apply`. The exit code is 3 if
-    nothing was selected, 1 if timeouts were left.
+    --expect. An interrupted change goes on with `timeoutmgr runs apply`, which refuses a run whose
+    --export was not saved whole. The exit code is 3 if nothing was selected, 1 if timeouts were
+    left or the export could not be written.
 
     Examples:
       timeoutmgr change shift --by 2h --destination billing --dry-run --reason "billing is down"
@@ -179,14 +183,20 @@ def change(
         runs = endpoint.timeouts.bulk
         with _exporting(flags.export) as file:
             asker = by(flags.reason)
-            plan = runs.plan(asked, ids=ids or None, **which, limit=flags.limit, by=asker)
-            if file is not None:
-                _export(endpoint.timeouts, runs, plan.run.id, file)
+            plan = runs.plan(
+                asked,
+                **which,
+                ids=ids or None,
+                limit=flags.limit,
+                by=asker,
+                export=None if file is None else partial(_export, endpoint.timeouts, file),
+            )
+        missed = _unselected(runs, plan.run.id, ids)
         if flags.dry_run or not plan.run.selected:
-            _show_plan(shared, plan)
+            _show_plan(shared, plan, missed)
             return Exit.OK if plan.run.selected else Exit.NOT_FOUND
         confirm(shared, plan, flags.expect)
-        return _apply(shared, runs, plan.run, flags.reason, undo=False)
+        return _apply(shared, runs, plan.run, flags.reason, undo=False, missed=missed)
 
 
 _HELP = """
@@ -267,12 +277,25 @@ def _carry_out(shared: Shared, run_id: str, reason: str, *, undo: bool) -> Exit:
         return _apply(shared, bulk, run, reason, undo=undo)
 
 
-def _apply(shared: Shared, bulk: "BulkRuns", run: "BulkRun", reason: str, *, undo: bool) -> Exit:
+def _apply(
+    shared: Shared,
+    bulk: "BulkRuns",
+    run: "BulkRun",
+    reason: str,
+    *,
+    undo: bool,
+    missed: Sequence[str] = (),
+) -> Exit:
     work = bulk.undo if undo else bulk.apply
     with _progress(shared, run.changed if undo else run.selected) as advance:
         done = work(run.id, by=by(reason), progress=advance)
     document = run_document(done)
-    shared.show(document, lambda: output.print_pairs(list(document.items())))
+
+    def for_people() -> None:
+        output.print_pairs(list(document.items()))
+        _print_missed(missed)
+
+    shared.show({**document, **_missed_document(missed)}, for_people)
     left = done.changed - done.undone if undo else done.left
     return Exit.FAILED if left else Exit.OK
 
@@ -302,13 +325,14 @@ def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
         )
 
 
-def _exporting(path: Path | None) -> AbstractContextManager[IO[str] | None]:
+def _exporting(path: Path | None) -> AbstractContextManager[Export | None]:
     """Return the new file *path* for the time of a plan, which is made after it; None without."""
     return nullcontext() if path is None else export_to(path, "--export")
 
 
-def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, file: IO[str]) -> None:
-    for key in bulk.keys(run_id):
+def _export(timeouts: "Timeouts", file: Export, run_id: str) -> None:
+    """Save copies of the timeouts of a plan, before anything can apply it."""
+    for key in timeouts.bulk.keys(run_id):
         found = timeouts.show(key.id)
         if found is None or found[1] is None:
             continue
@@ -324,12 +348,34 @@ def _export(timeouts: Any, bulk: "BulkRuns", run_id: str, file: IO[str]) -> None
             "content_encoding": one.message.content_encoding,
             **output.body_document(one.message.body),
         }
-        file.write(json.dumps(document) + "\n")
+        file.write(document)
+    file.save()
 
 
-def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
+def _unselected(bulk: "BulkRuns", run_id: str, ids: Sequence[str]) -> list[str]:
+    """Return those of *ids* that the plan has not selected."""
+    selected = {key.id for key in bulk.keys(run_id)} if ids else set()
+    return [one for one in dict.fromkeys(ids) if one not in selected]
+
+
+def _missed_document(missed: Sequence[str]) -> dict[str, Any]:
+    return {"not_selected": list(missed)} if missed else {}
+
+
+def _print_missed(missed: Sequence[str]) -> None:
+    if missed:
+        more = ", ..." if len(missed) > _NAMED else ""
+        named = output.plain(", ".join(missed[:_NAMED]))
+        click.echo(
+            f"{len(missed)} of the ids not selected, which are not pending or need no change: "
+            f"{named}{more}"
+        )
+
+
+def _show_plan(shared: Shared, plan: "BulkPlan", missed: Sequence[str] = ()) -> None:
     document = {
         **run_document(plan.run),
+        **_missed_document(missed),
         "samples": [
             {
                 "id": one.id,
@@ -346,6 +392,7 @@ def _show_plan(shared: Shared, plan: "BulkPlan") -> None:
         if samples:
             columns = list(samples[0])
             output.print_table(columns, [list(each.values()) for each in samples], drop=("saga",))
+        _print_missed(missed)
         run = plan.run
         if not run.selected:
             click.echo("no pending timeout is selected; `timeoutmgr list` shows ids")

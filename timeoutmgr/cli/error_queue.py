@@ -1,7 +1,6 @@
 """``timeoutmgr errors`` and ``timeoutmgr retry``: the messages of the error queue."""
 
 import base64
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -226,7 +225,7 @@ def export_errors(
         for received in islice(messages, limit):
             encoded = base64.b64encode(received.message.body).decode()
             document = _whole_document(received) | {"body_base64": encoded}
-            target.write(json.dumps(document) + "\n")
+            target.write(document)
             count += 1
     if path is not None and not is_standard_output(path):
         exported = {"exported": count, "file": str(path)}

@@ -9,11 +9,17 @@ from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 if TYPE_CHECKING:
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.endpoint.configuration import EndpointSettings
 
 
 @click.command(cls=Command)
 @option("--sql", is_flag=True, help="Print the DDL without creating anything.")
+@option(
+    "--tables",
+    is_flag=True,
+    help="Create the tables of the store only, for timeouts that are migrated into it.",
+)
 @option(
     "--new-marker",
     is_flag=True,
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 )
 @common(environment=False)
 @click.pass_obj
-def install(shared: Shared, sql: bool, new_marker: bool) -> None:
+def install(shared: Shared, sql: bool, tables: bool, new_marker: bool) -> None:
     """Create the queues and tables that are missing, or upgrade them.
 
     The command may run twice, and on several hosts at once. With --sql it connects to nothing and
@@ -29,7 +35,12 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
     install without --sql creates the queues.
 
     Store and broker get a marker, by which each start knows that they belong together.
-    --new-marker replaces it; stop every process of the endpoint before.
+    --new-marker replaces it; stop every process of the endpoint before. The command refuses while
+    a process with a timeout manager uses this store, but does not see processes that use another
+    store, only send, or have a delayed message store.
+
+    --tables makes no queues and no marker: another store may belong to the broker meanwhile, and
+    the endpoint does not start with this store yet.
 
     Examples:
       timeoutmgr install
@@ -37,8 +48,14 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
     """
     from timeoutmgr.endpoint import installation
 
+    if sql + tables + new_marker > 1:
+        raise click.UsageError("--sql, --tables and --new-marker exclude each other; give one")
     with assembled(shared) as parts:
         settings = parts.settings
+        if tables:
+            installation.install_tables(parts)
+            _show(shared, parts, [])
+            return
         if sql:
             found = [settings.transport.ddl()]
             kept = settings.installed_persistence
@@ -48,19 +65,23 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
             text = "\n".join(each for each in found if each)
             shared.show({"sql": text}, lambda: click.echo(text))
             return
-        queues = installation.install(parts, new_marker=new_marker)
-        persistence = settings.installed_persistence
-        described = [
-            ("endpoint", settings.name),
-            ("transport", settings.transport.describe()),
-            ("persistence", None if persistence is None else persistence.capabilities.name),
-        ]
-        if settings.delayed_delivery is not None:
-            described.append(("delayed message store", settings.delayed_delivery.capabilities.name))
-        shared.show(
-            {**dict(described), "queues": queues},
-            lambda: output.print_pairs([*described, *(("queue", queue) for queue in queues)]),
-        )
+        _show(shared, parts, installation.install(parts, new_marker=new_marker))
+
+
+def _show(shared: Shared, parts: "AssembledEndpoint", queues: list[str]) -> None:
+    settings = parts.settings
+    persistence = settings.installed_persistence
+    described = [
+        ("endpoint", settings.name),
+        ("transport", settings.transport.describe()),
+        ("persistence", None if persistence is None else persistence.capabilities.name),
+    ]
+    if settings.delayed_delivery is not None:
+        described.append(("delayed message store", settings.delayed_delivery.capabilities.name))
+    shared.show(
+        {**dict(described), "queues": queues},
+        lambda: output.print_pairs([*described, *(("queue", queue) for queue in queues)]),
+    )
 
 
 def _delayed_ddl(settings: "EndpointSettings") -> str:

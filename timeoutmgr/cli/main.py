@@ -202,9 +202,10 @@ def _without_exit_of_app() -> Iterator[None]:
 
 
 def _usage(shared: Shared, error: click.ClickException) -> Exit:
+    code = Exit(error.exit_code)
     if shared.json:
-        _report(shared, type(error).__name__, error.format_message(), Exit.USAGE)
-        return Exit.USAGE
+        _report(shared, type(error).__name__, error.format_message(), code)
+        return code
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None and error.message == context.get_help():
         output.print_error(error.message)  # a group without a command: nothing else is wrong
@@ -213,7 +214,7 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
         output.print_error(context.get_usage())
         output.print_error(f"Try '{context.command_path} --help'.")
     output.print_error(f"error: {error.format_message()}")
-    return Exit.USAGE
+    return code
 
 
 def _report(

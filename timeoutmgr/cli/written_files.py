@@ -1,33 +1,107 @@
 """Files that a command writes: refused before its work where they cannot be written."""
 
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import click
 
 
+class Unwritten(click.ClickException):
+    """An export that could not be written to its end; the exit code is 1."""
+
+
+class Export(Protocol):
+    """Where an export goes."""
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Write *document* on a line. Raises Unwritten."""
+        ...
+
+    def save(self) -> None:
+        """Return when what was written would outlast a loss of power. Raises Unwritten."""
+        ...
+
+
 @contextmanager
-def export_to(path: Path | None, option: str = "--output") -> Iterator[IO[str]]:
-    """Lend the new file *path* of *option*, or standard output.
+def export_to(path: Path | None, option: str = "--output") -> Iterator[Export]:
+    """Lend the new file *path* of *option*, or standard output; save what was written.
 
     Raises UsageError if the file cannot be created.
 
-    An earlier export stays as it is. A file into which nothing was written is removed.
+    An earlier export stays as it is. A file into which nothing was written is removed, and so is a
+    file that is not whole, because of any error.
     """
     if path is None or is_standard_output(path):
-        with click.open_file("-", "w", encoding="utf-8") as output:
-            yield output
+        yield _StandardOutput()
         return
-    is_new = path.is_file() or not path.exists()  # otherwise a pipe, or a device
-    with _opened(option, path, "x" if is_new else "w") as file:
+    with closing(_NewFile(option, path)) as file:
+        yield file
+        file.save()
+
+
+class _StandardOutput:
+    """An export to standard output; the command line says if it cannot be written."""
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        click.echo(json.dumps(document))
+
+    def save(self) -> None:
+        """Leave it to the reader."""
+
+
+class _NewFile:
+    """An export into a file of its own, or into a pipe or device that is there."""
+
+    def __init__(self, option: str, path: Path) -> None:
+        self._option, self._path = option, path
+        self._is_new = path.is_file() or not path.exists()  # otherwise a pipe, or a device
+        self._is_empty, self._is_saved = True, False
+        self._file = _opened(option, path, "x" if self._is_new else "w")
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        self._is_empty, self._is_saved = False, False
+        with self._sentence():
+            self._file.write(json.dumps(document) + "\n")
+
+    def save(self) -> None:
+        if self._is_empty or self._is_saved:
+            return
+        with self._sentence():
+            self._file.flush()
+            if self._is_new:
+                os.fsync(self._file.fileno())
+                _sync_folder(self._path.absolute().parent)
+        self._is_saved = True
+
+    def close(self) -> None:
+        with suppress(OSError):  # what could not be written fails again; the file is closed then
+            self._file.close()
+        if self._is_new and not self._is_saved:
+            self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _sentence(self) -> Iterator[None]:
         try:
-            yield file
-        finally:
-            if is_new and not file.tell():
-                path.unlink()
+            yield
+        except OSError as error:
+            raise Unwritten(
+                f"{self._option} {self._path} cannot be written to its end "
+                f"({error.strerror or error}), and nothing is changed; make room, or name a file "
+                "elsewhere"
+            ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Return when the names in *folder* would outlast a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_standard_output(path: Path) -> bool:

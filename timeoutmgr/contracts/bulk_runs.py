@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
@@ -130,7 +130,8 @@ class BulkState(StrEnum):
     """State of a bulk run."""
 
     PLANNING = "planning"
-    """Its timeouts are being selected; after a crash it stays so, and is never applied."""
+    """Its timeouts are being selected, or exported; after a crash it stays so, and is never
+    applied."""
     PLANNED = "planned"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -188,11 +189,14 @@ class KeepsBulkRuns(Protocol):
         by: ChangedBy,
         *,
         limit: int | None = None,
+        export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
         """Select the timeouts of a filter, or of ids, for a run, and change nothing.
 
         The selection is frozen: a timeout that is stored, or changed, after the plan is not changed
-        by the run. *limit* bounds it to the first matches.
+        by the run. *limit* bounds it to the first matches. *export* gets the id of the run, whose
+        keys can be read by then: the run stays PLANNING until *export* returns, and for good if
+        it raises.
         """
         ...
 

@@ -58,11 +58,14 @@ class BulkRuns:
         id_prefix: str | None = None,
         limit: int | None = None,
         by: ChangedBy = BY_API,
+        export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
         """Select the timeouts of *ids*, or all that match, for a run; change nothing.
 
         The run changes no timeout that is stored or changed after the plan. A plan can be applied
-        for a day. A timeout that is moved while the plan is made may be missed. Raises
+        for a day. *export* may save the timeouts first, by the ``keys`` of the run whose id it
+        gets: the run can be applied only after *export* has returned. A timeout that is moved
+        while the plan is made may be missed. Raises
         InvalidMessage for *ids* beside a filter, and DestinationNotAllowed or Unroutable for a
         reroute that may not be.
         """
@@ -76,7 +79,7 @@ class BulkRuns:
         with self._attempt(change.action.value, by, selection):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
-            return self._store.plan(which, change, by, limit=limit)
+            return self._store.plan(which, change, by, limit=limit, export=export)
 
     def apply(
         self,

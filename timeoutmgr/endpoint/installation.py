@@ -14,6 +14,7 @@ from timeoutmgr.database.proof import require_durable
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.errors import (
+    CombinationRefused,
     FeatureRefused,
     LossyQueue,
     QueueMissing,
@@ -29,7 +30,7 @@ from timeoutmgr.features.leftovers import (
     stored_of,
 )
 from timeoutmgr.features.markers import check_pair, compare_markers, renew_marker, unmark_broker
-from timeoutmgr.features.parts import Satellite
+from timeoutmgr.features.parts import QUEUE_HOLDS_UP, QUEUE_HOLDS_UP_REMEDY, Satellite
 from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
@@ -67,13 +68,28 @@ UNREACHED: Final = (
 
 
 def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
-    """Raise LossyQueue if a queue of the endpoint drops messages, unless loss is accepted."""
+    """Raise LossyQueue if a queue of the endpoint drops messages, unless loss is accepted.
+
+    Raises CombinationRefused for a queue that would hold up native delays.
+    """
     reports = list(inspect(parts))
     lossy = {report.queue: report.losses for report in reports if report.losses}
     if lossy and not parts.settings.accept_loss:
         raise LossyQueue(lossy)
     for report in reports:
+        for each in refusals_of_delays(parts, report):
+            raise CombinationRefused(
+                f"native delayed delivery to queue {report.queue!r} ({each})",
+                QUEUE_HOLDS_UP,
+                QUEUE_HOLDS_UP_REMEDY,
+            )
         _log(report, parts.settings.name)
+
+
+def refusals_of_delays(parts: AssembledEndpoint, report: QueueReport) -> tuple[str, ...]:
+    """Return the limits at which the queue of *report* refuses what native delays deliver to it."""
+    gets_delays = parts.features.native_delays is not None
+    return report.refusals if gets_delays and report.queue == parts.settings.input_queue else ()
 
 
 def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
@@ -116,7 +132,7 @@ def uninstall_timeout_manager(
             "queues. Take it out of the configuration and restart every process first"
         )
     if not force:
-        _refuse_running(settings)
+        _refuse_running(settings, "restart them without it first")
     found = find_leftovers(settings)
     if found.pending and not force:
         raise FeatureRefused(
@@ -137,11 +153,11 @@ def uninstall_timeout_manager(
     return Uninstalled(queues=found.queues, tables=_remove_tables(settings, force))
 
 
-def _refuse_running(settings: EndpointSettings) -> None:
+def _refuse_running(settings: EndpointSettings, remedy: str) -> None:
     """Raise FeatureRefused while a process with the timeout manager lives.
 
-    No count includes the messages that the process handles now, and after the removal it would
-    fail to store them.
+    No count includes the messages that the process handles now; after a removal it would fail to
+    store them, and it would never learn of a new marker.
     """
     store = stored_of(settings)
     if store is None:
@@ -151,7 +167,7 @@ def _refuse_running(settings: EndpointSettings) -> None:
     if running:
         raise FeatureRefused(
             f"processes with the timeout manager of {settings.name!r} run ({', '.join(running)}); "
-            "restart them without it first. A killed process counts for three more minutes"
+            f"{remedy}. A killed process counts for three more minutes"
         )
 
 
@@ -203,7 +219,7 @@ def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
     *new_marker* pairs store and broker anew, also if their markers differ.
     Twice and concurrently is fine. Raises TransportUnavailable, StorageUnavailable, and
     LossyQueue for a queue that was there before and drops messages, WrongPair for a store that
-    belongs to another broker.
+    belongs to another broker, FeatureRefused for a *new_marker* while a process uses the store.
     """
     settings = parts.settings
     settings.transport.install()
@@ -225,6 +241,21 @@ def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
     if parts.features.store is not None or parts.features.delayed is not None:
         _compare_pair(settings, new_marker)
     return parts.queues
+
+
+def install_tables(parts: AssembledEndpoint) -> None:
+    """Create the tables of the store alone, for timeouts that are migrated into it.
+
+    The broker may belong to another store meanwhile.
+    """
+    settings = parts.settings
+    if settings.installed_persistence is None:
+        raise FeatureRefused(
+            f"endpoint {settings.name!r} has no store whose tables could be made; name a "
+            "persistence, or install without --tables"
+        )
+    settings.installed_persistence.install()
+    require_durable(settings.installed_persistence.database, accept_loss=settings.accept_loss)
 
 
 def create_queues(parts: AssembledEndpoint) -> None:
@@ -319,6 +350,7 @@ def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
 
 def _compare_pair(settings: EndpointSettings, new_marker: bool) -> None:
     if new_marker:
+        _refuse_running(settings, "stop them first, or they go on with the former pair")
         renew_marker(settings)
     else:
         compare_markers(settings, write=True)

@@ -377,6 +377,6 @@ def _install_named(place: LocationSpec) -> Iterator[None]:
         if place.url is None:
             raise
         is_file = place.url.endswith(".toml")
-        command = f"run `timeoutmgr --config {place.url if is_file else 'FILE'} install`"
+        command = f"run `timeoutmgr --config {place.url if is_file else 'FILE'} install --tables`"
         which = "" if is_file else ", with a settings FILE that names these tables as its store"
         raise SchemaMissing(str(error).replace(_INSTALL, f"{command}{which}")) from error

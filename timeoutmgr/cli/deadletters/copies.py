@@ -1,7 +1,6 @@
 """List, show, delete and export stored copies: dead letters and journal entries alike."""
 
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,7 @@ def export_copies(
         export_to(path) as target,
     ):
         for copy in selection.copies(lent.queue, limit):
-            target.write(json.dumps(copy_document(copy, whole=True)) + "\n")
+            target.write(copy_document(copy, whole=True))
             count += 1
     if path is not None and not is_standard_output(path):
         document = {"exported": count, "file": str(path)}
