@@ -8,12 +8,12 @@ import pytest
 
 from tests import house, measures
 
-MOST_FILES_ENTERED = 70
+MOST_FILES_ENTERED = 71
 MOST_FUNCTIONS_ENTERED = 455
 """Of one delayed message. On a busy machine some tries enter a few more: the poller looks again."""
 TRIES = 8
-MOST_LINES = 97_100
-MOST_FILES = 560
+MOST_LINES = 97_700
+MOST_FILES = 562
 MOST_ROOMS = 28
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

@@ -150,6 +150,7 @@ POINTS: Final[Mapping[str, str]] = {
     # --- bulk runs
     "bulk.planning": "The row of a run is there; none of its timeouts is selected.",
     "bulk.keys_kept": "A page of keys is selected; its batches are not written.",
+    "bulk.exported": "The selected timeouts are exported; the run cannot be applied yet.",
     "bulk.planned": "All keys are selected and the run is planned; the audit does not tell of it.",
     "bulk.begun": "A run has begun; the audit does not tell of it.",
     "bulk.locked": "The timeouts of a batch are locked; none is changed.",

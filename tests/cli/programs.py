@@ -16,10 +16,9 @@ from typing import Any
 from chaos.crash_command import VARIABLE
 from chaos.forkserver_client import Child, ForkServer, Streams
 from chaos.processes import clean_variables
-from tests.support.forked_programs import COMMAND
+from tests.support.forked_programs import COMMAND, COMMAND_IN_GROUP
 
 PATIENCE = 40.0
-COMMAND_LINE = "timeoutmgr.cli.main:main"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -117,7 +116,7 @@ class Folder:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
         """Run a command to its end, in a process of its own."""
-        entry = "chaos.crash_command:main" if VARIABLE in self.variables else COMMAND_LINE
+        entry = "chaos.crash_command:main" if VARIABLE in self.variables else COMMAND_IN_GROUP
         with tempfile.TemporaryDirectory() as streams:
             inp, out, err = (Path(streams, name) for name in ("in", "out", "err"))
             inp.write_bytes(stdin)

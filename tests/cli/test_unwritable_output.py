@@ -6,9 +6,12 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
+from tests.cli.conftest import SETTINGS
 from tests.cli.programs import PATIENCE, Folder, environment
 
 FULL = "> /dev/full"
@@ -35,10 +38,16 @@ def in_shell(
     )
 
 
-@pytest.fixture
-def installed(folder: Folder) -> Folder:
-    assert folder.run("install").returncode == 0
-    return folder
+@pytest.fixture(scope="module")
+def installed(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Folder]:
+    """An endpoint for all tests: one of them sends a message, and no other changes anything."""
+    made = Folder(tmp_path_factory.mktemp("installed"), "shop", fork_server)
+    made.write("timeoutmgr.toml", SETTINGS.format(endpoint="shop"))
+    assert made.run("install").returncode == 0
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("words", ["status", "list", "--json list"])

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from chaos.forkserver_client import ForkServer
+from tests.support.forked import forked
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerLock
@@ -70,21 +72,14 @@ def test_an_owner_that_never_lived_is_dead(others: SessionLocks, unique: str) ->
 
 @pytest.mark.behaviour(48)
 def test_an_owner_of_a_killed_process_is_dead(
-    database: Database, others: SessionLocks, unique: str
+    database: Database, others: SessionLocks, unique: str, fork_server: ForkServer
 ) -> None:
     url = database.url.render_as_string(hide_password=False)
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER_PROCESS, url, unique],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
+    with forked(fork_server, OWNER_PROCESS, url, unique) as process:
         assert process.stdout.readline() == "held\n"
         assert others.dead_owners([unique]) == set()
 
         process.kill()
-        process.wait()
 
     assert _eventually_dead(others, unique)
 
@@ -365,15 +360,11 @@ def left_by_the_dead(database: Database, amount: int) -> list[Path]:
     return left
 
 
-def test_the_next_session_lock_removes_the_file_of_a_killed_process(file: Database) -> None:
+def test_the_next_session_lock_removes_the_file_of_a_killed_process(
+    file: Database, fork_server: ForkServer
+) -> None:
     url = file.url.render_as_string(hide_password=False)
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER_PROCESS, url, "killed"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
+    with forked(fork_server, OWNER_PROCESS, url, "killed") as process:
         assert process.stdout.readline() == "held\n"
         process.kill()
     [left] = owner_files(file)

@@ -8,6 +8,7 @@ each state, and there is neither a thread nor a stack to copy.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class _Run:
 
     model: Model
     roots: tuple[Node, ...]
-    visited: dict[tuple[World, Nodes], int] = field(default_factory=dict)
+    visited: set[tuple[World, Nodes]] = field(default_factory=set)
     came: list[tuple[int, str]] = field(default_factory=list)
     finished: set[tuple[World, Nodes]] = field(default_factory=set)
 
@@ -208,15 +209,16 @@ class _Run:
     def _note(
         self, world: World, nodes: Nodes, came_from: int, label: str, waiting: deque[Any]
     ) -> None:
-        if (world, nodes) in self.visited:
+        known = len(self.visited)
+        self.visited.add(state := (world, nodes))
+        if len(self.visited) == known:
             return
-        self.visited[world, nodes] = len(self.came)
         self.came.append((came_from, label))
         try:
             self.model.check(world)
         except PromiseBroken as broken:
             raise broken.along([label]) from None
-        waiting.append((world, nodes))
+        waiting.append(state)
 
     def _path(self, here: int) -> list[str]:
         steps: list[str] = []
@@ -262,9 +264,18 @@ class _Run:
 
 
 def _owns(world: World, name: str) -> bool:
+    if not world.claims:
+        return False
     return any(claim.owner == name and not claim.over for claim in world.claims.values())
 
 
 def explore(model: Model) -> Explored:
     """Visit every state; raise PromiseBroken, with the shortest way there, for a broken promise."""
-    return _Run(model, tuple(Node(actor) for actor in model.actors)).explore()
+    # States refer to no other state: the collector would go through all of them in vain.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _Run(model, tuple(Node(actor) for actor in model.actors)).explore()
+    finally:
+        if was_enabled:
+            gc.enable()

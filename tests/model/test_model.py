@@ -86,9 +86,18 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "somebody orders a dispatch": {"orders": ("m1",), "bounds": Bounds(crashes=1)},
 }
 
+THREE_FAULTS = "two crashes and an unknown"
+"""Each two of its faults are a scenario of their own; all three have ten times their states."""
+
 
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == THREE_FAULTS else [])
+        for name in SCENARIOS
+    ],
+)
 def test_every_promise_holds_in_every_interleaving(store: str, name: str) -> None:
     scenario = replace(STORES[store], **SCENARIOS[name])
 

@@ -49,8 +49,9 @@ def test_after_a_pause_each_occurrence_has_one_run(fault: str) -> None:
     assert explored.ends > 0, f"{explored}"
 
 
-def test_no_occurrence_has_two_runs_even_without_the_lock() -> None:
-    scenario = replace(ALWAYS, catch_up=CatchUp.ONE, has_lock=False, bounds=FAULTS["a crash"])
+@pytest.mark.parametrize("fault", ["nothing", pytest.param("a crash", marks=pytest.mark.long)])
+def test_no_occurrence_has_two_runs_even_without_the_lock(fault: str) -> None:
+    scenario = replace(ALWAYS, catch_up=CatchUp.ONE, has_lock=False, bounds=FAULTS[fault])
 
     explored = explore(scenario.model())
 

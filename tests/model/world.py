@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from tests.support.clock import START
 from timeoutmgr.contracts import Key, Place, ScheduleRecord, TimeoutState
@@ -126,8 +126,8 @@ def _is_sent(run: Run) -> bool:
     return run.state is TimeoutState.DISPATCHED
 
 
-class World(NamedTuple):
-    """The disks of broker and database, their locks, the clock, and the observations."""
+class _Fields(NamedTuple):
+    """What a world consists of."""
 
     now: Micros
     queues: Map[str, tuple[Copy, ...]]
@@ -155,6 +155,22 @@ class World(NamedTuple):
     """Interruptions that a repeat may be tied to."""
     handling: Handling = Handling()
     recurring: Recurring = Recurring(ScheduleRecord(name="tick"))
+
+
+_PLACES = {name: place for place, name in enumerate(_Fields._fields)}
+
+
+class World(_Fields):
+    """The disks of broker and database, their locks, the clock, and the observations."""
+
+    __slots__ = ()
+
+    def _replace(self, **changes: Any) -> Self:
+        """Do what a named tuple does, which asks for each of its fields by name."""
+        values = list(self)
+        for name, value in changes.items():
+            values[_PLACES[name]] = value
+        return tuple.__new__(type(self), values)
 
     def times_delivered(self, message_id: str) -> int:
         return sum(times for (name, _), times in self.delivered.items() if name == message_id)

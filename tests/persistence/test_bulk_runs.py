@@ -545,11 +545,15 @@ def test_a_run_changes_the_frozen_timeouts_that_are_not_in_other_hands(
     _empty(persistence, unique)
     store = Stores(persistence, unique)()
     model = Model()
-    for number in range(12):
-        due = NOW - 6 + number
-        one = timeout(f"t{number}", due, saga="s" if number % 2 else None)
-        one = replace(one, destination="shipping" if number % 3 == 0 else "billing")
-        store.store_many([one])
+    timeouts = [
+        replace(
+            timeout(f"t{number}", NOW - 6 + number, saga="s" if number % 2 else None),
+            destination="shipping" if number % 3 == 0 else "billing",
+        )
+        for number in range(12)
+    ]
+    store.store_many(timeouts)
+    for one in timeouts:
         model.add(one)
     runs = runs_of(store)
 

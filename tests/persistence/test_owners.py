@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from tests.services import mysql
 from tests.services.private import PrivateServer
+from tests.support.forked import forked
 from tests.support.session_locks import end_session_of
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Chunk, TimeoutStore
@@ -41,17 +41,12 @@ sys.stdin.read()
 """
 
 
-def _killed_while_holding(sql: Stores, step: str, then: Callable[[], None]) -> None:
+def _killed_while_holding(
+    fork_server: ForkServer, sql: Stores, step: str, then: Callable[[], None]
+) -> None:
     assert isinstance(sql.persistence, SqlPersistence)
     url = sql.persistence.database.url.render_as_string(hide_password=False)
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, url, sql.endpoint, step],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout is not None
+    with forked(fork_server, _CHILD, url, sql.endpoint, step) as child:
         assert child.stdout.readline().split() == ["a", "b"]
         then()
         child.kill()
@@ -70,15 +65,18 @@ def _claimed_soon(store: TimeoutStore, clock: SetClock) -> Chunk:
 
 
 @pytest.mark.parametrize("step", ["claimed", "taken"])
-def test_the_rows_of_a_killed_process_are_free_at_once(sql: Stores, step: str) -> None:
+def test_the_rows_of_a_killed_process_are_free_at_once(
+    sql: Stores, step: str, fork_server: ForkServer
+) -> None:
     store = sql()
     store.store_many([timeout("a", 5), timeout("b", 6), timeout("c", 2**60)])
     sql.clock.at = SystemClock().now()
     while_it_lived: list[Sequence[str]] = []
 
-    _killed_while_holding(
-        sql, step, lambda: while_it_lived.append(ids(store.claim(sql.clock.at, 10, "survivor")))
-    )
+    def claim() -> None:
+        while_it_lived.append(ids(store.claim(sql.clock.at, 10, "survivor")))
+
+    _killed_while_holding(fork_server, sql, step, claim)
     chunk = _claimed_soon(store, sql.clock)
 
     assert while_it_lived == [[]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,8 +12,10 @@ from alembic.config import Config
 from sqlalchemy import inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+from chaos.forkserver_client import ForkServer
 from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
+from tests.support.forked import PATIENCE, start
 from timeoutmgr.contracts import RepeatKind, TimeoutFilter
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import folder_of
@@ -45,16 +45,18 @@ def test_check_names_the_command_until_installed(
 
 
 @pytest.mark.behaviour(122)
-def test_processes_that_install_at_once_all_succeed(empty_url: str, unique: str) -> None:
+def test_processes_that_install_at_once_all_succeed(
+    empty_url: str, unique: str, fork_server: ForkServer
+) -> None:
     program = (
-        "import sys; from timeoutmgr.persistence import SqlPersistence; "
+        "import sys, warnings; from timeoutmgr.persistence import SqlPersistence; "
+        "warnings.simplefilter('error'); "
         "p = SqlPersistence(sys.argv[1], prefix=sys.argv[2]); p.install(); p.check()"
     )
-    arguments = [sys.executable, "-W", "error", "-c", program, empty_url, f"{unique}_"]
 
-    running = [subprocess.Popen(arguments) for _ in range(3)]
+    running = [start(fork_server, program, empty_url, f"{unique}_") for _ in range(3)]
 
-    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert [process.wait(PATIENCE) for process in running] == [0, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")

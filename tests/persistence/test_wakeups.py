@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
+from chaos.forkserver_client import ForkServer
 from tests.persistence.making import SECOND, timeout
 from tests.satellites.polling import RECEIVE, SOON, Watching
 from tests.support.clock import FakeClock
+from tests.support.forked import forked
 from tests.support.makers import a_breaker
 from tests.support.ports import FakeTransport
 from timeoutmgr.clock import SystemClock
@@ -26,7 +25,6 @@ from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.satellites.poller import Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
 
-_ROOT = Path(__file__).parents[2]
 _CHILD = """
 import sys
 from datetime import timedelta
@@ -58,7 +56,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("asks", ["asks", "dies before it asks"])
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
 def test_timeout_of_a_killed_process_is_claimed_when_it_is_due(
-    kind: str, asks: str, unique: str, request: pytest.FixtureRequest
+    kind: str, asks: str, unique: str, request: pytest.FixtureRequest, fork_server: ForkServer
 ) -> None:
     url, prefix = request.getfixturevalue(f"{kind}_url"), f"{unique}_"
     persistence = SqlPersistence(url, prefix=prefix)
@@ -67,17 +65,8 @@ def test_timeout_of_a_killed_process_is_claimed_when_it_is_due(
     telemetry = Watching()
     poller = _poller(store, telemetry)
     wakeups = store.wakeups(poller.poll_now)
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, url, prefix, asks],
-        cwd=_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
+    with forked(fork_server, _CHILD, url, prefix, asks) as child:
         try:
-            assert child.stdin is not None
-            assert child.stdout is not None
             assert child.stdout.readline() == "lives\n"
             store.heartbeat("survivor", {})  # now the survivor knows that it is not alone
             poller.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.lakes import S3, Watcher, made_place, serving
+from tests.pipeline.lakes import ON_S3, S3, Watcher, made_place, serving
 from timeoutmgr.pipeline.stores import Store, open_store
 
 FORMATS = ("delta", "iceberg", "parquet")
@@ -92,11 +92,12 @@ def watcher() -> Iterator[Watcher]:
 
 @pytest.fixture
 def place_of(
-    tmp_path: Path, unique: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], str]:
     """Places of history tables of a kind; this process finds their servers."""
 
     def of(kind: str) -> str:
+        s3 = request.getfixturevalue("s3") if kind in ON_S3 else None
         place, variables = made_place(kind, tmp_path, unique.replace("_", "-"), s3)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

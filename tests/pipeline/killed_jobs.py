@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
 from tests.pipeline.lakes import S3
 from timeoutmgr.clock import SystemClock
@@ -54,15 +54,25 @@ def main() -> int:
         S3(given["s3"]).kill(os.getpid(), given["die_at"])
         given["die_at"] = 0
 
-    def step(*_given: Any) -> None:
+    def step() -> None:
         if next(steps) == given["die_at"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(Engine, "commit", step)  # before each commit, and so after all that precedes it
+    # Before each commit of a change, and so after all that precedes it. Between two steps nothing
+    # lasting happens: a process that is killed there leaves what it leaves at the second of them.
+    changes: dict[Any, int] = {}
+
+    def commit(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if driver.total_changes != changes.get(driver, 0):
+            changes[driver] = driver.total_changes
+            step()
+
+    event.listen(Engine, "commit", commit)
     sys.addaudithook(lambda name, details: step() if changes_files(name, details) else None)
     options = {name: _value(name, value) for name, value in given["options"].items()}
     job, made = JOBS[given["job"]]
-    job(made(**options), clock=SystemClock(), progress=step)
+    job(made(**options), clock=SystemClock())
     return 0
 
 

@@ -20,7 +20,8 @@ from urllib.request import Request, urlopen
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import ANYTHING, HistoryTable, Where, read_history
 
-S3_TOO: Final = ("delta", "iceberg", "parquet", "delta-s3", "iceberg-s3")
+ON_S3: Final = ("delta-s3", "iceberg-s3")
+S3_TOO: Final = ("delta", "iceberg", "parquet", *ON_S3)
 """All kinds of places."""
 KEYS: Final = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -125,14 +126,18 @@ def catalog_variables(folder: Path, warehouse: str, s3: S3 | None) -> dict[str, 
     return {f"{prefix}{name}": value for name, value in found.items()}
 
 
-def made_place(kind: str, folder: Path, bucket: str, s3: S3) -> tuple[str, dict[str, str]]:
-    """Return the place of a table of a *kind*, and the variables that its clients need."""
+def made_place(kind: str, folder: Path, bucket: str, s3: S3 | None) -> tuple[str, dict[str, str]]:
+    """Return the place of a table of a *kind*, and the variables that its clients need.
+
+    A place of no server needs no *s3*.
+    """
     if kind == "delta":
         return f"delta:{folder}/history", {}
     if kind == "parquet":
         return f"{folder}/history", {}
     if kind == "iceberg":
         return "iceberg:main.timeouts.history", catalog_variables(folder, f"file://{folder}", None)
+    assert s3 is not None, kind
     root = s3.bucket(bucket)
     if kind == "delta-s3":
         return f"delta:{root}/history", dict(s3.environ)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.spark.conftest import QUICK_START
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.spark.class_archive import ClassArchive, class_archive, kept_archive
@@ -126,7 +127,7 @@ def run_with(archive: ClassArchive, flags: list[str]) -> str:
     java = archive.java.home / "bin" / "java"
     jars = f"{archive.home}/jars/*"
     ran = subprocess.run(
-        [java, *flags, "-cp", jars, SUBMIT, "--version"],
+        [java, *flags, *QUICK_START, "-cp", jars, SUBMIT, "--version"],
         capture_output=True,
         text=True,
         check=False,

@@ -295,8 +295,9 @@ def test_two_loaders_of_the_same_rows_store_each_row_once(store: Store) -> None:
 
 
 def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sqlite: Store) -> None:
+    rows = 1_000
     for store in (postgres, sqlite):
-        program = f"from tests.pipeline.rows import load; load({store.name!r}, 3_000, 10)"
+        program = f"from tests.pipeline.rows import load; load({store.name!r}, {rows}, 10)"
         with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
             while count(store, "timeouts") < 100:
                 assert child.poll() is None
@@ -304,11 +305,11 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sql
             child.kill()
         half = count(store, "timeouts")
 
-        loaded = Loader(store, run_id="r").load([batch([row(number) for number in range(3_000)])])
+        loaded = Loader(store, run_id="r").load([batch([row(number) for number in range(rows)])])
 
-        assert 100 <= half < 3_000
-        assert loaded.new == 3_000 - half
-        assert [count(store, one) for one in ("timeouts", "keys", "history")] == [3_000] * 3
+        assert 100 <= half < rows
+        assert loaded.new == rows - half
+        assert [count(store, one) for one in ("timeouts", "keys", "history")] == [rows] * 3
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_pending_messages_of_a_day_are_in_one_file(
 
 @given(data=st.data())
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_a_store_comes_back_whole_and_used_ids_stay_used(
     data: st.DataObject, empty: Path, tmp_path_factory: pytest.TempPathFactory
@@ -368,3 +368,16 @@ def test_the_commands_archive_and_restore(empty: Path, tmp_path: Path) -> None:
     assert [one.run_id for one in ledger.runs("restore", JobRunState.COMPLETED)] == [
         report["run_id"]
     ]
+
+
+def test_progress_counts_the_used_ids_that_there_are(empty: Path, tmp_path: Path) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    filled(source, set(), dict.fromkeys(range(4), "dispatched"))
+    place, said = str(tmp_path / "history"), list[str]()
+    archived(source, place)
+
+    options = RestoreOptions(store=target.name, lake=place, batch=3)
+    restore(options, clock=SystemClock(), progress=said.append)
+
+    assert [one for one in said if one.startswith("used ids")] == ["used ids 3", "used ids 4"]

@@ -116,7 +116,7 @@ def test_a_read_keeps_the_log_for_the_writes_of_its_process(sqlite: Store) -> No
 
 def test_a_text_that_begins_late_is_read(sqlite: Store) -> None:
     # SQLite's driver guesses the type of a column from the first rows that it meets.
-    rows = [row(n, saga_id=None) for n in range(12_000)] + [row(12_001, saga_id="late")]
+    rows = [row(n, saga_id=None) for n in range(2_500)] + [row(2_501, saga_id="late")]
     Loader(sqlite).load([batch(rows)])
 
     found = rows_of(source(sqlite), "saga_id", "due")

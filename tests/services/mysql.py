@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 from sqlalchemy import make_url
 
-from tests.services.private import PrivateServer
+from tests.services.private import PrivateServer, made_once
 from tests.services.processes import DidNotStart
 
 APT = ["mariadb-server"]
@@ -105,6 +105,9 @@ class PrivateMariaDB(PrivateServer):
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/"
 
     def _prepare(self) -> None:
+        made_once("mariadb", self.folder / "data", self._make_data)
+
+    def _make_data(self) -> None:
         made = subprocess.run(
             [
                 str(_program("mariadb-install-db")),

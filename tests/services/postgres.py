@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from tests.services.private import PrivateServer
+from tests.services.private import PrivateServer, made_once
 from tests.services.processes import DidNotStart
 
 APT = ["postgresql"]
@@ -81,7 +81,11 @@ class PrivatePostgres(PrivateServer):
         return "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
 
     def _prepare(self) -> None:
-        self._make_data("initdb", "-A", "trust", "-U", "postgres")
+        def make() -> None:
+            self._make_data("initdb", "-A", "trust", "-U", "postgres")
+
+        self._own(self.folder)
+        made_once("postgres", self.folder / "data", make)
 
     def _make_data(self, program: str, *arguments: str) -> None:
         user = self._user()

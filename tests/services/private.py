@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +24,33 @@ from tests.services.processes import (
     stop,
     wait_until,
 )
+from tests.services.run import RUN_VARIABLE
+
+
+def made_once(name: str, data: Path, make: Callable[[], None]) -> None:
+    """Have *make* fill the folder *data* once in a run of the tests; later *data* is a copy.
+
+    Programs that make the first files of a server take most of the time until it answers.
+    """
+    run = os.environ.get(RUN_VARIABLE)
+    if run is None:
+        make()
+        return
+    template = Path(run, "templates", name)
+    template.parent.mkdir(exist_ok=True)
+    with template.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not template.exists():
+            make()
+            _copy(data, template.with_suffix(".new"))
+            template.with_suffix(".new").rename(template)
+            return
+    _copy(template, data)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder with the owners of its files."""
+    subprocess.run(["cp", "-a", source, target], check=True)
 
 
 class PrivateServer(ABC):

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import re
 import runpy
 import shlex
 import sys
+import threading
 import warnings
+from collections.abc import Callable
 from types import ModuleType
-from typing import Final
+from typing import Final, NoReturn
 
 from timeoutmgr.cli.main import COMMANDS, main
 
 COMMAND: Final = f"{__name__}:command"
+COMMAND_IN_GROUP: Final = f"{__name__}:command_in_group"
 SCRIPT: Final = f"{__name__}:script"
 TEXT: Final = f"{__name__}:text"
+PROGRAM: Final = f"{__name__}:program"
 MODULES: Final = (
+    __name__,
     "tests.acceptance.child",
     *(
         "tests.crash.worker",
@@ -33,6 +39,10 @@ MODULES: Final = (
     *("alembic.command", "alembic.runtime.environment", "alembic.ddl"),
     *("apscheduler.schedulers.background", "apscheduler.triggers.interval"),
     *("kombu", "kombu.transport.virtual", "kombu.transport.pyamqp", "amqp"),
+    *("timeoutmgr.cli.doctor.checks", "timeoutmgr.cli.doctor.standbys", "alembic.config"),
+    *("timeoutmgr.deadletter.node_status", "timeoutmgr.endpoint.recurrence", "click._textwrap"),
+    *("celery.bin.celery", "celery.bin.worker", "celery.app.builtins", "celery.worker"),
+    *("timeoutmgr.endpoint.audited_retries", "timeoutmgr.transport.error_queue_retry"),
 )
 """Modules that the fork server of a test run imports ahead."""
 _QUOTED: Final = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
@@ -51,17 +61,22 @@ def entry_of(command: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def command() -> int | None:
+def command() -> NoReturn:
     """Be the command ``timeoutmgr``."""
     _become_a_program()
-    return main()
+    _run(main)
 
 
-def script() -> None:
+def command_in_group() -> NoReturn:
+    """Be the command ``timeoutmgr`` in the process group of the server, for a run to its end."""
+    _run(main)
+
+
+def script() -> NoReturn:
     """Be the program of the file that the first argument names."""
     _become_a_program()
     del sys.argv[0]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    _run(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
 
 
 def text() -> None:
@@ -73,9 +88,41 @@ def text() -> None:
     exec(compile(program, "<page>", "exec"), vars(module))
 
 
+def program() -> NoReturn:
+    """Be the program that the last argument is, as ``python -c`` is."""
+    _become_a_program()
+    code = compile(sys.argv.pop(), "<program>", "exec")
+    sys.argv[0] = "-c"
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    _run(lambda: exec(code, vars(module)))
+
+
 def _become_a_program() -> None:
     """Lead a group of processes, and write each line at once: the test reads along."""
     os.setsid()
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True)
+
+
+def _run(run: Callable[[], object]) -> NoReturn:
+    """Run a program, and end as an interpreter ends, but leave its objects as they are.
+
+    Threads are joined, exit functions called and streams flushed. Then an interpreter takes all
+    modules apart, and a fork copies each page of them for it: half the time of a short command.
+    """
+    code: object = None
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code
+    if code is not None and not isinstance(code, int):
+        sys.exit(str(code))  # the interpreter prints it
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends its children
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # the interpreter says what became of the output
+    os._exit((code or 0) & 0xFF)

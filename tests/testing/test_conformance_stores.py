@@ -55,7 +55,7 @@ class TestMemory(StoreConformance):
     finds_by_labels = True
     has_insight = True
     reroutes = True
-    races = 10_000
+    races = 2_000
 
     @pytest.fixture
     def make_persistence(self) -> Callable[[], Persistence]:
@@ -65,6 +65,7 @@ class TestMemory(StoreConformance):
 
 class Tables(StoreSuite):
     durable, row_locks, transactions = True, True, True
+    races = 100  # `--timeoutmgr-races` has more
     keeps_schedules = True
     clears_in_order = True
     finds_by_labels = True

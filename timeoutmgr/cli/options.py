@@ -89,7 +89,7 @@ export_file: Final = option(
 
 
 def with_examples(text: str) -> str:
-    """Return the help *text* with its examples, and paragraphs below ``\\b``, printed as written."""
+    """Return the help *text*, whose examples and tables stay as they are written."""
     found = inspect.cleandoc(text).replace("\n\\b\n", "\n\b\n")
     return found.replace("\nExamples:\n", "\n\b\nExamples:\n")
 

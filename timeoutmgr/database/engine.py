@@ -109,6 +109,10 @@ class ProcessPart(Protocol):
         ...
 
 
+def _any_writer(_wait: float) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Database:
     """One SQL database of this process. Safe for many threads.
 
@@ -130,6 +134,9 @@ class Database:
         self.apart: Final[Engine] = _engine(self.url, self.settings, self.unanswered, apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writers: Final = SqliteWriters(self.describe(), self.path) if self.is_sqlite else None
+        self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
+            _any_writer if self._writers is None else self._writers.one
+        )
         self._users: Final[WeakSet[object]] = WeakSet()
         self.proved: Final = Proved()
         self._parts: dict[Callable[[Database], ProcessPart], Any] = {}
@@ -233,7 +240,7 @@ class Database:
         """
         with (
             self._translated(),
-            self._exclusive_write(self.settings.write_wait),
+            self._one_writer(self.settings.write_wait),
             self._writer() as connection,
             self._begun(connection, self.settings.write_wait),
         ):
@@ -255,7 +262,7 @@ class Database:
 
         def attempt() -> Result:
             with (
-                self._exclusive_write(wait),
+                self._one_writer(wait),
                 self._writer() as connection,
                 self._begun(connection, wait),
             ):
@@ -376,9 +383,6 @@ class Database:
                 case _:
                     # On SQLite it has waited for its turn already, as long as it may.
                     raise unavailable(error, self.describe()) from error
-
-    def _exclusive_write(self, wait: float) -> AbstractContextManager[None]:
-        return nullcontext() if self._writers is None else self._writers.one(wait)
 
     @contextmanager
     def _begun(self, connection: Connection, wait: float) -> Iterator[None]:

@@ -45,7 +45,8 @@ class SqliteWriters:
 
         Without any *wait* it raises StorageConflict.
         """
-        self._require_writable()
+        if self._where in _stuck or self._file not in (None, self._found()):
+            raise self._refusal()
         lock = self._lock
         if not lock.acquire(timeout=wait):
             if not wait:
@@ -64,18 +65,17 @@ class SqliteWriters:
             self._owner = None
             lock.release()
 
-    def _require_writable(self) -> None:
+    def _refusal(self) -> StorageUnavailable:
         if self._where in _stuck:
-            raise StorageUnavailable(
+            return StorageUnavailable(
                 f"{self._where} cannot be written by this process: it was forked while a thread of "
                 "its parent wrote there, and SQLite waits for that thread for ever; fork before "
                 "the parent sends, or start the process anew (multiprocessing's spawn)"
             )
-        if self._file is not None and self._found() != self._file:
-            raise StorageUnavailable(
-                f"the file of {self._where} was removed, renamed or replaced while this process "
-                "had it open; put that file back, or stop every process of it and start them anew"
-            )
+        return StorageUnavailable(
+            f"the file of {self._where} was removed, renamed or replaced while this process "
+            "had it open; put that file back, or stop every process of it and start them anew"
+        )
 
     def _found(self) -> tuple[int, int] | None:
         """Return device and inode of the file that has the name now, None without a file."""

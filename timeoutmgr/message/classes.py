@@ -61,6 +61,7 @@ class BodyMismatch(MessageRejected):
             "for bodies of older senders"
         )
 
+
 _MASKED: Final = b"**********"
 """What pydantic writes for a SecretStr or SecretBytes."""
 

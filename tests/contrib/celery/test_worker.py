@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
+from chaos.forkserver_client import Child, ForkServer
 from tests.contrib.celery.conftest import Site
+from tests.support.forked import start
 from timeoutmgr import Endpoint
-from timeoutmgr.contrib.celery.worker import DispatchStep, LateStart
+from timeoutmgr.contrib.celery.worker import DispatchStep
+from timeoutmgr.contrib.worker_dispatch import LateStart
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.testing.signals import eventually
 
-ROOT = Path(__file__).parents[3]
 SEND = (
     "from tests.contrib.celery.proj import note, stubborn, delays\n"
     "gone = note.apply_async(('revoked',), countdown=2)\n"
@@ -72,9 +74,9 @@ DYING = (
     "    {before}\n"
     "    os.kill(os.getpid(), signal.SIGKILL)\n"
     "DurableDelays.move_in = dying\n"
-    "from celery.__main__ import main\n"
-    "main()\n"
 )
+APP = ("-A", "tests.contrib.celery.proj")
+MAIN = "from celery.__main__ import main; main()\n"
 INSPECT = (
     "import json\n"
     "from tests.contrib.celery.proj import app\n"
@@ -82,7 +84,52 @@ INSPECT = (
     "print(json.dumps([answer for reply in replies for answer in reply.values()]))\n"
 )
 
-Celery = Callable[..., "subprocess.Popen[bytes]"]
+PATIENCE = 120.0
+ROOT = Path(__file__).parents[3]
+
+
+class Celery:
+    """Starts programs with the app in their environment, and workers as a shell starts them."""
+
+    def __init__(self, fork_server: ForkServer, folder: Path, variables: dict[str, str]) -> None:
+        self.variables = variables
+        self._fork_server = fork_server
+        self._folder = folder
+        self._started: list[Child] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def worker(self, pool: str, *more: str, program: str = "") -> subprocess.Popen[bytes]:
+        """Start a worker in an interpreter of its own, which runs *program* first."""
+        words = ["worker", "-P", *pool.split(), "-c", "2", "-l", "WARNING", *more]
+        command = [sys.executable, "-c", program + MAIN, *APP, *words]
+        variables = {**os.environ, **self.variables}
+        self._workers.append(subprocess.Popen(command, cwd=ROOT, env=variables))
+        return self._workers[-1]
+
+    def __call__(self, program: str, *arguments: str) -> Child:
+        """Start a *program*."""
+        output = self._output(len(self._started))
+        child = start(
+            self._fork_server, program, *arguments, output=output, variables=self.variables
+        )
+        self._started.append(child)
+        return child
+
+    def printed(self, program: str, *arguments: str) -> str:
+        """Run a *program* to its end; return its output."""
+        number = len(self._started)
+        self(program, *arguments).wait(PATIENCE)
+        return self._output(number).read_text()
+
+    def close(self) -> None:
+        """Kill all programs."""
+        everyone: list[Child | subprocess.Popen[bytes]] = [*self._started, *self._workers]
+        for started in everyone:
+            started.kill()
+            started.wait(PATIENCE)
+
+    def _output(self, number: int) -> Path:
+        return self._folder / f"output-{number}"
 
 
 @pytest.fixture
@@ -94,10 +141,11 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def celery(tmp_path: Path, postgres_url: str, unique: str, log: Path) -> Iterator[Celery]:
+def celery(
+    tmp_path: Path, postgres_url: str, unique: str, log: Path, fork_server: ForkServer
+) -> Iterator[Celery]:
     """Start programs with the app in their environment; they are killed when the test ends."""
-    environment = {
-        **os.environ,
+    variables = {
         "BROKER": f"timeoutmgr+{postgres_url}",
         "STORE": postgres_url,
         "RESULTS": f"file://{tmp_path}",
@@ -105,20 +153,9 @@ def celery(tmp_path: Path, postgres_url: str, unique: str, log: Path) -> Iterato
         "NAME": unique,
         "LOG": str(log),
     }
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, *arguments]
-        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=stdout))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-APP = ("-m", "celery", "-A", "tests.contrib.celery.proj")
+    made = Celery(fork_server, tmp_path, variables)
+    yield made
+    made.close()
 
 
 def pools(*usual: str, rare: Sequence[str]) -> list[Any]:
@@ -132,17 +169,12 @@ POOLS = pools(
 )
 
 
-def worker(pool: str) -> list[str]:
-    return [*APP, "worker", "-P", *pool.split(), "-c", "2", "-l", "WARNING"]
-
-
 MOVED: dict[str, object] = {"in memory": 0, "moved": 1, "stored": "1"}
 
 
 def answers(celery: Celery) -> list[dict[str, object]]:
     """Return the answers of all workers to ``inspect delayed``."""
-    asked = celery("-c", INSPECT, stdout=subprocess.PIPE)
-    found: list[dict[str, object]] = json.loads(asked.communicate()[0])
+    found: list[dict[str, object]] = json.loads(celery.printed(INSPECT))
     return found
 
 
@@ -151,13 +183,13 @@ def answers(celery: Celery) -> list[dict[str, object]]:
 def test_a_worker_executes_stored_tasks_once_and_ends_at_a_term(
     celery: Celery, log: Path, pool: str
 ) -> None:
-    assert celery("-c", SEND).wait() == 0
-    running = celery(*worker(pool))
+    assert celery(SEND).wait(PATIENCE) == 0
+    running = celery.worker(pool)
     expected = {*(f"n{n}" for n in range(5)), "s 0", "s 1"}
 
     eventually(lambda: set(log.read_text().split("\n")) - {""} >= expected, "all tasks ran", 120)
     running.send_signal(signal.SIGTERM)
-    assert running.wait() == 0
+    assert running.wait(PATIENCE) == 0
 
     assert sorted(log.read_text().split("\n")[:-1]) == sorted(expected)
 
@@ -167,24 +199,24 @@ def test_a_worker_executes_stored_tasks_once_and_ends_at_a_term(
 def test_a_term_lets_the_running_task_end_and_leaves_the_others_stored(
     celery: Celery, log: Path, pool: str
 ) -> None:
-    assert celery("-c", RUNNING_TASK).wait() == 0
-    running = celery(*worker(pool))
+    assert celery(RUNNING_TASK).wait(PATIENCE) == 0
+    running = celery.worker(pool)
     eventually(lambda: "a\n" in log.read_text(), "the task is in hand", 120)
 
     running.send_signal(signal.SIGTERM)
     log.with_name(f"{log.name}.a").touch()
-    assert running.wait() == 0
+    assert running.wait(PATIENCE) == 0
 
     assert log.read_text() == "a\na ended\n"
-    assert celery("-c", IS_STORED).wait() == 0
+    assert celery(IS_STORED).wait(PATIENCE) == 0
 
 
 @pytest.mark.timeout(180)
 def test_a_worker_answers_while_its_only_process_is_busy_and_has_a_sender(
     celery: Celery, log: Path
 ) -> None:
-    celery(*worker("prefork")[:-4], "-c", "1", "-l", "WARNING")
-    assert celery("-c", MORE_THAN_A_PROCESS_TAKES).wait() == 0
+    celery.worker("prefork", "-c", "1")
+    assert celery(MORE_THAN_A_PROCESS_TAKES).wait(PATIENCE) == 0
     eventually(lambda: "a\n" in log.read_text(), "the task is in hand", 120)
 
     answer = answers(celery)
@@ -197,11 +229,11 @@ def test_a_worker_answers_while_its_only_process_is_busy_and_has_a_sender(
 
 @pytest.mark.timeout(180)
 def test_stored_tasks_survive_a_killed_worker(celery: Celery, log: Path) -> None:
-    first = celery(*worker("solo"))
-    assert celery("-c", SEND).wait() == 0
+    first = celery.worker("solo")
+    assert celery(SEND).wait(PATIENCE) == 0
     first.kill()
-    first.wait()
-    celery(*worker("solo"))
+    first.wait(PATIENCE)
+    celery.worker("solo")
     expected = {*(f"n{n}" for n in range(5)), "s 0", "s 1"}
 
     eventually(lambda: set(log.read_text().split("\n")) - {""} >= expected, "all tasks ran", 120)
@@ -212,14 +244,14 @@ def test_stored_tasks_survive_a_killed_worker(celery: Celery, log: Path) -> None
 def test_a_worker_stores_delayed_tasks_of_a_program_without_the_delays(
     celery: Celery, log: Path, pool: str
 ) -> None:
-    first = celery(*worker(pool))
-    assert celery("-c", STOCK).wait() == 0
+    first = celery.worker(pool)
+    assert celery(STOCK).wait(PATIENCE) == 0
 
     eventually(lambda: answers(celery) == [MOVED], "the task is stored", 120)
     first.kill()
-    first.wait()
-    assert celery("-c", SEND_MOVED).wait() == 0
-    celery(*worker(pool))
+    first.wait(PATIENCE)
+    assert celery(SEND_MOVED).wait(PATIENCE) == 0
+    celery.worker(pool)
 
     eventually(lambda: log.read_text() == "moved\n", "the task ran", 120)
 
@@ -229,13 +261,13 @@ def test_a_worker_stores_delayed_tasks_of_a_program_without_the_delays(
 def test_a_received_task_survives_a_kill_before_it_is_acknowledged(
     celery: Celery, log: Path, before: str
 ) -> None:
-    first = celery("-c", DYING.format(before=before), *worker("solo")[2:])
-    assert celery("-c", STOCK).wait() == 0
-    assert first.wait() == -signal.SIGKILL
-    celery(*worker("solo"))
+    first = celery.worker("solo", program=DYING.format(before=before))
+    assert celery(STOCK).wait(PATIENCE) == 0
+    assert first.wait(PATIENCE) == -signal.SIGKILL
+    celery.worker("solo")
 
     eventually(lambda: answers(celery) == [MOVED], "the task is stored once", 120)
-    assert celery("-c", SEND_MOVED).wait() == 0
+    assert celery(SEND_MOVED).wait(PATIENCE) == 0
     eventually(lambda: log.read_text() == "moved\n", "the task ran", 120)
 
 
@@ -278,10 +310,11 @@ def test_a_worker_ends_while_a_server_is_away(
 
 
 def test_the_commands_of_timeoutmgr_know_the_app(celery: Celery) -> None:
-    assert celery(*APP, "timeouts", "install").wait() == 0
+    assert celery(MAIN, *APP, "timeouts", "install").wait(PATIENCE) == 0
     if metadata.version("celery") >= "5.4":  # 5.3 knows its own commands alone
-        listed = celery(*APP, "inspect", "--list", stdout=subprocess.PIPE)
-        assert b"delayed" in listed.communicate()[0]
-    assert celery(*APP, "timeouts", "list").wait() == 0
-    assert celery(*APP, "timeouts", "cancel", "unknown").wait() == 0
-    assert celery(*APP, "timeouts", "reschedule", "unknown", "--delay", "1h").wait() == 3
+        assert "delayed" in celery.printed(MAIN, *APP, "inspect", "--list")
+    assert celery(MAIN, *APP, "timeouts", "list").wait(PATIENCE) == 0
+    assert celery(MAIN, *APP, "timeouts", "cancel", "unknown").wait(PATIENCE) == 0
+    assert (
+        celery(MAIN, *APP, "timeouts", "reschedule", "unknown", "--delay", "1h").wait(PATIENCE) == 3
+    )

@@ -118,4 +118,26 @@ MUTANTS = (
         "test_a_combination_that_breaks_a_promise_is_refused_with_reason_and_remedy",
         name="one transaction over two databases is accepted",
     ),
+    Mutant(
+        name="a process writes on into a file that was removed",
+        promise="What is confirmed is where every process of the file sees it.",
+        file="timeoutmgr/database/sqlite_writers.py",
+        before="        if self._where in _stuck or self._file not in (None, self._found()):\n",
+        after="        if self._where in _stuck:\n",
+        tests=(
+            "tests/database/test_sqlite_writers.py"
+            "::test_nothing_is_written_into_a_file_that_was_renamed_until_it_is_back",
+        ),
+    ),
+    Mutant(
+        name="a fork does not wait for the writer of a file",
+        promise="A forked child may send, whatever the threads of its parent do.",
+        file="timeoutmgr/database/sqlite_writers.py",
+        before="        if self._owner != me and self._lock.acquire(timeout=_FORK_WAIT):\n",
+        after="        if False:\n",
+        tests=(
+            "tests/database/test_sqlite_writers.py"
+            "::test_a_child_that_is_forked_beside_many_writes_can_write",
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.pipeline.spark import worker_parent
 from tests.pipeline.spark.lookups import remember_names
 from tests.pipeline.spark.shared_session import shared_session
 from timeoutmgr.pipeline import SessionOptions, spark_session
@@ -45,6 +46,7 @@ def spark(run_folder: Path) -> Iterator[SparkSession]:
         configuration={
             "spark.driver.defaultJavaOptions": " ".join(QUICK),
             "spark.sql.adaptive.enabled": "false",
+            "spark.python.daemon.module": worker_parent.__name__,
             **INTERPRETED,
         },
     )

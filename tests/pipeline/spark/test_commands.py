@@ -175,3 +175,14 @@ def test_several_jobs_share_one_start_and_the_first_finding_is_the_exit_code(sql
     assert "every group keeps it" in shown
     assert row(1)["id"] in shown
     assert "'run lateness' names no job of the pipeline" in wrong
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_option_that_all_commands_have_is_of_one_job(sqlite: Store) -> None:
+    own = f"forecast --config {sqlite.name} --json"
+
+    shown = people("--config", sqlite.name, "pipeline", "run", "forecast", own, "forecast")
+
+    assert [line[0] for line in shown.splitlines() if line.startswith(("messages", "{"))] == [
+        *("m", "{", "m")
+    ]

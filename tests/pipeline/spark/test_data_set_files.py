@@ -6,7 +6,7 @@ import gzip
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -129,6 +129,10 @@ def test_nanoseconds_without_a_zone_are_refused_as_other_times_are(
         normalised(rows_of(spark, [str(tmp_path)], "parquet"))
 
 
+HEADS: Final = {"csv": b"body", "json": rb'{"body":"\ud83d\ude00 \\ud800"}'}
+"""First lines that are well; the second has a backslash and no surrogate."""
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -143,14 +147,18 @@ def test_half_of_a_surrogate_pair_and_strange_bytes_are_refused_with_their_file(
     spark: SparkSession, tmp_path: Path, name: str, line: bytes
 ) -> None:
     path = tmp_path / name
-    head = b"body" if name.endswith(".csv") else rb'{"body":"\ud83d\ude00 \\ud800"}'
-    path.write_bytes(head + b"\n" + line + b"\n")
+    path.write_bytes(HEADS[path.suffix[1:]] + b"\n" + line + b"\n")
 
     with pytest.raises(ConfigurationError, match=rf"/{name} holds a line .*write the file as UTF"):
         rows_of(spark, [str(path)], path.suffix[1:])
 
-    path.write_bytes(head + b"\n")
-    assert rows_of(spark, [str(path)], path.suffix[1:]).columns == ["body"]
+
+def test_whole_surrogate_pairs_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    for kind, head in HEADS.items():
+        path = tmp_path / f"rows.{kind}"
+        path.write_bytes(head + b"\n")
+
+        assert rows_of(spark, [str(path)], kind).columns == ["body"]
 
 
 def test_a_nested_body_of_another_name_stays_as_it_is_written(

@@ -36,20 +36,25 @@ def write_events(store: Store, lates: list[int], **changed: Any) -> None:
         connection.execute(insert(store.tables.history), rows)
 
 
+def slow_and_quick(store: Store) -> list[int]:
+    """Write five hundred late messages, a hundred punctual ones, and one that was not sent.
+
+    Return how late the former are.
+    """
+    chance = random.Random(7)
+    slow = [chance.randrange(1, 90_000_000) for _ in range(500)]
+    write_events(store, slow)
+    write_events(store, [5] * 100, destination="mail")
+    write_events(store, [10**9], event="failed")  # was never dispatched
+    return slow
+
+
 @pytest.mark.usefixtures("compiled")
 def test_quantiles_are_exact_and_the_worst_group_comes_first(
     spark: SparkSession, postgres: Store
 ) -> None:
-    chance = random.Random(7)
-    slow = [chance.randrange(1, 90_000_000) for _ in range(500)]
-    write_events(postgres, slow)
-    write_events(postgres, [5] * 100, destination="mail")
-    write_events(postgres, [10**9], event="failed")  # was never dispatched
+    slow = slow_and_quick(postgres)
     options = LatenessOptions(stores=(postgres.name,), slo=timedelta(seconds=60))
-    # Its settings again, under another name: still the one store.
-    same = Path(postgres.name).with_name("same.toml")
-    same.write_text(Path(postgres.name).read_text())
-    one_named = LatenessOptions(stores=(postgres.name, str(same)), slo=timedelta(0), named=1)
 
     report = lateness(spark, options, clock=SystemClock())
 
@@ -68,6 +73,11 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     assert report.document()["groups"][0]["day"] == "2024-03-01"
     assert "1 of 2 groups break it" in lateness_page(report)
 
+
+def test_a_window_has_its_own_messages_with_approximate_quantiles(
+    spark: SparkSession, postgres: Store
+) -> None:
+    slow = slow_and_quick(postgres)
     window: dict[str, Any] = {
         "since": DAY + timedelta(seconds=45),
         "until": DAY + timedelta(seconds=60),
@@ -77,12 +87,22 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
         LatenessOptions(stores=(postgres.name,), destination="billing", approximate=True, **window),
         clock=SystemClock(),
     )
+
     inside = sorted(one for one in slow if 45_000_000 <= one < 60_000_000)
     assert (some.messages, some.groups[0]["least"]) == (len(inside), inside[0])
     assert some.groups[0]["p50"] in inside  # the lateness of a message, none between two
 
-    # Groups that are not named count all the same.
+
+def test_groups_that_are_not_named_count_and_a_store_of_two_names_counts_once(
+    spark: SparkSession, postgres: Store
+) -> None:
+    slow_and_quick(postgres)
+    same = Path(postgres.name).with_name("same.toml")
+    same.write_text(Path(postgres.name).read_text())
+    one_named = LatenessOptions(stores=(postgres.name, str(same)), slo=timedelta(0), named=1)
+
     short = lateness(spark, one_named, clock=SystemClock())
+
     assert [group["destination"] for group in short.groups] == ["billing"]
     assert (short.messages, short.of_groups, short.broken) == (600, 2, 2)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.pipeline.rows import row
 from tests.pipeline.test_erase import erased
-from tests.pipeline.test_restore import archived, filled, restored
+from tests.pipeline.test_restore import archived, filled, restored, verdicts
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.pipeline.jobs.reconcile import reconcile
 from timeoutmgr.pipeline.options import ReconcileOptions
@@ -33,7 +33,7 @@ def test_a_restored_store_has_the_verdicts_of_its_source_and_erased_ones_are_era
     archived(source, str(tmp_path / "history"))
     restored(target, str(tmp_path / "history"))
 
-    before = verdicts_of(spark, source)
+    before = Counter(verdicts(source).values())
     restored_verdicts = verdicts_of(spark, target)
     erased(target, ids=(row(1)["id"], row(7)["id"]))
 

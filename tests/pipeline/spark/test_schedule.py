@@ -21,6 +21,7 @@ from timeoutmgr.message.validation import Limits
 from timeoutmgr.pipeline import read_timeouts, snapshot, write_timeouts
 from timeoutmgr.pipeline.errors import RunConflict, TooManyRejects
 from timeoutmgr.pipeline.jobs.schedule import (
+    KIND,
     TWICE,
     ScheduleReport,
     parameters_of,
@@ -58,13 +59,15 @@ def run(
     path: str,
     *,
     clock: Clock | None = None,
+    frame: DataFrame | None = None,
     **options: Any,
 ) -> ScheduleReport:
     given: dict[str, Any] = {
         **{"store": store.name, "endpoint": "sales", "dataset": "spring", "paths": (path,)},
         **{"message_type": "Reminder"},
     }
-    return schedule(spark, ScheduleOptions(**(given | options)), clock=clock or SystemClock())
+    made = ScheduleOptions(**(given | options))
+    return schedule(spark, made, clock=clock or SystemClock(), frame=frame)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -199,7 +202,7 @@ def test_a_copy_of_a_moment_is_read_where_the_database_exports_none(
         assert list(tmp_path.glob("timeoutmgr-snapshot-*")) == []
 
 
-def test_bad_rows_are_set_aside_with_their_reasons(
+def test_bad_rows_are_set_aside_with_their_reasons_and_in_every_window_without_a_due_time(
     spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -215,8 +218,9 @@ def test_bad_rows_are_set_aside_with_their_reasons(
     )
     rejects = Path("10:00/rejects")  # no scheme of a URL
 
-    with pytest.raises(TooManyRejects, match="4 of 6 rows cannot be scheduled") as refused:
-        run(spark, sqlite, str(path), format="csv", rejects=rejects)
+    window: dict[str, Any] = {"since": DUE + timedelta(days=1)}  # of none of the good rows
+    with pytest.raises(TooManyRejects, match="2 of 2 rows cannot be scheduled") as refused:
+        run(spark, sqlite, str(path), format="csv", rejects=rejects, **window)
     none = count(sqlite, "timeouts")
     report = run(spark, sqlite, str(path), format="csv", rejects=rejects, max_reject_ratio=0.7)
 
@@ -244,7 +248,23 @@ def test_bad_rows_are_set_aside_with_their_reasons(
     }
 
 
-def test_queues_that_do_not_exist_are_a_reason(
+def test_windows_of_a_file_that_overlap_store_each_of_their_rows_once(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path)  # ten rows a second, half of them to each of two queues
+    at = [DUE + timedelta(seconds=second) for second in (2, 4, 5)]
+
+    first = run(spark, sqlite, path, since=at[0], until=at[1], destination="mail")
+    second = run(spark, sqlite, path, since=at[0], until=at[2])
+
+    assert [(one.rows, one.new, one.known) for one in (first, second)] == [
+        (10, 10, 0),
+        (30, 20, 10),
+    ]
+    assert (first.first_due, first.last_due) == (to_micros(at[0]), to_micros(at[1]) - 1_000_000)
+
+
+def test_a_dry_run_tells_the_load_of_queues_that_exist_and_stores_nothing(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     options = ScheduleOptions(
@@ -264,51 +284,16 @@ def test_queues_that_do_not_exist_are_a_reason(
         missing_queues=lambda names: [name for name in names if name == "mail"],
     )
 
+    document = report.document()
     assert report.reasons == {"there is no queue of that name": 50}
     assert (report.accepted, report.rejected) == (50, 50)
-
-
-def test_windows_of_a_file_that_overlap_store_each_of_their_rows_once(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
-) -> None:
-    path = campaign(tmp_path)  # ten rows a second, half of them to each of two queues
-    at = [DUE + timedelta(seconds=second) for second in (2, 4, 5)]
-    more: dict[str, Any] = {"destination": "mail"}
-
-    first = run(spark, sqlite, path, since=at[0], until=at[1], **more)
-    second = run(spark, sqlite, path, since=at[0], until=at[2], **more)
-    rest = run(spark, sqlite, path)
-
-    assert [(one.rows, one.new, one.known) for one in (first, second, rest)] == [
-        (10, 10, 0),
-        (15, 5, 10),
-        (100, 85, 15),
-    ]
-    assert (first.first_due, first.last_due) == (to_micros(at[0]), to_micros(at[1]) - 1_000_000)
-
-
-def test_a_row_without_a_due_time_is_rejected_in_every_window(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
-) -> None:
-    path = campaign(tmp_path, 2, due=["2035-01-31", "2035-01-31T09:00:00Z"])
-
-    with pytest.raises(TooManyRejects, match="no instant"):
-        run(spark, sqlite, path, since=DUE + timedelta(days=1))
-
-
-def test_a_dry_run_tells_the_load_and_stores_nothing(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
-) -> None:
-    report = run(spark, sqlite, campaign(tmp_path), dry_run=True)
-
-    document = report.document()
-    assert (report.accepted, report.new, report.smeared_seconds) == (100, 0, 0)
-    assert document["busiest_minutes"] == [{"minute": DUE.isoformat(), "messages": 100}]
-    assert (document["first_due"], report.busiest_second) == (DUE.isoformat(), 10)
+    assert (report.new, report.smeared_seconds) == (0, 0)
+    assert document["busiest_minutes"] == [{"minute": DUE.isoformat(), "messages": 50}]
+    assert (document["first_due"], report.busiest_second) == (DUE.isoformat(), 5)
     assert (count(sqlite, "timeouts"), count(sqlite, "runs")) == (0, 0)
 
 
-def test_smeared_rows_are_where_the_report_says_in_every_run(
+def test_smeared_rows_of_a_frame_are_where_the_report_says_in_every_run_of_one_name(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     # Two rows of the hundred are the same.
@@ -323,12 +308,15 @@ def test_smeared_rows_are_where_the_report_says_in_every_run(
         "jitter": timedelta(minutes=10),
         "on_conflict": "verify",
     }
+    frame = spark.read.parquet(path)
 
-    run(spark, sqlite, path, **smear)
-    again = run(spark, sqlite, path, **smear)
+    first, again = (
+        run(spark, sqlite, "", paths=(), frame=frame, run_id="one", **smear) for _ in "ab"
+    )
 
     dues = [one["due"] for one in read(sqlite, "pending")]
-    assert (again.new, again.smeared_seconds) == (0, 10)
+    assert (first.new, again.new, again.smeared_seconds) == (99, 0, 10)
+    assert again.as_of == first.as_of
     assert max(dues) > DUE + timedelta(minutes=5)
     assert min(dues) >= DUE
     assert (again.first_due, again.last_due) == (to_micros(min(dues)), to_micros(max(dues)))
@@ -340,13 +328,15 @@ def test_smeared_rows_are_where_the_report_says_in_every_run(
     assert again.busiest_second == max(seconds.values()) < 10
 
 
-def test_a_run_of_other_parameters_cannot_use_the_name_of_a_run(
-    spark: SparkSession, sqlite: Store, tmp_path: Path
-) -> None:
-    JobLedger(sqlite).begin("mine", "schedule", {"dataset": "spring"})
+def test_a_run_of_other_parameters_cannot_use_the_name_of_a_run(sqlite: Store) -> None:
+    spring, autumn = (
+        parameters_of(ScheduleOptions(**(OPTIONS | {"dataset": name})), {"sha256": "f"})
+        for name in ("spring", "autumn")
+    )
+    JobLedger(sqlite).begin("mine", KIND, spring)
 
     with pytest.raises(RunConflict, match="another run id"):
-        run(spark, sqlite, campaign(tmp_path), run_id="mine", dataset="autumn")
+        JobLedger(sqlite).begin("mine", KIND, autumn)
 
 
 def test_an_error_of_a_worker_comes_back_as_itself(

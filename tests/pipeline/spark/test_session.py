@@ -106,7 +106,7 @@ from timeoutmgr.pipeline import spark_session
 with spark_session() as spark:
     context = spark.sparkContext
     print("runs at", context.master, context.appName, spark.conf.get("spark.sql.session.timeZone"))
-    print("workers answer", spark.range(3).rdd.map(lambda row: row.id).sum())
+    print("workers answer", context.parallelize(range(3), 1).map(int).sum())
 """
 
 

@@ -36,8 +36,9 @@ def consume(url: str, prefix: str, queue: str, count: int) -> object:
     return connection, consumer
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Lease, say so, and wait to be killed."""
     url, prefix, queue, count, how = sys.argv[1:]
-    kept = (lease if how == "ours" else consume)(url, prefix, queue, int(count))
+    _kept = (lease if how == "ours" else consume)(url, prefix, queue, int(count))
     print("leased", flush=True)
     sys.stdin.read()

@@ -1,24 +1,18 @@
 """Start a consumer in a process of its own, and kill it while it has leases."""
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Final
 
-_ROOT: Final = Path(__file__).parents[3]
+from chaos.forkserver_client import ForkServer
+from tests.support.forked import forked
+
+_CHILD: Final = "from tests.transport.sql.child import main; main()"
 
 
-def kill_holding(url: str, prefix: str, queue: str, count: int, how: str = "ours") -> None:
+def kill_holding(
+    fork_server: ForkServer, url: str, prefix: str, queue: str, count: int, how: str = "ours"
+) -> None:
     """Return when a consumer has leased *count* messages of *queue* and was killed by SIGKILL."""
-    arguments = [url, prefix, queue, str(count), how]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.transport.sql.child", *arguments],
-        cwd=_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
+    with forked(fork_server, _CHILD, url, prefix, queue, str(count), how) as child:
         try:
             assert child.stdout.readline() == "leased\n"
         finally:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Final
 
 import pytest
@@ -13,6 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
+from chaos.forkserver_client import ForkServer
+from tests.support.forked import forked
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
@@ -21,7 +21,6 @@ from timeoutmgr.transport.sql.tables import tables
 
 pytestmark = pytest.mark.installs
 
-_ROOT: Final = Path(__file__).parents[3]
 _INSTALL: Final = """
 import sys
 from timeoutmgr.transport.sql import SqlTransport
@@ -55,17 +54,16 @@ def test_check_creates_no_file(sqlite_url: str) -> None:
     assert not transport.database.path.exists()
 
 
-def test_four_processes_install_at_once(url: str, prefix: str) -> None:
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", _INSTALL, url, prefix], cwd=_ROOT, stdin=subprocess.PIPE
-        )
-        for _ in range(4)
-    ]
-    for child in children:
-        child.communicate(b"\n", timeout=60)
+def test_four_processes_install_at_once(url: str, prefix: str, fork_server: ForkServer) -> None:
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(forked(fork_server, _INSTALL, url, prefix)) for _ in range(4)
+        ]
+        for one in running:
+            one.stdin.write("\n")
+            one.stdin.flush()
 
-    assert [child.returncode for child in children] == [0] * 4
+    assert [one.child.poll() for one in running] == [0] * 4
 
 
 def test_a_cut_off_installation_is_finished_by_the_next(url: str, prefix: str) -> None:

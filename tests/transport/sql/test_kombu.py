@@ -16,6 +16,7 @@ import pytest
 from amqp.exceptions import ChannelError
 from kombu import pools as kombu_pools
 
+from chaos.forkserver_client import ForkServer
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.contracts import SendResult
@@ -368,12 +369,14 @@ def test_a_cancelled_consumer_releases_the_prefetched_messages(
     got[0].ack()
 
 
-def test_killing_a_kombu_consumer_loses_nothing(connection: Any, url: str, prefix: str) -> None:
+def test_killing_a_kombu_consumer_loses_nothing(
+    connection: Any, url: str, prefix: str, fork_server: ForkServer
+) -> None:
     declare(connection)
     for number in range(10):
         connection.Producer().publish(number, routing_key="q")
 
-    kill_holding(url, prefix, "q", 5, how="kombu")
+    kill_holding(fork_server, url, prefix, "q", 5, how="kombu")
     queue = connection.SimpleQueue("q")
     left = []
     for _ in range(10):

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from chaos.forkserver_client import ForkServer
 from tests.support.session_locks import end_session_of
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
@@ -140,12 +141,12 @@ def test_leases_of_living_owners_are_renewed(
 
 
 def test_messages_of_a_killed_consumer_return_at_once(
-    transport: SqlTransport, prefix: str, url: str, messages: Make
+    transport: SqlTransport, prefix: str, url: str, messages: Make, fork_server: ForkServer
 ) -> None:
     session = transport.session()
     session.send(messages(5))
 
-    kill_holding(url, prefix, "q", 3)
+    kill_holding(fork_server, url, prefix, "q", 3)
     received = session.receiver("q", prefetch=0).receive(10, 3)
 
     assert [(one.message.id, one.delivery_count) for one in received] == [

@@ -11,6 +11,7 @@ import pytest
 from amqp.exceptions import ChannelError
 from sqlalchemy import func, select, update
 
+from chaos.forkserver_client import ForkServer
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.cli.doctor.queue_findings import dead_owner_findings
 from timeoutmgr.contracts import SendResult
@@ -280,13 +281,15 @@ def test_an_exclusive_queue_is_of_one_living_owner(url: str, prefix: str) -> Non
         assert rows(other)["owners"] == 1
 
 
-def test_a_killed_process_leaves_its_durable_queue_and_nothing_else(url: str, prefix: str) -> None:
+def test_a_killed_process_leaves_its_durable_queue_and_nothing_else(
+    url: str, prefix: str, fork_server: ForkServer
+) -> None:
     with connect(url, prefix) as connection:
         for name, options in (("tasks", {}), ("temporary", {"auto_delete": True})):
             declare(connection, name, exchange=kombu.Exchange("x"), routing_key=name, **options)
             connection.Producer().publish("hello", exchange="x", routing_key=name)
         owned = connection.transport.sql.owned_queues
-        kill_holding(url, prefix, "temporary", 1, "kombu")
+        kill_holding(fork_server, url, prefix, "temporary", 1, "kombu")
         assert owned.count_dead() == 0  # the other owner lives
         owned.sweep()
         assert connection.transport.sql.queues.missing(["temporary"]) == []
@@ -363,12 +366,12 @@ def test_words_of_a_topic_may_be_none(file_connection: Any) -> None:
 
 
 def test_a_durable_queue_that_expires_outlives_its_dead_consumer(
-    sqlite_url: str, prefix: str
+    sqlite_url: str, prefix: str, fork_server: ForkServer
 ) -> None:
     with connect(sqlite_url, prefix) as connection:
         declare(connection, expires=3600, durable=True)
         publish(connection, "kept")
-        kill_holding(sqlite_url, prefix, "q", 1, "kombu")
+        kill_holding(fork_server, sqlite_url, prefix, "q", 1, "kombu")
         assert rows(connection)["owners"] == 1
         [finding] = dead_owner_findings(connection.transport.sql)
         assert finding.text.startswith("1 queues")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from sqlalchemy import event, text
 
+from chaos.forkserver_client import ForkServer
+from tests.support.forked import forked
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError
@@ -23,7 +22,6 @@ from timeoutmgr.transport.sql.wakeups import QueueWakeups, Wakeup
 
 Make = Callable[..., list[Outgoing]]
 
-_ROOT: Final = Path(__file__).parents[3]
 _SEND: Final = """
 import sys, time
 from timeoutmgr.message.message import Message, Outgoing
@@ -86,19 +84,11 @@ def test_an_idle_receiver_asks_seldom(
 
 
 def test_a_send_of_another_process_is_noticed(
-    transport: SqlTransport, url: str, prefix: str
+    transport: SqlTransport, url: str, prefix: str, fork_server: ForkServer
 ) -> None:
     receiver = transport.session().receiver("q", prefetch=1)
     receiver.receive(1, 0.5)
-    with subprocess.Popen(
-        [sys.executable, "-c", _SEND, url, prefix],
-        cwd=_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdin is not None
+    with forked(fork_server, _SEND, url, prefix) as child:
         assert child.stdout.readline() == "ready\n"
         child.stdin.write("\n")
         child.stdin.flush()

@@ -224,6 +224,7 @@ class DurableDelays:
         is_delayed: bool,
     ) -> None:
         foreign = foreign_task(producer, task.body, options, is_amqp=self._is_amqp)
+        retried = self._running(task)
         replaces = is_delayed and self._on_duplicate == "replace" and not task.retries
         message_id = (
             str(uuid.uuid5(uuid.NAMESPACE_OID, f"replaceable {task.id}"))
@@ -231,7 +232,7 @@ class DurableDelays:
             else task.message_id(
                 task.headers[RUN],
                 is_delayed=is_delayed,
-                retried_eta=getattr(self._running(task), "eta", None),
+                retried_eta=None if retried is None else retried.eta,
             )
         )
         to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)

@@ -85,7 +85,7 @@ def settings_dict() -> dict[str, Any]:
 
 def is_test_environment() -> bool:
     """Return whether a test runner has set Django up for tests, by the sign that is documented."""
-    return hasattr(mail, "outbox")
+    return "outbox" in vars(mail)
 
 
 def database_settings() -> dict[str, Any]:
