@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation.mutant import breaks
+from tests.mutation.mutant import Mutant, breaks
 
 _BREAKERS = "timeoutmgr/resilience/breakers.py"
 _BREAKERS_TESTS = "tests/resilience/test_breakers.py"
