@@ -44,7 +44,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.run_rows import RunRow, RunRows
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
 
 from .audit import Audit
 from .context import StoreContext
@@ -171,6 +171,7 @@ class SqlBulkRuns:
         reach("bulk.planning")
         found = _Found()
         for rows in self._pages(which, change, limit):
+            _require_in_calendar(change, rows)
             self._keep(run_id, found.selected, rows)
             found.add(rows)
         found = self._counted_once(run_id, found)
@@ -643,6 +644,17 @@ def _batch(run_id: str, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "to_due": last["due"],
         "to_id": last["id"],
     }
+
+
+def _require_in_calendar(change: BulkChange, rows: Sequence[Row[Any]]) -> None:
+    """Raise InvalidMessage for a shift out of the years 1 to 9999: all would be due at one end."""
+    for row in rows if change.by else ():
+        due = (row.due if row.original_due is None else row.original_due) + change.by
+        if not EARLIEST <= due <= LATEST:
+            raise InvalidMessage(
+                f"a shift by {change.by / 1_000_000:,.0f} s would make timeout {row.id!r:.80} due "
+                "outside of the years 1 to 9999; shift by less"
+            )
 
 
 def _require(run: BulkRun, undo: bool) -> None:

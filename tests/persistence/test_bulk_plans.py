@@ -289,3 +289,16 @@ def test_an_undo_that_begins_beside_a_purge_has_all_of_its_keys(
     purge(here)
 
     assert runs_of(here).undo(run_id, by=BY).undone == 8
+
+
+@pytest.mark.parametrize("years", [-3_000, 9_000])
+def test_a_shift_out_of_the_calendar_is_refused(sql: Stores, years: int) -> None:
+    store: Any = sql()
+    made = stored(store, 3)
+    runs = runs_of(store)
+
+    with pytest.raises(InvalidMessage, match="due outside of the years 1 to 9999"):
+        runs.plan(BulkChange(action=BulkAction.SHIFT, by=years * 365 * DAY), by=BY)
+
+    assert set(pending(store).values()) == {one.due for one in made}
+    assert {run.state for run in store.bulk_runs()} == {BulkState.PLANNING}

@@ -150,7 +150,7 @@ class Timeouts:
             now = store.now()
             end = _end_of_pause(until, now)
             if end is not None and end <= now:
-                raise InvalidMessage(f"the pause would end at {until}, which has passed")
+                raise InvalidMessage(f"the pause would end at {from_micros(end)}, which has passed")
             if destination is not None:
                 check_destination(destination, Limits())
             is_new = store.pause(destination, end, by)
