@@ -116,9 +116,12 @@ def test_a_run_of_more_than_an_hour_keeps_its_databases_while_it_is_controlled(
 def test_a_process_that_outlives_the_run_fails_it(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(
-        "import subprocess\n"
+        "import subprocess, sys\n"
         "def test_it(tmp_path):\n"
-        "    process = subprocess.Popen(['sleep', '30'])\n"
+        "    program = 'import time; print(flush=True); time.sleep(30)'\n"
+        "    words = [sys.executable, '-c', program]\n"
+        "    process = subprocess.Popen(words, stdout=subprocess.PIPE)\n"
+        "    process.stdout.readline()  # before, the system may not show its environment\n"
         "    (tmp_path / 'pid').write_text(str(process.pid))\n"
         "    process.returncode = 0\n"
     )
