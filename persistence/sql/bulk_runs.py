@@ -648,11 +648,12 @@ def _batch(run_id: str, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _require_in_calendar(change: BulkChange, rows: Sequence[Row[Any]]) -> None:
     """Raise InvalidMessage for a shift out of the years 1 to 9999: all would be due at one end."""
-    for row in rows if change.by else ():
-        due = (row.due if row.original_due is None else row.original_due) + change.by
+    by = change.by or 0
+    for row in rows if by else ():
+        due = (row.due if row.original_due is None else row.original_due) + by
         if not EARLIEST <= due <= LATEST:
             raise InvalidMessage(
-                f"a shift by {change.by / 1_000_000:,.0f} s would make timeout {row.id!r:.80} due "
+                f"a shift by {by / 1_000_000:,.0f} s would make timeout {row.id!r:.80} due "
                 "outside of the years 1 to 9999; shift by less"
             )
 
