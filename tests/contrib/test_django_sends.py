@@ -223,7 +223,7 @@ def test_a_change_of_the_settings_in_a_test_makes_another_endpoint(
 
 @pytest.fixture
 def test_environment() -> Iterator[None]:
-    """What a test runner sets up."""
+    """Django, set up as a test runner does it."""
     setup_test_environment()
     yield
     teardown_test_environment()

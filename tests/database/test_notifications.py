@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 from sqlalchemy import event, text
 
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.database import Database
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener
 from timeoutmgr.testing.signals import eventually
@@ -154,27 +153,13 @@ def test_a_forked_child_listens_on_a_connection_of_its_own(
 ) -> None:
     heard = Heard()
     listener = listening(database, unique, heard, stack)
-    child = _fork()
-    if child == 0:
-        status = 1
-        try:
-            status = _hear_in_a_child(heard, database, unique, listener)
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = ended_in_a_child(lambda: _hear_in_a_child(heard, database, unique, listener))
 
     notify(database, unique, "after the child")
 
     eventually(lambda: "after the child" in heard.payloads, "the parent still listens")
     assert status == 0
     assert heard.missed == 1
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _hear_in_a_child(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,15 +11,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from timeoutmgr.database import Database, DatabaseSettings, sqlite_writers
+from tests.support.forks import ended_in_a_child
+from timeoutmgr.database import Database, sqlite_writers
 from timeoutmgr.errors import StorageUnavailable
 
-CAN_WRITE, IS_REFUSED, FAILED = range(3)
+CAN_WRITE, FAILED, IS_REFUSED = range(3)
 
 
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[Database]:
-    made = Database(sqlite_url, DatabaseSettings(write_wait=0.2))
+    made = Database(sqlite_url)
     with made.begin() as connection:
         connection.execute(text("CREATE TABLE notes (note TEXT)"))
     yield made
@@ -40,20 +39,15 @@ def notes(database: Database) -> list[str]:
 
 def forked(database: Database) -> int:
     """Have a child write; return how that ended."""
-    with warnings.catch_warnings():
-        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        ended = FAILED
+
+    def write_in_the_child() -> int:
         try:
             write(database, "of a child")
-            ended = CAN_WRITE
         except StorageUnavailable as error:
-            ended = IS_REFUSED if "it was forked while a thread" in str(error) else FAILED
-        finally:
-            os._exit(ended)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return IS_REFUSED if "it was forked while a thread" in str(error) else FAILED
+        return CAN_WRITE
+
+    return ended_in_a_child(write_in_the_child)
 
 
 def writing_without_end(database: Database, stop: threading.Event) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from datetime import timedelta
@@ -16,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
+from tests.support.forks import ended_in_a_child
 from timeoutmgr import (
     AsyncEndpoint,
     AsyncHandlerContext,
@@ -322,17 +322,7 @@ def loop_and_stop_threads() -> list[str]:
 
 def in_a_child(does: Callable[[], bool]) -> bool:
     """Return the answer of *does* in a forked process; False if it fails."""
-    with warnings.catch_warnings():
-        # Newer Pythons warn of a fork beside threads: a fork beside them is what is tried.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = 0 if does() else 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return ended_in_a_child(lambda: 0 if does() else 1) == 0
 
 
 def test_calls_of_a_forked_child_run_in_threads_of_its_own() -> None:

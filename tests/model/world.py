@@ -127,7 +127,7 @@ def _is_sent(run: Run) -> bool:
 
 
 class _Fields(NamedTuple):
-    """What a world consists of."""
+    """The fields of a world."""
 
     now: Micros
     queues: Map[str, tuple[Copy, ...]]
@@ -166,7 +166,7 @@ class World(_Fields):
     __slots__ = ()
 
     def _replace(self, **changes: Any) -> Self:
-        """Do what a named tuple does, which asks for each of its fields by name."""
+        """Return a copy with *changes*; a named tuple's own method looks each field up by name."""
         values = list(self)
         for name, value in changes.items():
             values[_PLACES[name]] = value
