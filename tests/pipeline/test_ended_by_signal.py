@@ -17,11 +17,26 @@ import signal
 import sys
 import threading
 
+from py4j.clientserver import ClientServerConnection
 from pyspark.sql import functions as f
 
 from timeoutmgr.cli.main import cli
 from timeoutmgr.pipeline.jobs import reconcile
 from timeoutmgr.pipeline.spark.session import in_utc
+
+shut = ClientServerConnection.shutdown_socket
+
+
+def broken(connection, *ports):
+    # As py4j shuts the connection of a call where Java has closed it before.
+    def close():
+        del connection.close
+        connection.close()
+        raise BrokenPipeError
+
+    connection.close = close
+    shut(connection, *ports)
+
 
 driver, number = os.getpid(), int(sys.argv[1])
 
@@ -33,6 +48,7 @@ def signalled(_row):
 
 @in_utc
 def waiting(spark, *_args, **_more):
+    ClientServerConnection.shutdown_socket = broken
     spark.range(1).select(f.udf(signalled, "INT", useArrow=False)("id")).collect()
 
 

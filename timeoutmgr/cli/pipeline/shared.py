@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType, NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -35,6 +35,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 WITHIN = "pipeline"
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_INTERRUPT_LOGGERS: Final = ("", "py4j.clientserver")  # of py4j; "" is the root
 _TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant()}
 """Types of the command line, by the types of the fields; any other type is its own."""
 _PAIRS: dict[str | None, Any] = {"NAME=COLUMN": ColumnPair()}
@@ -209,35 +210,44 @@ def _is_short(stores: Sequence[str], inputs: Sequence[str]) -> bool:
         return is_little(opened, inputs)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as an interrupt: by itself it would leave folders and a JVM behind.
+class _EndingSignal:
+    """SIGINT or SIGTERM: by itself SIGTERM would leave folders and a JVM behind.
 
-    After an interrupt alone py4j closes the connection of its call. After any other error the next
-    call would wait for the answer of that call, and take it for its own.
+    It raises an interrupt, after which py4j closes the connection of its call. After any other
+    error the next call would wait for the answer of that call, and take it for its own.
     """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def received(self, number: int, _frame: FrameType | None) -> None:
+        self.number = number
+        raise KeyboardInterrupt
+
+    def is_not_received(self, _record: logging.LogRecord) -> bool:
+        """Return whether py4j may log: it logs the interrupt, and errors that it leads to."""
+        return self.number is None
 
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    before, root = signal.signal(signal.SIGTERM, _end), logging.getLogger()
-    root.addFilter(_is_no_interrupt)
+    """Exit with the code of a signal, also where a connection that it closes raises another error."""
+    ending = _EndingSignal()
+    before = {one: signal.signal(one, ending.received) for one in (signal.SIGINT, signal.SIGTERM)}
+    loggers = [logging.getLogger(name) for name in _INTERRUPT_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(ending.is_not_received)
     try:
         yield
-    except _Terminated:
-        sys.exit(128 + signal.SIGTERM)
+    except BaseException:
+        if ending.number is not None:
+            sys.exit(128 + ending.number)
+        raise
     finally:
-        root.removeFilter(_is_no_interrupt)
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
-
-
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Return whether *record* is of no interrupt: py4j raises it, and logs its traceback too."""
-    kind = record.exc_info[0] if record.exc_info else None
-    return kind is None or not issubclass(kind, KeyboardInterrupt)
+        for logger in loggers:
+            logger.removeFilter(ending.is_not_received)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def session_options(shared: Shared, options: dict[str, Any]) -> SessionOptions:
