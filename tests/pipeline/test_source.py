@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from timeoutmgr.pipeline.readers.statements import (
 )
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
-from timeoutmgr.pipeline.stores import NamedStore, Store, open_store
+from timeoutmgr.pipeline.stores import NamedStore, Store, keep_modules, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
 from timeoutmgr.pipeline.writers.loader import Loader
 
@@ -81,6 +82,24 @@ def filled(
     Loader(store, run_id="r").load([batch([row(number) for number in range(300)])])
     yield store
     store.persistence.close()
+
+
+def test_every_worker_of_a_read_collects_garbage_without_its_modules(filled: Store) -> None:
+    made = source(filled)
+    reader = made.reader(struct())
+    part = reader.partitions()[0]
+    steps: dict[str, Callable[[], object]] = {
+        "made": lambda: source(filled),
+        "planned": lambda: made.reader(struct()),
+        "read": lambda: list(reader.read(part)),
+    }
+    for name, step in steps.items():
+        keep_modules.cache_clear()
+        gc.unfreeze()
+
+        step()
+
+        assert gc.get_freeze_count() > 0, name
 
 
 def test_pending_timeouts_come_out_as_they_went_in(filled: Store) -> None:

@@ -44,7 +44,7 @@ from timeoutmgr.pipeline.lake.table import STORED, Where
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, from_option, parts_of
-from timeoutmgr.pipeline.stores import NamedStore
+from timeoutmgr.pipeline.stores import NamedStore, keep_modules
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader, LoadResult
@@ -72,6 +72,7 @@ class TimeoutsDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        keep_modules()
         unknown = sorted(name for name in options if name.lower() not in _KNOWN)
         if unknown:
             raise ConfigurationError(
@@ -89,6 +90,7 @@ class TimeoutsDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of *schema*."""
+        keep_modules()
         if "table" in self.options:
             return self._table_reader(schema.names)
         columns = projected(self._view, schema.names)
@@ -255,6 +257,7 @@ class TimeoutsReader(DataSourceReader):
         """Yield the rows of *partition*."""
         if not isinstance(partition, ViewPart):
             return  # Spark makes a part up where there is none
+        keep_modules()
         yield from fetch(
             self._store.open(),
             self._view,
@@ -340,6 +343,7 @@ class TimeoutsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task; return how many were new."""
+        keep_modules()
         store = self._store.open()
         store.require_tables()
         loader = Loader(store, run_id=self._run_id, on_conflict=self._on_conflict)

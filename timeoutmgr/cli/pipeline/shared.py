@@ -231,7 +231,7 @@ class _EndingSignal:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Exit with the code of a signal, also where a connection that it closes raises another error."""
+    """Exit with the code of a signal, also where the connection that it closes raises an error."""
     ending = _EndingSignal()
     before = {one: signal.signal(one, ending.received) for one in (signal.SIGINT, signal.SIGTERM)}
     loggers = [logging.getLogger(name) for name in _INTERRUPT_LOGGERS]

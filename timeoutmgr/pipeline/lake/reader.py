@@ -7,6 +7,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from timeoutmgr.pipeline.lake.places import present_table
 from timeoutmgr.pipeline.lake.table import DataFiles, Where
+from timeoutmgr.pipeline.stores import keep_modules
 
 
 class FilesPart(InputPartition):
@@ -40,5 +41,6 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
         assert isinstance(partition, FilesPart)
+        keep_modules()
         for batch in partition.files.read(self._columns.names, self._where):
             yield batch.cast(self._columns)

@@ -19,7 +19,7 @@ from timeoutmgr.pipeline.readers.transactions import (
     oldest_transaction,
     require_same,
 )
-from timeoutmgr.pipeline.stores import NamedStore
+from timeoutmgr.pipeline.stores import NamedStore, keep_modules
 from timeoutmgr.pipeline.views import Selection
 
 BATCH_EVENTS: Final = 500_000
@@ -80,6 +80,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
         assert isinstance(partition, TransactionRange)
+        keep_modules()
         yield from fetch(
             self._store.open(),
             "history",
