@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder
+from tests.support.unprintable import without_traceback
 from timeoutmgr.cli.log_format import JsonFormatter
+from timeoutmgr.cli.output import text_formatter
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 APP = """\
@@ -71,6 +73,16 @@ def test_the_secrets_of_urls_are_masked_in_text_fields_and_tracebacks() -> None:
     assert "hunter2" not in json.dumps(document)
     assert document["destination"] == "postgresql://me:***@db/shop"
     assert "ValueError: postgresql://me:***@db/shop" in document["exception"]
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), text_formatter()], ids=["json", "text"])
+def test_an_error_whose_traceback_cannot_be_written_is_logged_without_it(
+    formatter: logging.Formatter,
+) -> None:
+    error = without_traceback()
+    record = logging.LogRecord("x", 40, "f", 1, "said", (), (type(error), error, None))
+
+    assert "SyntaxError: its traceback raised AttributeError" in formatter.format(record)
 
 
 def test_a_long_value_is_cut() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.message import headers
 from timeoutmgr.message.redaction import cut_line, masked
+from timeoutmgr.resilience.error_copy import traceback_of
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
@@ -46,7 +47,7 @@ class JsonFormatter(logging.Formatter):
             **given,
         }
         if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
+            document["exception"] = traceback_of(record.exc_info[1]).rstrip("\n")
         if record.stack_info:
             document["stack"] = record.stack_info
         return json.dumps({name: _shown(value) for name, value in document.items()})

@@ -17,6 +17,7 @@ import click
 
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.redaction import cut_line, masked
+from timeoutmgr.resilience.error_copy import traceback_of
 
 _SENTENCE: Final = 80
 """Characters of a reason in a table."""
@@ -215,6 +216,10 @@ class MaskingFormatter(logging.Formatter):
     def converter(seconds: float | None = None) -> time.struct_time:
         """Return the time in UTC."""
         return time.gmtime(seconds)
+
+    def formatException(self, ei: tuple[object, BaseException | None, object]) -> str:
+        """Return the traceback, or a substitute where it cannot be written."""
+        return traceback_of(ei[1]).rstrip("\n")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

@@ -40,7 +40,7 @@ def error_copy(
         headers.EXCEPTION_TYPE: _type_name(error),
         headers.EXCEPTION_MESSAGE: _clean(text_of(error))[:MOST_MESSAGE],
         headers.EXCEPTION_SOURCE: str(type(error).__module__),
-        headers.EXCEPTION_STACK: _clean(_traceback_of(error))[-MOST_STACK:],
+        headers.EXCEPTION_STACK: _clean(traceback_of(error))[-MOST_STACK:],
         headers.HOST_ID: host_id(),
         headers.HOST_NAME: platform.node(),
     }
@@ -114,7 +114,7 @@ def _type_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException | None) -> str:
     """Return the traceback of *error*; a substitute if the traceback cannot be written.
 
     Groups that are nested too deep cannot be written, nor can a SyntaxError whose line is no text.
@@ -149,6 +149,6 @@ def with_traceback(error: BaseException) -> str:
     Each line of the traceback begins with an edge: a sender's text in the message of an error
     must not look like a line of the log.
     """
-    trace = _traceback_of(error).splitlines()[-MOST_LINES:]
+    trace = traceback_of(error).splitlines()[-MOST_LINES:]
     lines = [_EDGE + on_one_line(line)[:MOST_OF_A_LINE] for line in trace]
     return "\n".join([class_and_message(error), *lines])

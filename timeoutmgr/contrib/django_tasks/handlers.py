@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Mapping
 from datetime import datetime
-from traceback import format_exception
 from typing import Any, Final
 
 from django.conf import settings
@@ -30,6 +29,7 @@ from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_o
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import from_micros
+from timeoutmgr.resilience.error_copy import traceback_of
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -150,7 +150,7 @@ def _called(result: Any) -> Any:
 def _described(error: Exception) -> dict[str, str]:
     kind = type(error)
     # A database may refuse NUL and lone surrogates, which a message quotes.
-    lines = "".join(format_exception(error)).encode(errors="backslashreplace").decode()
+    lines = traceback_of(error).encode(errors="backslashreplace").decode()
     return {
         "exception_class_path": f"{kind.__module__}.{kind.__qualname__}",
         "traceback": lines.replace("\0", "\\x00"),
