@@ -19,18 +19,30 @@ _READERS: Final = (
     "tests/crash/test_steps.py::test_every_registered_point",
     "tests/message/test_short_keys.py::test_every_cache",
 )
+# The tests of such a file share an object that each further worker would make anew: a browser, the
+# levels of a broker, a run of pytest, an endpoint that has read the whole corpus.
+_WHOLE_FILES: Final = (
+    "tests/web/test_journeys.py",
+    *(f"tests/migration/test_{name}.py" for name in ("celery_levels", "into_levels", "levels")),
+    "tests/testing/test_conformance_delayed_notices.py",
+    "tests/fuzz/test_corpus.py",
+    "tests/cli/test_examples.py",
+)
 
 
 class GroupedByWhatTheyShare(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
     """Any test goes to a free worker, but tests that share a costly object go to the same worker.
 
     Spark's tests go to two workers, which share a JVM: a single worker keeps the JVM busy for half
-    of the time; a third worker would only wait. The readers of the house go to one.
+    of the time; a third worker would only wait. The readers of the house go to one, and so do the
+    tests of a file that share an object.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(SPARK):
             return "first" if nodeid.startswith(_FIRST) else "second"
+        if nodeid.startswith(_WHOLE_FILES):
+            return nodeid.partition("::")[0]
         return "readers" if nodeid.startswith(_READERS) else nodeid
 
     def _reschedule(self, node: Any) -> None:
