@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 STORES = ("sqlite", "postgres", "mysql")
+FLAGS = (
+    *("--no-sandbox", "--disable-dev-shm-usage"),
+    # A test looks at no pixels: without these flags a process of its own paints by software.
+    *("--disable-gpu", "--disable-software-rasterizer", "--in-process-gpu"),
+    "--renderer-process-limit=1",
+)
+"""Options of the browser."""
 
 
 @pytest.fixture
@@ -60,8 +67,6 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=Path(program), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        launched = playwright.chromium.launch(executable_path=Path(program), args=FLAGS)
         yield launched
         launched.close()
