@@ -78,15 +78,25 @@ class _Ctl:
         return self("-q", "list_vhosts", "name", "--no-table-headers").split("\n")
 
     def add(self, name: str, user: str) -> None:
-        self("-q", "add_vhost", name)
-        self("-q", "set_permissions", "-p", name, user, ".*", ".*", ".*")
+        # One command: each starts an Erlang machine, which takes half a second.
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        made = {
+            "vhosts": [{"name": name}],
+            "permissions": [{"user": user, "vhost": name, **rights}],
+        }
+        self("-q", "import_definitions", given=json.dumps(made))
 
     def delete(self, name: str) -> None:
         self("-q", "delete_vhost", name)
 
-    def __call__(self, *words: str) -> str:
+    def __call__(self, *words: str, given: str = "") -> str:
         done = subprocess.run(
-            [*self._command, *words], env=self._env, capture_output=True, text=True, check=False
+            [*self._command, *words],
+            env=self._env,
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise OSError(f"rabbitmqctl {' '.join(words)}: {(done.stderr or done.stdout).strip()}")
