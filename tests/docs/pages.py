@@ -58,6 +58,10 @@ LOOKS: Final = re.compile(
 PATIENCE: Final = 60.0
 _LONGEST: Final = 300.0
 _SEPARATOR: Final = "=== the page shows the output until here ===\n"
+_REDIRECTED: Final = re.compile(
+    r"(?P<words>.*?)(?: > (?P<output>[\w./]+))?(?: 2> ?(?P<errors>[\w./]+)|(?P<both> 2>&1))?"
+)
+"""A command, and the files that a shell opens for it."""
 _CRASH: Final = "Traceback (most recent call last)"
 """The first line of a program that an exception has ended at once."""
 _LIKE: Final = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -207,6 +211,24 @@ class Reader:
             return self._forked(*found, None)[0]
         return self._ended(["bash", "-c", command], subprocess.STDOUT)[0]
 
+    def _started(self, command: str, log: Path) -> Running:
+        found = _REDIRECTED.fullmatch(command)
+        assert found is not None
+        entry = forked.entry_of(found["words"])
+        if self.fork_server is None or entry is None:
+            return self._started_by_a_shell(command, log)
+        output = self._emptied(found["output"]) or log
+        errors = output if found["both"] else self._emptied(found["errors"]) or log
+        return self.fork_server.start(*entry, Streams(output, errors), environment(), self.folder)
+
+    def _emptied(self, name: str | None) -> Path | None:
+        """Return the file *name* without its content, as a shell opens it."""
+        if name is None:
+            return None
+        path = self.folder / name
+        path.write_text("")
+        return path
+
     def _forked(self, entry: str, arguments: list[str], errors: Path | None) -> tuple[str, int]:
         assert self.fork_server is not None
         with tempfile.TemporaryDirectory() as aside:
@@ -220,12 +242,7 @@ class Reader:
                 child.kill()  # no signal for a child that has ended
             return output.read_text(), code
 
-    def _started(self, command: str, output: Path) -> Running:
-        if self.fork_server is not None and (found := forked.entry_of(command)) is not None:
-            entry, arguments = found
-            return self.fork_server.start(
-                entry, arguments, Streams(output), environment(), self.folder
-            )
+    def _started_by_a_shell(self, command: str, output: Path) -> Running:
         with output.open("ab") as file:
             return subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],

@@ -19,6 +19,7 @@ from timeoutmgr.cli.main import COMMANDS, main
 
 COMMAND: Final = f"{__name__}:command"
 COMMAND_IN_GROUP: Final = f"{__name__}:command_in_group"
+MODULE: Final = f"{__name__}:module"
 SCRIPT: Final = f"{__name__}:script"
 TEXT: Final = f"{__name__}:text"
 PROGRAM: Final = f"{__name__}:program"
@@ -56,6 +57,8 @@ def entry_of(command: str) -> tuple[str, list[str]] | None:
     match shlex.split(command):
         case ["timeoutmgr", *arguments]:
             return COMMAND, arguments
+        case ["python", "-m", name, *arguments] | ["celery" as name, *arguments]:
+            return MODULE, [name, *arguments]
         case ["python", path, *arguments] if not path.startswith("-"):
             return SCRIPT, [path, *arguments]
     return None
@@ -77,6 +80,13 @@ def script() -> NoReturn:
     _become_a_program()
     del sys.argv[0]
     _run(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
+
+
+def module() -> NoReturn:
+    """Be the program of the module that the first argument names."""
+    _become_a_program()
+    del sys.argv[0]
+    _run(lambda: runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True))
 
 
 def text() -> None:
