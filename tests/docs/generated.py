@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Column, Table
@@ -219,23 +220,35 @@ NAMED_ELSEWHERE: Final = {
 def counted() -> dict[str, str]:
     """Return each name that the source counts, and whether it is a counter or a value."""
     found = dict.fromkeys(NAMED_ELSEWHERE, "counter")
-    for path in house.sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and _counts(node.func) and node.args:
-                kind = "counter" if ast.unparse(node.func).endswith(".count") else "value"
-                found |= dict.fromkeys(_texts(node.args[0]), kind)
+    for called, names in _calls():
+        if _counts(called):
+            kind = "counter" if ast.unparse(called).endswith(".count") else "value"
+            found |= dict.fromkeys(names, kind)
     return found
 
 
 def counted_by_label() -> set[str]:
     """Return each name that the source counts by a label."""
     return {
-        name
-        for path in house.sources()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and "count_each" in ast.unparse(node.func) and node.args
-        for name in _texts(node.args[0])
+        name for called, names in _calls() if "count_each" in ast.unparse(called) for name in names
     }
+
+
+@cache
+def _calls() -> list[tuple[ast.expr, list[str]]]:
+    """Return each call of a method that may count, with the texts of its first argument."""
+    return [
+        (node.func, _texts(node.args[0]))
+        for path in house.sources()
+        if re.search(r"count|value", text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and node.args and _may_count(node.func)
+    ]
+
+
+def _may_count(called: ast.expr) -> bool:
+    name = called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
+    return name in ("count", "value") or "count_each" in name
 
 
 def _counts(called: ast.expr) -> bool:
