@@ -11,7 +11,7 @@ import pytest
 from tests.testing.projects import ROOT, install, run
 
 PARTS = """
-import tempfile
+from pathlib import Path
 
 from timeoutmgr.persistence import MemoryPersistence, SqlDelayedMessageStore
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -21,7 +21,7 @@ make_persistence = lambda: persistence
 make_transport = lambda: KombuTransport("memory://", accept_loss=True)
 
 def make_delayed_store():
-    return SqlDelayedMessageStore(f"sqlite:///{tempfile.gettempdir()}/delayed.db")
+    return SqlDelayedMessageStore(f"sqlite:///{Path(__file__).with_name('delayed.db')}")
 """
 THEIRS = """
 import pytest
