@@ -9,11 +9,9 @@ import re
 import runpy
 import shlex
 import sys
-import threading
 import warnings
-from collections.abc import Callable
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import Final
 
 from timeoutmgr.cli.main import COMMANDS, main
 
@@ -64,22 +62,22 @@ def entry_of(command: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def command() -> NoReturn:
+def command() -> None:
     """Be the command ``timeoutmgr``."""
     _become_a_program()
-    _run(main)
+    main()
 
 
-def command_in_group() -> NoReturn:
+def command_in_group() -> None:
     """Be the command ``timeoutmgr`` in the process group of the server, for a run to its end."""
-    _run(main)
+    main()
 
 
-def script() -> NoReturn:
+def script() -> None:
     """Be the program of the file that the first argument names."""
     _become_a_program()
     del sys.argv[0]
-    _run(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def module() -> NoReturn:
@@ -95,16 +93,17 @@ def text() -> None:
     warnings.simplefilter("error", RuntimeWarning)
     program = sys.argv.pop()
     sys.modules["__main__"] = module = ModuleType("__main__")
+    atexit.register(vars(module).clear)  # a coroutine in a variable, too
     exec(compile(program, "<page>", "exec"), vars(module))
 
 
-def program() -> NoReturn:
+def program() -> None:
     """Be the program that the last argument is, as ``python -c`` is."""
     _become_a_program()
     code = compile(sys.argv.pop(), "<program>", "exec")
     sys.argv[0] = "-c"
     sys.modules["__main__"] = module = ModuleType("__main__")
-    _run(lambda: exec(code, vars(module)))
+    exec(code, vars(module))
 
 
 def _become_a_program() -> None:
@@ -113,26 +112,3 @@ def _become_a_program() -> None:
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True)
-
-
-def _run(run: Callable[[], object]) -> NoReturn:
-    """Run a program, and end as an interpreter ends, but leave its objects as they are.
-
-    Threads are joined, exit functions called and streams flushed. Then an interpreter takes all
-    modules apart, and a fork copies each page of them for it: half the time of a short command.
-    """
-    code: object = None
-    try:
-        run()
-    except SystemExit as end:
-        code = end.code
-    if code is not None and not isinstance(code, int):
-        sys.exit(str(code))  # the interpreter prints it
-    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends its children
-    atexit._run_exitfuncs()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    except (OSError, ValueError):
-        sys.exit(code)  # the interpreter says what became of the output
-    os._exit((code or 0) & 0xFF)
