@@ -23,6 +23,7 @@ TEXT: Final = f"{__name__}:text"
 PROGRAM: Final = f"{__name__}:program"
 MODULES: Final = (
     __name__,
+    "tests.support.warmed",
     "tests.acceptance.child",
     *(
         "tests.crash.worker",
