@@ -5,14 +5,37 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from chaos.crash_command import VARIABLE
+from chaos.forkserver_client import ForkServer, Streams
+from tests.support.forked_programs import PROGRAM
 from timeoutmgr import crashpoints
 
 ARM = "from chaos.crash_command import arm_from_environment; arm_from_environment()\n"
 _ROOT = Path(__file__).parents[2]
+
+
+class RunForked(Protocol):
+    """Runs a program in a fork, with a crash point in its environment."""
+
+    def __call__(self, program: str, setting: str) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture
+def run_forked(fork_server: ForkServer, tmp_path: Path) -> RunForked:
+    """Runs a program without the imports of a new interpreter."""
+
+    def run(program: str, setting: str) -> subprocess.CompletedProcess[str]:
+        streams = Streams(tmp_path / "output", tmp_path / "errors")
+        child = fork_server.start(PROGRAM, [program], streams, {VARIABLE: setting})
+        code = child.wait(60)
+        texts = (path.read_text() for path in (streams.output, tmp_path / "errors"))
+        return subprocess.CompletedProcess([], code, *texts)
+
+    return run
 
 
 def test_a_point_does_nothing_in_a_process_that_is_not_armed() -> None:
@@ -66,14 +89,16 @@ def test_the_crashing_program_is_the_command_with_a_point_armed(tmp_path: Path) 
         ("pump.received:3", "rr", "12"),
     ],
 )
-def test_a_process_kills_itself_at_the_nth_hit(setting: str, reached: str, left: str) -> None:
+def test_a_process_kills_itself_at_the_nth_hit(
+    run_forked: RunForked, setting: str, reached: str, left: str
+) -> None:
     names = {"r": "pump.received", "h": "pump.handled"}
     program = f"{ARM}from timeoutmgr.crashpoints import reach\n" + "".join(
         f"reach({names[one]!r}); print({n}, end='', flush=True)\n"
         for n, one in enumerate(reached, 1)
     )
 
-    ended = _run(program, setting)
+    ended = run_forked(program, setting)
 
     dies = reached.count("r") >= int(setting.partition(":")[2] or 1)
     assert ended.returncode == (-signal.SIGKILL if dies else 0)
@@ -91,17 +116,19 @@ def test_a_process_kills_itself_at_the_nth_hit(setting: str, reached: str, left:
         ("pump.received:-1", "nth from 1"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused_at_once(setting: str, sentence: str) -> None:
-    ended = _run(ARM, setting)
+def test_a_setting_that_means_nothing_is_refused_at_once(
+    run_forked: RunForked, setting: str, sentence: str
+) -> None:
+    ended = run_forked(ARM, setting)
 
     assert ended.returncode == 1
     assert "ConfigurationError: " in ended.stderr
     assert sentence in ended.stderr
 
 
-def test_an_unregistered_point_is_an_error_if_a_point_is_set() -> None:
+def test_an_unregistered_point_is_an_error_if_a_point_is_set(run_forked: RunForked) -> None:
     program = f"{ARM}from timeoutmgr.crashpoints import reach; reach('no.such')"
-    ended = _run(program, "pump.received")
+    ended = run_forked(program, "pump.received")
 
     assert "'no.such' is not registered" in ended.stderr
 
