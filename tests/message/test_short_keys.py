@@ -70,8 +70,9 @@ def test_every_cache_by_the_names_of_headers_keeps_short_names_only() -> None:
         f"{path.relative_to(ROOT)}::{function.name}": _decorators(function)
         for path in SOURCES
         for function in ast.walk(trees()[path])
-        if isinstance(function, ast.FunctionDef) and _takes_names(function)
+        if isinstance(function, ast.FunctionDef)
         if _decorators(function) & {"cache", "lru_cache", "remembers_short"}
+        if _takes_names(function)
     }
 
     assert len(caches) >= 3
