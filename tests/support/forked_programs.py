@@ -81,11 +81,11 @@ def script() -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def module() -> NoReturn:
+def module() -> None:
     """Be the program of the module that the first argument names."""
     _become_a_program()
     del sys.argv[0]
-    _run(lambda: runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True))
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def text() -> None:
