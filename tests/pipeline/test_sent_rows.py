@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.pipeline.rows import read
-from tests.pipeline.sending import as_table, messages, row_to_send, sent_by_an_endpoint
+from tests.pipeline.sending import are_mixed, as_table, messages, row_to_send, sent_by_an_endpoint
 from tests.pipeline.test_source import over_there, source
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.pipeline.errors import WrongColumns
@@ -49,8 +49,8 @@ def as_sent(store: Store) -> list[dict[str, Any]]:
 
 
 # Many rows at once: each example needs two stores, and an endpoint.
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(rows=st.lists(row_to_send, min_size=30, max_size=60))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(row_to_send, min_size=30, max_size=60).filter(are_mixed))
 def test_a_written_frame_is_what_an_endpoint_stores_row_by_row(
     store_of: Callable[[str], Store], rows: list[dict[str, Any]]
 ) -> None:

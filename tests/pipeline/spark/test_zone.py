@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.rows import count
-from tests.pipeline.sending import as_table, messages, row_to_send, sent_by_an_endpoint
+from tests.pipeline.sending import are_mixed, as_table, messages, row_to_send, sent_by_an_endpoint
 from tests.pipeline.spark.test_lateness import write_events
 from tests.pipeline.test_sent_rows import as_sent
 from timeoutmgr.clock import SystemClock
@@ -41,7 +41,7 @@ def new_york(spark: SparkSession) -> Iterator[SparkSession]:
 @settings(
     max_examples=1, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
 )
-@given(rows=st.lists(row_to_send, min_size=50, max_size=100))
+@given(rows=st.lists(row_to_send, min_size=50, max_size=100).filter(are_mixed))
 def test_a_frame_is_scheduled_in_any_zone_as_an_endpoint_sends_it_row_by_row(
     new_york: SparkSession, store_of: Callable[[str], Store], rows: list[dict[str, Any]]
 ) -> None:
