@@ -6,12 +6,15 @@ from typing import Any, Final
 
 from xdist.scheduler import LoadGroupScheduling
 
-SPARK: Final = "tests/pipeline/spark/"
+PIPELINE: Final = "tests/pipeline/"
+SPARK: Final = f"{PIPELINE}spark/"
 # These files take as long as all other files there.
 _FIRST: Final = tuple(
     f"{SPARK}test_{name}" for name in ("commands", "lateness", "schedule", "session")
 )
 
+# Each worker with such a test would start a server that speaks S3, and a fork server of jobs.
+_LAKES: Final = ("-s3", "_to_s3[", "of_a_bucket", "test_killed_jobs.py", "a_load_that_is_killed")
 
 # Each of these tests reads the whole house into syntax trees, which a process keeps.
 _READERS: Final = (
@@ -34,8 +37,8 @@ class GroupedByWhatTheyShare(LoadGroupScheduling):  # type: ignore[misc]  # xdis
     """Any test goes to a free worker, but tests that share a costly object go to the same worker.
 
     Spark's tests go to two workers, which share a JVM: a single worker keeps the JVM busy for half
-    of the time; a third worker would only wait. The readers of the house go to one, and so do the
-    tests of a file that share an object.
+    of the time; a third worker would only wait. The readers of the house go to one, the tests of
+    tables on S3 and of killed jobs to one, and so do the tests of a file that share an object.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -43,6 +46,8 @@ class GroupedByWhatTheyShare(LoadGroupScheduling):  # type: ignore[misc]  # xdis
             return "first" if nodeid.startswith(_FIRST) else "second"
         if nodeid.startswith(_WHOLE_FILES):
             return nodeid.partition("::")[0]
+        if nodeid.startswith(PIPELINE) and any(part in nodeid for part in _LAKES):
+            return "lakes"
         return "readers" if nodeid.startswith(_READERS) else nodeid
 
     def _reschedule(self, node: Any) -> None:

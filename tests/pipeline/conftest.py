@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
+from tests.pipeline.killed_jobs import MODULES
 from tests.pipeline.lakes import ON_S3, S3, Watcher, made_place, serving
 from timeoutmgr.pipeline.stores import Store, open_store
 
@@ -88,6 +91,13 @@ def watcher() -> Iterator[Watcher]:
     made = Watcher()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def job_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which jobs are forked that a test kills."""
+    with closing(ForkServer(tmp_path_factory.mktemp("jobserver") / "log", MODULES)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ JOBS: Final[dict[str, tuple[Any, Any]]] = {
 }
 ENTRY: Final = f"{__name__}:main"
 MODULES: Final = (
-    *(__name__, "timeoutmgr.settings.file", "timeoutmgr.persistence", "sqlite3"),
+    *(__name__, "tests.pipeline.rows", "timeoutmgr.settings.file", "timeoutmgr.persistence"),
+    *("sqlite3", "adbc_driver_postgresql.dbapi", "psycopg", "sqlalchemy.dialects.postgresql"),
     *("timeoutmgr.pipeline.lake.delta", "timeoutmgr.pipeline.lake.iceberg"),
 )
 """Modules that the fork server imports ahead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -41,10 +42,11 @@ def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=TO_STORE)
 
 
-def load(name: str, rows: int, chunk_rows: int) -> None:
-    """Load *rows* rows in small chunks, in a process that the test kills meanwhile."""
-    rows_ = [batch([row(number) for number in range(rows)])]
-    Loader(open_store(name), run_id="r").load(rows_, chunk_rows=chunk_rows)
+def load() -> None:
+    """Load as many rows as the arguments say, in chunks of ten; a test kills the process."""
+    name, rows = sys.argv[1:]
+    rows_ = [batch([row(number) for number in range(int(rows))])]
+    Loader(open_store(name), run_id="r").load(rows_, chunk_rows=10)
 
 
 def count(store: Store, table: str) -> int:

@@ -6,8 +6,7 @@ import itertools
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from chaos.forkserver_client import ForkServer, Streams
 from tests.pipeline.archives import DAY, write_events
-from tests.pipeline.killed_jobs import ENTRY, MODULES
+from tests.pipeline.killed_jobs import ENTRY
 from tests.pipeline.lakes import S3, ids_in
 from tests.pipeline.rows import count, read, row
 from tests.pipeline.test_compact import scattered
@@ -30,20 +29,13 @@ from timeoutmgr.pipeline.stores import Store
 
 
 @pytest.fixture(scope="module")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """The process from which jobs are forked."""
-    with closing(ForkServer(tmp_path_factory.mktemp("forkserver") / "log", MODULES)) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installed file, to be copied."""
     return store_in(tmp_path_factory.mktemp("empty"), "empty", None)[1]
 
 
 def was_killed(
-    fork_server: ForkServer,
+    job_server: ForkServer,
     folder: Path,
     job: str,
     step: int,
@@ -55,7 +47,7 @@ def was_killed(
     output = folder / "output.txt"
     given = {"job": job, "die_at": step, "options": options}
     given |= {"s3": s3 and s3.url, "environ": dict(s3.environ) if s3 else {}}
-    code = fork_server.start(ENTRY, [json.dumps(given)], Streams(output), {}).wait(60)
+    code = job_server.start(ENTRY, [json.dumps(given)], Streams(output), {}).wait(60)
     if s3 is not None:
         s3.kill(0, 0)
     assert code in (0, -signal.SIGKILL), output.read_text()
@@ -71,7 +63,7 @@ def test_each_event_counts_once_wherever_a_commit_of_archive_is_killed(
     kind: str,
     steps: int,
     stride: int,
-    fork_server: ForkServer,
+    job_server: ForkServer,
     sqlite: Store,
     place_of: Callable[[str], str],
     tmp_path: Path,
@@ -82,7 +74,7 @@ def test_each_event_counts_once_wherever_a_commit_of_archive_is_killed(
     for step in itertools.count(stride, stride):
         written = 2 * step // stride
         write_events(sqlite, range(written - 2, written), at=to_micros(DAY))
-        died = was_killed(fork_server, tmp_path, "archive", step, s3=server, **options)
+        died = was_killed(job_server, tmp_path, "archive", step, s3=server, **options)
         seen, expected = ids_in(place), {f"id{number}" for number in range(written)}
 
         # No event is missing at any moment, and none is there twice.
@@ -97,7 +89,7 @@ def test_each_event_counts_once_wherever_a_commit_of_archive_is_killed(
 
 
 def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
-    fork_server: ForkServer, empty: Path, tmp_path: Path
+    job_server: ForkServer, empty: Path, tmp_path: Path
 ) -> None:
     source, _ = store_in(tmp_path, "source", empty)
     filled(source, {1, 2}, {7: "dispatched", 8: "cancelled"})
@@ -107,7 +99,7 @@ def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
     for step in itertools.count(1):
         target, _ = store_in(tmp_path, f"target{step}", empty)
         options: dict[str, Any] = {"store": target.name, "lake": place, "batch": 4}
-        if not was_killed(fork_server, tmp_path, "restore", step, **options):
+        if not was_killed(job_server, tmp_path, "restore", step, **options):
             break
         deaths += 1
         restored(target, place)
@@ -118,7 +110,7 @@ def test_a_restore_that_is_killed_anywhere_is_run_again_to_the_same_end(
 
 
 def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
-    fork_server: ForkServer, empty: Path, tmp_path: Path
+    job_server: ForkServer, empty: Path, tmp_path: Path
 ) -> None:
     whole, deaths = tmp_path / "whole", 0
     whole.mkdir()
@@ -133,7 +125,7 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
         store, _ = store_in(folder, "store", whole / "store.db")
         place = str(folder / "lake" / "history")
         selection: dict[str, Any] = {"saga_ids": [OF_PERSON["saga_id"]], "lake": place}
-        if not was_killed(fork_server, folder, "erase", step, store=store.name, **selection):
+        if not was_killed(job_server, folder, "erase", step, store=store.name, **selection):
             break
         deaths += 1
         left = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],)).left
@@ -154,7 +146,7 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
 def test_a_compaction_that_is_killed_anywhere_is_run_again_to_the_same_end(
     kind: str,
     stride: int,
-    fork_server: ForkServer,
+    job_server: ForkServer,
     place_of: Callable[[str], str],
     tmp_path: Path,
     s3: S3,
@@ -165,7 +157,7 @@ def test_a_compaction_that_is_killed_anywhere_is_run_again_to_the_same_end(
     for step in itertools.count(1, stride):
         here = f"{place}{step}"
         scattered(here)
-        if not was_killed(fork_server, tmp_path, "compact", step, s3=server, lake=here):
+        if not was_killed(job_server, tmp_path, "compact", step, s3=server, lake=here):
             break
         deaths += 1
         assert ids_in(here) == expected, f"died at step {step}"

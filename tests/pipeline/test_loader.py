@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from chaos.forkserver_client import ForkServer, Streams
 from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind, TimeoutFilter
@@ -26,7 +25,6 @@ from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
 from timeoutmgr.pipeline.writers.loader import CHUNK_BYTES, Loader, LoadResult, chunks
 from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
-ROOT = Path(__file__).parents[2]
 LONG_AGO = DUE - timedelta(days=9_000)
 
 
@@ -294,15 +292,17 @@ def test_two_loaders_of_the_same_rows_store_each_row_once(store: Store) -> None:
     assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (400,) * 3
 
 
-def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sqlite: Store) -> None:
-    rows = 1_000
+def test_a_load_that_is_killed_is_ended_by_running_it_again(
+    job_server: ForkServer, postgres: Store, sqlite: Store, tmp_path: Path
+) -> None:
+    rows, output = 1_000, Streams(tmp_path / "output.txt")
     for store in (postgres, sqlite):
-        program = f"from tests.pipeline.rows import load; load({store.name!r}, {rows}, 10)"
-        with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
-            while count(store, "timeouts") < 100:
-                assert child.poll() is None
-                time.sleep(0.005)  # leave the other process some of the processor
-            child.kill()
+        child = job_server.start("tests.pipeline.rows:load", [store.name, str(rows)], output, {})
+        while count(store, "timeouts") < 100:
+            assert child.poll() is None
+            time.sleep(0.005)  # leave the other process some of the processor
+        child.kill()
+        child.wait(60)
         half = count(store, "timeouts")
 
         loaded = Loader(store, run_id="r").load([batch([row(number) for number in range(rows)])])
