@@ -6,6 +6,7 @@ every new worker imports it all anew, which takes longer than what it is there f
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from typing import Final
@@ -28,4 +29,5 @@ def import_ahead(kind: str) -> None:
 
 if __name__ == "__main__":
     import_ahead(sys.argv[1])
+    gc.freeze()  # each worker collects garbage after each task: leave the modules out
     manager()
