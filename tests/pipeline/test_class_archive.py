@@ -14,7 +14,8 @@ from timeoutmgr.pipeline.spark.class_archive import ClassArchive, class_archive,
 from timeoutmgr.pipeline.spark.java import Java, find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions, settings_of
 
-SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+# A small program in Spark's jars: it writes the command line that starts the class which is named.
+LAUNCHER = "org.apache.spark.launcher.Main"
 JAVA = Java(Path("/jdk"), 17, "as asked for", "17.0.1 of one maker")
 
 
@@ -117,7 +118,7 @@ def test_classes_that_were_recorded_come_from_the_archive(environ: dict[str, str
 
     loaded = run_with(archive, [*archive.flags(), "-Xlog:class+load:stdout"])
 
-    lines = [line for line in loaded.splitlines() if f"{SUBMIT} " in line]
+    lines = [line for line in loaded.splitlines() if f"{LAUNCHER} " in line]
     assert len(lines) == 1
     assert "source: shared objects file (top)" in lines[0]
 
@@ -127,7 +128,8 @@ def run_with(archive: ClassArchive, flags: list[str]) -> str:
     java = archive.java.home / "bin" / "java"
     jars = f"{archive.home}/jars/*"
     ran = subprocess.run(
-        [java, *flags, *QUICK_START, "-cp", jars, SUBMIT, "--version"],
+        [java, *flags, *QUICK_START, "-cp", jars, LAUNCHER, "org.apache.spark.deploy.SparkSubmit"],
+        env={"SPARK_HOME": str(archive.home), "SPARK_SCALA_VERSION": "2.13"},
         capture_output=True,
         text=True,
         check=False,
