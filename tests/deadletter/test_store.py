@@ -19,6 +19,7 @@ from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager, Quotas
+from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement
@@ -61,6 +62,19 @@ def test_a_message_dies_in_the_queue_of_its_kind(nodes: Nodes) -> None:
     manager.place(a_stored_copy("own", transactional=True, application_queue="sales.dead"))
 
     assert (ids(dead), ids(xact), ids(own)) == (["plain"], ["xact"], ["own"])
+
+
+def test_the_status_of_a_node_counts_each_of_its_queues(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    manager.place(a_stored_copy("plain"))
+    manager.place(a_stored_copy("xact", transactional=True))
+    manager.place(a_stored_copy("own", transactional=True, application_queue="sales.dead"))
+    manager.place(a_stored_copy("other", transactional=True, application_queue="billing.dead"))
+
+    found = read_node_status(manager)
+
+    assert [found.deadletter.count, found.deadxact.count, found.own.count] == [1, 1, 2]
+    assert (found.dead.count, found.dead.oldest) == (4, START)
 
 
 def test_without_the_level_nothing_is_left(nodes: Nodes) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, literal_column, select
 
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.errors import SchemaMissing
@@ -63,15 +63,17 @@ def read_node_status(manager: QueueManager) -> NodeStatus:
     """Read the status of the node of *manager*; raise SchemaMissing if it is not installed."""
     tables, quotas = manager.store.tables, manager.quotas
     dead_letters, nodes = tables.dead_letters.c, tables.nodes
+    # Without a parameter: PostgreSQL takes two parameters for two expressions.
+    is_nodes = dead_letters.app_queue == literal_column("''")
     lying = (
         select(
             dead_letters.xact,
-            dead_letters.app_queue == "",
+            is_nodes,
             func.count(),
             func.min(dead_letters.kept),
         )
         .where(dead_letters.node == manager.node)
-        .group_by(dead_letters.xact, dead_letters.app_queue == "")
+        .group_by(dead_letters.xact, is_nodes)
     )
     with manager.store.database.read() as connection:
         row = connection.execute(nodes.select().where(nodes.c.node == manager.node)).one_or_none()
