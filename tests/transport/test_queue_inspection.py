@@ -27,6 +27,10 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {"x-queue-type": "classic"}
+LIMITED: dict[str, object] = {**QUORUM, "x-delivery-limit": 2}
+TO_QUEUE: dict[str, object] = {"x-dead-letter-exchange": ""}
+TO_FANOUT: dict[str, object] = {"dead-letter-exchange": "amq.fanout"}
+TO_NOTHING: dict[str, object] = {"dead-letter-exchange": "no-such-exchange"}
 
 
 @pytest.fixture
@@ -105,9 +109,29 @@ def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
             id="delivery-limit",
         ),
         pytest.param(
-            {"arguments": {"x-delivery-limit": 2, "x-dead-letter-exchange": "", **QUORUM}},
+            {"arguments": LIMITED | {"x-dead-letter-exchange": "amq.fanout"}},
             [],
             id="delivery-limit-with-a-dead-letter-exchange",
+        ),
+        pytest.param(
+            {"arguments": LIMITED | {"x-dead-letter-exchange": "no-such-exchange"}},
+            ["there is no exchange 'no-such-exchange' for dead messages"],
+            id="delivery-limit-with-a-missing-exchange",
+        ),
+        pytest.param(
+            {"arguments": LIMITED | TO_QUEUE | {"x-dead-letter-routing-key": "no-such-queue"}},
+            ["there is no queue 'no-such-queue' for dead messages"],
+            id="delivery-limit-with-a-missing-queue",
+        ),
+        pytest.param(
+            {"arguments": LIMITED | TO_QUEUE},
+            ["the broker ends the cycle of dead messages"],
+            id="delivery-limit-with-a-cycle",
+        ),
+        pytest.param(
+            {"arguments": QUORUM | {"x-dead-letter-exchange": "no-such-exchange"}},
+            [],
+            id="a-missing-exchange-without-a-delivery-limit",
         ),
     ],
 )
@@ -296,7 +320,7 @@ def test_an_argument_of_the_queue_decides_the_overflow_and_not_the_policy() -> N
 
     def losses(argument: str | None, policy: str | None) -> int:
         arguments = full | ({} if argument is None else {"x-overflow": argument})
-        return len(QueueProperties(arguments=arguments, policy={"overflow": policy}).losses())
+        return len(QueueProperties(arguments=arguments, policy={"overflow": policy}).losses(""))
 
     assert losses("reject-publish", "drop-head") == 0
     assert losses("drop-head", "reject-publish") == 1
@@ -346,9 +370,8 @@ CONSUMED = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "error"}
         pytest.param({}, Policies({}), 0, 1, id="error-queue-from-before-the-upgrade"),
         pytest.param(CONSUMED, Policies({"delivery-limit": 5}), 1, 0, id="policy"),
         pytest.param(CONSUMED, Policies({"delivery-limit": -1}), 0, 0, id="policy-of-no-limit"),
-        pytest.param(
-            CONSUMED, Policies({"dead-letter-exchange": "dlx"}), 0, 0, id="policy-with-a-target"
-        ),
+        pytest.param(CONSUMED, Policies(TO_FANOUT), 0, 0, id="policy-with-a-target"),
+        pytest.param(CONSUMED, Policies(TO_NOTHING), 1, 0, id="policy-with-a-missing-target"),
     ],
 )
 def test_the_default_limit_of_rabbitmq_4_is_a_loss_where_nothing_can_change_it(

@@ -56,22 +56,23 @@ class QueueProperties:
     @property
     def dead_message_queue(self) -> str | None:
         """The queue that gets dead messages straight, by its name; None if none does."""
-        exchange, key = self._dead_messages("exchange"), self._dead_messages("routing-key")
+        exchange, key = self.dead_messages("exchange"), self.dead_messages("routing-key")
         return str(key) if exchange == "" and key else None
 
-    def _dead_messages(self, part: str) -> object:
+    def dead_messages(self, part: str) -> object:
+        """Return the *part* of what is set for dead messages, None if it is not set."""
         # An argument of the queue wins over a policy.
         return self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
 
-    def losses(self) -> tuple[str, ...]:
-        """Return a sentence for each property by which messages are lost."""
-        return (*self._own_losses(), *self._given_up(_NO_DEFAULT), *self._shared_losses())
+    def losses(self, dead_end: str) -> tuple[str, ...]:
+        """Return a sentence for each loss; *dead_end* says why dead messages reach no queue."""
+        return (*self._own_losses(), *self._given_up(_NO_DEFAULT, dead_end), *self._shared_losses())
 
-    def default_losses(self, server_version: tuple[int, ...]) -> tuple[str, ...]:
+    def default_losses(self, server_version: tuple[int, ...], dead_end: str) -> tuple[str, ...]:
         """Return the loss by the broker's own delivery limit, where the queue has no other."""
         if self.delivery_limit(_NO_DEFAULT) is not None:
             return ()
-        return tuple(self._given_up(server_version))
+        return tuple(self._given_up(server_version, dead_end))
 
     def refusals(self) -> tuple[str, ...]:
         """Return a sentence for each limit at which the queue refuses further messages."""
@@ -83,11 +84,11 @@ class QueueProperties:
             for each in self._set(name)
         )
 
-    def _given_up(self, server_version: tuple[int, ...]) -> Iterator[str]:
+    def _given_up(self, server_version: tuple[int, ...], dead_end: str) -> Iterator[str]:
         limit = self.delivery_limit(server_version)
-        if limit is not None and self._dead_messages("exchange") is None:
+        if limit is not None and dead_end:
             yield (
-                f"the delivery limit is {limit}, and no dead-letter exchange is set: the broker "
+                f"the delivery limit is {limit}, and {dead_end}: the broker "
                 "drops a message whose deliveries fail more often"
             )
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
 
 from timeoutmgr.contracts import QueueReport
+from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.amqp.management import ManagementApi, QueueProperties, Unanswered
 
 OLDEST: Final = (3, 9)
@@ -139,19 +140,18 @@ class QueueInspection:
 
     def report(self, name: str) -> QueueReport:
         """Return the known properties of queue *name*, which exists."""
-        unchecked, reported = "", self._reported(name)
+        unchecked, found, reported = "", None, self._reported(name)
         try:
-            found = self._probed(name)
+            found = self._known(name, reported)
         except UnreadableProperties as reason:
-            found, unchecked = reported, "" if reported else str(reason)
+            unchecked = str(reason)
         found = found or QueueProperties()
-        if reported is not None:
-            found = replace(found, policy=reported.policy)
-        default = found.default_losses(self._server_version)
+        dead_end = self._dead_end(name, found)
+        default = found.default_losses(self._server_version, dead_end)
         is_certain = reported is not None and self._is_consumed
         return QueueReport(
             queue=name,
-            losses=found.losses() + (default if is_certain else ()),
+            losses=found.losses(dead_end) + (default if is_certain else ()),
             doubts=() if unchecked else self._doubts(found) + (() if is_certain else default),
             refusals=found.refusals(),
             unchecked=unchecked,
@@ -163,27 +163,25 @@ class QueueInspection:
 
         Raises UnreadableProperties. A policy counts where the management API tells it.
         """
-        reported = self._reported(name)
-        try:
-            found = self._probed(name) or QueueProperties()
-        except UnreadableProperties:
-            if reported is None:
-                raise
-            found = reported
-        if reported is not None:
-            found = replace(found, policy=reported.policy)
+        found = self._known(name, self._reported(name)) or QueueProperties()
         return found.delivery_limit(self._server_version)
 
     def dead_messages_to(self, name: str) -> str | None:
         """Return the queue that gets the dead messages of queue *name*, None for not known."""
-        reported = self._reported(name)
+        try:
+            found = self._known(name, self._reported(name))
+        except UnreadableProperties:
+            return None
+        return found.dead_message_queue if found else None
+
+    def _known(self, name: str, reported: QueueProperties | None) -> QueueProperties | None:
         try:
             found = self._probed(name)
         except UnreadableProperties:
-            return reported.dead_message_queue if reported else None
-        if found is not None and reported is not None:
-            found = replace(found, policy=reported.policy)
-        return found.dead_message_queue if found else None
+            if reported is None:
+                raise
+            return reported
+        return replace(found, policy=reported.policy) if found and reported else found
 
     def _probed(self, name: str) -> QueueProperties | None:
         if self._server_version < OLDEST:
@@ -200,6 +198,21 @@ class QueueInspection:
         except Unanswered as reason:
             self._silence = str(reason)
             return None
+
+    def _dead_end(self, name: str, found: QueueProperties) -> str:
+        """Return why dead messages of queue *name* reach no queue, "" if no reason is known."""
+        exchange = found.dead_messages("exchange")
+        if exchange is None:
+            return "no dead-letter exchange is set"
+        if found.delivery_limit(self._server_version) is None:
+            return ""
+        queue = found.dead_message_queue or name
+        # Without a routing key of their own, dead messages keep the key of the queue.
+        if not exchange and queue == name:
+            return "the broker ends the cycle of dead messages that return to the queue"
+        kind, goal = ("exchange", str(exchange)) if exchange else ("queue", queue)
+        has = topology.has_exchange if exchange else topology.has_queue
+        return "" if has(self._channel, goal) else f"there is no {kind} {goal!r} for dead messages"
 
     @property
     def _is_consumed(self) -> bool:
