@@ -7,7 +7,6 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,7 +152,13 @@ async def test_an_endpoint_that_is_not_installed_says_what_to_do(endpoint: Endpo
     assert "no numbers yet" in said
 
 
-def test_top_reads_keys_of_the_terminal_until_q(folder: Folder) -> None:
+LEAVES = b"\x1b[?1049l"
+"""What a terminal is sent to show again what it showed before the screen."""
+
+
+@contextlib.contextmanager
+def on_a_terminal(folder: Folder) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run top on a terminal of its own until the screen has numbers; yield it and the terminal."""
     assert folder.run("install").returncode == 0
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -165,22 +170,41 @@ def test_top_reads_keys_of_the_terminal_until_q(folder: Folder) -> None:
         env=environment(TERM="xterm-256color", **folder.variables),
     )
     os.close(theirs)
-    seen = b""
-    while b"pending" not in seen:
-        seen += os.read(ours, 4096)
-    os.write(ours, b"q")
-    drained = threading.Thread(target=drain, args=[ours], daemon=True)
-    drained.start()
+    try:
+        seen = b""
+        while b"pending" not in seen:
+            seen += os.read(ours, 4096)
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
-    assert process.wait(PATIENCE) == 0
-    os.close(ours)
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+def test_a_key_of_the_terminal_ends_top(folder: Folder, key: bytes) -> None:
+    with on_a_terminal(folder) as (process, terminal):
+        os.write(terminal, key)
+
+        assert LEAVES in drained(terminal)
+        assert process.wait(PATIENCE) == 0
 
 
-def drain(terminal: int) -> None:
-    """Read what a terminal is sent, so that no program waits for it; a closed one is an error."""
+def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(folder: Folder) -> None:
+    with on_a_terminal(folder) as (process, terminal):
+        process.terminate()
+
+        assert LEAVES in drained(terminal)
+        assert process.wait(PATIENCE) == 0
+
+
+def drained(terminal: int) -> bytes:
+    """Return what a terminal is sent until its program ends; a closed terminal is an error."""
+    sent = b""
     with contextlib.suppress(OSError):
-        while os.read(terminal, 4096):
-            pass
+        while given := os.read(terminal, 4096):
+            sent += given
+    return sent
 
 
 @pytest.mark.parametrize(

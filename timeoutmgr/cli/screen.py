@@ -1,6 +1,7 @@
 """The screen of ``timeoutmgr top``. Needs the extra ``timeoutmgr[top]``."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Final
@@ -8,7 +9,7 @@ from typing import Any, ClassVar, Final
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import DataTable, Footer, Header, Sparkline, Static
 from textual.worker import Worker
@@ -48,6 +49,7 @@ class Screen(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False),
         ("s", "next_span", "Next span"),
         ("r", "renew", "Read now"),
     ]
@@ -81,7 +83,8 @@ class Screen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Read now, and then at intervals."""
+        """Read now, and then at intervals; SIGTERM ends the screen and restores the terminal."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self._read(live=True)
         self.set_interval(self._every, lambda: self._read(live=True))
 
