@@ -64,7 +64,8 @@ _HINTS: Final = {
     # SQLite gives no reason here; of its reasons the folder is by far the most common.
     "unable to open database file": "; does its folder exist?",
     "statement pooling mode": (
-        "; connect to the server itself, or have PgBouncer keep one session for each client "
+        # A name and "=" behind a semicolon are masked, as a parameter of a URL.
+        ". Connect to the server itself, or have PgBouncer keep one session for each client "
         "(pool_mode = session)"
     ),
 }
