@@ -106,6 +106,15 @@ def test_options_of_a_channel_are_checked_at_the_door(
         KombuTransport(url, accept_loss=True, channel_options=options)
 
 
+@pytest.mark.parametrize(
+    "name", ["connect_timeout", "confirm_timeout", "heartbeat", "visibility_timeout"]
+)
+@pytest.mark.parametrize("url", ["amqp://localhost", "redis://localhost"])
+def test_a_time_of_a_broker_that_is_no_timedelta_is_refused(url: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be a timedelta, got 5"):
+        KombuTransport(url, accept_loss=True, **{name: 5})  # type: ignore[arg-type]
+
+
 def test_options_of_a_channel_say_where_messages_and_markers_are(
     redis_url: str, redis_client: redis.Redis, unique: str
 ) -> None:

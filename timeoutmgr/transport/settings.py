@@ -65,9 +65,11 @@ class KombuSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
-        for name in ("connect_timeout", "confirm_timeout", "visibility_timeout"):
-            if getattr(self, name) <= timedelta(0):
-                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("connect_timeout", "confirm_timeout", "visibility_timeout", "heartbeat"):
+            if not isinstance(given := getattr(self, name), timedelta):
+                raise ConfigurationError(f"{name} must be a timedelta, got {given!r:.80}")
+            if given <= timedelta(0) and name != "heartbeat":
+                raise ConfigurationError(f"{name} must be positive, got {given}")
         if self.heartbeat != timedelta(0) and self.heartbeat < timedelta(seconds=1):
             raise ConfigurationError(
                 f"heartbeat must be at least a second, or zero for none, got {self.heartbeat}"
