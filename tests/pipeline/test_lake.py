@@ -23,7 +23,7 @@ from tests.pipeline.lakes import S3_TOO, Watcher, ids_in
 from tests.pipeline.rows import settle
 from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake import parquet
@@ -227,6 +227,18 @@ def test_a_compaction_beside_an_erasure_is_tried_again_and_leaves_no_file(
     assert {str(path) for path in tmp_path.rglob("*.parquet")} == {*open_table(place).files().paths}
     assert tried(table, lambda: table.compact(LATER)) == 4
     assert ids_in(place) == ["id0", *names(range(2, 8))]
+
+
+def test_a_reader_whose_files_an_erasure_removes_has_to_run_again(tmp_path: Path) -> None:
+    table = ParquetHistory(str(tmp_path))
+    rows = as_written(events(range(4)), "east")
+    table.append("east", pa.RecordBatchReader.from_batches(WRITTEN, [rows]), {"batch": 1})
+    files = open_table(str(tmp_path)).files()
+    for path in files.paths:
+        Path(path).unlink()
+
+    with pytest.raises(StorageUnavailable, match="run it again"):
+        [*files.read(["id"])]
 
 
 def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.views import HISTORY
 
@@ -117,15 +118,19 @@ class DataFiles:
     def matching(
         self, columns: Sequence[str], wanted: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield *columns* of the rows that meet *wanted*."""
+        """Yield *columns* of the rows that meet *wanted*, while no file is removed."""
         if not self.paths:
             return
-        found = ds.dataset(
-            list(self.paths), schema=self.schema, filesystem=self.files, format="parquet"
-        )
-        for batch in found.to_batches(columns=list(columns), filter=wanted):
-            if batch.num_rows:
-                yield batch
+        try:
+            found = ds.dataset(
+                list(self.paths), schema=self.schema, filesystem=self.files, format="parquet"
+            )
+            for batch in found.to_batches(columns=list(columns), filter=wanted):
+                if batch.num_rows:
+                    yield batch
+        except FileNotFoundError as error:
+            text = f"an erasure removed files of the table meanwhile; run it again ({error})"
+            raise StorageUnavailable(text) from error
 
     def parts(self, count: int) -> list["DataFiles"]:
         """Return the files in at most *count* parts, and at least one."""
