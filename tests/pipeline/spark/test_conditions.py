@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
-from timeoutmgr.pipeline.spark.conditions import conditions_of, raised_by_worker
+from timeoutmgr.pipeline.spark.conditions import (
+    conditions_of,
+    lasting_errors,
+    raised_by_worker,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FRAMES = 'Traceback (most recent call last):\n  File "/w/worker.py", line 7, in main\n    run()\n'
 
@@ -48,3 +57,8 @@ def test_an_error_of_others_is_raised_as_it_is(name: str) -> None:
 
 def test_an_error_of_another_library_has_no_condition() -> None:
     assert conditions_of(ZeroDivisionError()) == []
+
+
+def test_an_error_of_spark_that_lasts_has_its_text_without_the_jvm(spark: SparkSession) -> None:
+    with pytest.raises(RuntimeError, match=r"AnalysisException: .*no_such_table"), lasting_errors():
+        spark.sql("SELECT * FROM no_such_table")

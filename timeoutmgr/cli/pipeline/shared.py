@@ -189,11 +189,13 @@ def spark(
     Raises the problems of a store before Spark is started, which takes some seconds.
     """
     from timeoutmgr.pipeline.registration import spark_session
+    from timeoutmgr.pipeline.spark.conditions import lasting_errors
 
     chosen = session_options(shared, options)
     is_short = bool(stores) and _is_short(stores, [one for one in inputs if one is not None])
     progress(shared)("starting Spark")
-    with _ended_by_signal(), spark_session(replace(chosen, is_short=is_short)) as session:
+    chosen = replace(chosen, is_short=is_short)
+    with _ended_by_signal(), spark_session(chosen) as session, lasting_errors():
         yield session
 
 

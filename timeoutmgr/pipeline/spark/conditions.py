@@ -1,6 +1,7 @@
 """What an error of Spark is about, by the conditions that Spark names, whichever way it came."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,6 +53,17 @@ def raised_by_worker(error: Exception) -> tuple[str, str]:
     name, colon, sentence = end.partition(": ")
     is_name = bool(colon) and all(map(str.isidentifier, name.split(".")))
     return (name, sentence) if is_name and frames else ("", end)
+
+
+@contextmanager
+def lasting_errors() -> Iterator[None]:
+    """Raise an error of Spark, which asks the JVM for its text, as a RuntimeError with the text."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
 
 def _of_java(thrown: Any) -> Iterator[Condition]:
