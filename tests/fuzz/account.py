@@ -16,6 +16,9 @@ from timeoutmgr.testing.signals import eventually
 COUNTS: Final = {Fate.KEPT: {1}, Fate.DROPPED: {0}, Fate.EITHER: {0, 1}}
 """How often a body may be found in store, destination and error queue together."""
 
+_LOOKS: Final = 100
+"""How often queues are read for a message that is not found; a lost one fails all of them."""
+
 
 class Account:
     """One endpoint with a queue *sink* for its dispatches."""
@@ -38,15 +41,27 @@ class Account:
 
     def check(self, letters: Sequence[RawMessage]) -> None:
         """Check that all queues and the inbox have exactly the fates of *letters*."""
-        found = self._found()
+        found = self._found_all(letters)
         wrong = [raw for raw in letters if found[raw.body] not in COUNTS[raw.fate]]
         assert not wrong, f"{len(wrong)}, the first {found[wrong[0].body]} times: {wrong[0]}"
         assert not found.keys() - {raw.body for raw in letters}, "what is this?"
 
     def check_one(self, raw: RawMessage) -> None:
         """Check that all queues and the inbox have the fate of *raw*."""
-        count = self._found()[raw.body]
+        count = self._found_all([raw])[raw.body]
         assert count in COUNTS[raw.fate], f"{count} times: {raw}"
+
+    def _found_all(self, letters: Sequence[RawMessage]) -> Counter[bytes]:
+        """Return how often each body was found, with time for a queue that answers late."""
+        kept = {raw.body for raw in letters if raw.fate is Fate.KEPT}
+        found = self._found()
+        for _ in range(_LOOKS):
+            if kept <= found.keys():
+                break
+            for queue in (self._sink, self._party.errors):
+                queue.poll(0.2)
+            found = self._found()
+        return found
 
     def _found(self) -> Counter[bytes]:
         stored = self._store.list(TimeoutFilter(), limit=100_000)

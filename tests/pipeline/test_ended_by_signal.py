@@ -36,6 +36,7 @@ def broken(connection, *ports):
 
     connection.close = close
     shut(connection, *ports)
+    vars(connection).pop("close", None)
 
 
 driver, number = os.getpid(), int(sys.argv[1])

@@ -55,7 +55,8 @@ def site(endpoint: Endpoint) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture(scope="session")
+# Not longer than its module: while Playwright is open, asyncio has a running loop in this thread.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, which Playwright drives."""
     program = shutil.which("chromium")

@@ -129,7 +129,7 @@ class DataFiles:
                 if batch.num_rows:
                     yield batch
         except FileNotFoundError as error:
-            text = f"an erasure removed files of the table meanwhile; run it again ({error})"
+            text = f"a file of the table was removed, as an erasure does; run it again ({error})"
             raise StorageUnavailable(text) from error
 
     def parts(self, count: int) -> list["DataFiles"]:
