@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType, NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
@@ -35,7 +35,6 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 WITHIN = "pipeline"
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-_INTERRUPT_LOGGERS: Final = ("", "py4j.clientserver")  # of py4j; "" is the root
 _TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant()}
 """Types of the command line, by the types of the fields; any other type is its own."""
 _PAIRS: dict[str | None, Any] = {"NAME=COLUMN": ColumnPair()}
@@ -235,8 +234,10 @@ class _EndingSignal:
 def _ended_by_signal() -> Iterator[None]:
     """Exit with the code of a signal, also where the connection that it closes raises an error."""
     ending = _EndingSignal()
-    before = {one: signal.signal(one, ending.received) for one in (signal.SIGINT, signal.SIGTERM)}
-    loggers = [logging.getLogger(name) for name in _INTERRUPT_LOGGERS]
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as behind "&" of a shell
+    ends = [signal.SIGTERM, *([] if is_ignored else [signal.SIGINT])]
+    before = {one: signal.signal(one, ending.received) for one in ends}
+    loggers = [logging.getLogger(name) for name in ("", "py4j.clientserver")]  # "" is the root
     for logger in loggers:
         logger.addFilter(ending.is_not_received)
     try:
