@@ -153,7 +153,7 @@ async def test_an_endpoint_that_is_not_installed_says_what_to_do(endpoint: Endpo
 
 
 LEAVES = b"\x1b[?1049l"
-"""What a terminal is sent to show again what it showed before the screen."""
+"""The sign at which a terminal leaves the screen of a program."""
 
 
 @contextlib.contextmanager
@@ -199,7 +199,7 @@ def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(folder: Folder) -> 
 
 
 def drained(terminal: int) -> bytes:
-    """Return what a terminal is sent until its program ends; a closed terminal is an error."""
+    """Return the output of a program on *terminal* until the program ends and closes it."""
     sent = b""
     with contextlib.suppress(OSError):
         while given := os.read(terminal, 4096):

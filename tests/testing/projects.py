@@ -12,7 +12,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 _LEFT_OUT: Final = ("anyio", "hypothesispytest", "pytest_cov")
-"""Plugins of others that no project here uses: their import takes half of a short run."""
+"""Plugins that no project here uses; to import all three takes half of a short run."""
 
 
 def install(project: Path) -> None:

@@ -112,7 +112,7 @@ def test_options_of_a_channel_are_checked_at_the_door(
 @pytest.mark.parametrize("url", ["amqp://localhost", "redis://localhost"])
 def test_a_time_of_a_broker_that_is_no_timedelta_is_refused(url: str, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be a timedelta, got 5"):
-        KombuTransport(url, accept_loss=True, **{name: 5})  # type: ignore[arg-type]
+        KombuTransport(url, accept_loss=True, **{name: 5})  # type: ignore[arg-type]  # a number is the point
 
 
 def test_options_of_a_channel_say_where_messages_and_markers_are(

@@ -64,22 +64,22 @@ def read_node_status(manager: QueueManager) -> NodeStatus:
     tables, quotas = manager.store.tables, manager.quotas
     dead_letters, nodes = tables.dead_letters.c, tables.nodes
     # Without a parameter: PostgreSQL takes two parameters for two expressions.
-    is_nodes = dead_letters.app_queue == literal_column("''")
+    is_of_node = dead_letters.app_queue == literal_column("''")
     lying = (
         select(
             dead_letters.xact,
-            is_nodes,
+            is_of_node,
             func.count(),
             func.min(dead_letters.kept),
         )
         .where(dead_letters.node == manager.node)
-        .group_by(dead_letters.xact, is_nodes)
+        .group_by(dead_letters.xact, is_of_node)
     )
     with manager.store.database.read() as connection:
         row = connection.execute(nodes.select().where(nodes.c.node == manager.node)).one_or_none()
         found = {
-            (bool(xact), bool(is_nodes)): QueueStatus(count=count, oldest=oldest)
-            for xact, is_nodes, count, oldest in connection.execute(lying)
+            (bool(xact), bool(is_of_node)): QueueStatus(count=count, oldest=oldest)
+            for xact, is_of_node, count, oldest in connection.execute(lying)
         }
     if row is None:
         raise SchemaMissing(f"node {manager.node!r} is not installed; run `timeoutmgr install`")

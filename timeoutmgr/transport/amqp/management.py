@@ -60,7 +60,7 @@ class QueueProperties:
         return str(key) if exchange == "" and key else None
 
     def dead_messages(self, part: str) -> object:
-        """Return the *part* of what is set for dead messages, None if it is not set."""
+        """Return a *part* of the settings for dead messages; None if the queue has no such part."""
         # An argument of the queue wins over a policy.
         return self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
 
