@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ from tests.pipeline.rows import batch, row
 from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline import adbc as connecting
-from timeoutmgr.pipeline.adbc import reading_connection
+from timeoutmgr.pipeline.adbc import postgresql_connection, reading_connection
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.stores import Store
@@ -55,6 +56,20 @@ def test_a_read_that_is_given_up_leaves_no_connection(postgres: Store) -> None:
         while connection.execute(here).scalar() and time.monotonic() < deadline:
             connection.rollback()
         assert connection.execute(here).scalar() == 0
+
+
+def test_connections_that_are_open_at_once_share_no_counter_of_the_driver(
+    postgres: Store,
+) -> None:
+    def servers(connections: int) -> list[object]:
+        with ExitStack() as stack:
+            opened = (postgresql_connection(postgres.database) for _ in range(connections))
+            return [stack.enter_context(one)._db._db for one in opened]
+
+    first = servers(3)
+
+    assert len(set(map(id, first))) == 3
+    assert set(map(id, servers(2))) < set(map(id, first))  # types are asked for once
 
 
 @pytest.fixture

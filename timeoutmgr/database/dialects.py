@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -116,13 +116,7 @@ MYSQL: Final = Dialect(
     skip_locked=" FOR UPDATE SKIP LOCKED",
     minimum=(8, 0, 1),
 )
-MARIADB: Final = Dialect(
-    name="mariadb",
-    row_locks=True,
-    now=_MYSQL_NOW,
-    skip_locked=" FOR UPDATE SKIP LOCKED",
-    minimum=(10, 6),
-)
+MARIADB: Final = replace(MYSQL, name="mariadb", minimum=(10, 6))
 
 # Version 13 is SQL Server 2016. ``sqlserver`` gives its SELECTs their hints.
 MSSQL: Final = Dialect(

@@ -1,7 +1,8 @@
 """The policies of an endpoint with dead letters: of sends, of the pump, and of a dispatch."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,21 +55,28 @@ class KeepingSession:
         results = self.session.send(outgoing, transaction=transaction)
         reach("sending.sent")
         arrived = confirmed(outgoing, results)
-        try:
+        with _outage_logged("sender", "arrivals", len(arrived), transaction):
             acknowledgements = self.dead_letters.after_sending(arrived, transaction)
             reach("sending.arrivals_noted")
             self.session.send(acknowledgements, transaction=transaction)
-        except (StorageUnavailable, TransportUnavailable) as error:
-            if transaction is not None:
-                raise
-            # The messages are sent: do not raise, or the caller would send twice.
-            logger.warning(
-                "sender could not record the arrival of %d messages: %s",
-                len(arrived),
-                on_one_line(error),
-                extra={"event": "arrivals_not_noted"},
-            )
         return results
+
+
+@contextmanager
+def _outage_logged(
+    actor: str, facts: str, number: int, transaction: Transaction | None
+) -> Iterator[None]:
+    """Log an outage in which *number* *facts* could not be noted; raise it in a *transaction*.
+
+    A caller to whom it is raised sends messages again that are sent; a transaction undoes them.
+    """
+    try:
+        yield
+    except (StorageUnavailable, TransportUnavailable) as error:
+        if transaction is not None:
+            raise
+        text, fields = on_one_line(error), {"event": f"{facts}_not_noted"}
+        logger.warning("%s could not note %d %s: %s", actor, number, facts, text, extra=fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +225,8 @@ class DeadLetterForwarding(ForwardingPolicy):
 
     def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
         """Note the first attempts of *timeouts*, with which their transit began."""
-        try:
+        with _outage_logged("dispatcher", "attempts", len(timeouts), work.scope):
             self.dead_letters.tried(timeouts, at, work.scope)
-        except (StorageUnavailable, TransportUnavailable) as error:
-            if work.scope is not None:
-                raise  # all of it is undone together
-            logger.warning(
-                "dispatcher could not note a first attempt to send %d messages: %s",
-                len(timeouts),
-                on_one_line(error),
-                extra={"event": "attempts_not_noted"},
-            )
 
     def forwarded(self, message: Message) -> Message:
         """Return *message* with one hop more."""
@@ -238,19 +237,10 @@ class DeadLetterForwarding(ForwardingPolicy):
     ) -> None:
         """Note the messages that reached their queues; send the acknowledgements."""
         arrived = confirmed(outgoing, results)
-        try:
+        with _outage_logged("dispatcher", "arrivals", len(arrived), work.scope):
             acknowledgements = self.dead_letters.after_sending(arrived, work.scope)
             reach("dispatch.arrivals_noted")
             work.notify(acknowledgements, isolated=True)
-        except (StorageUnavailable, TransportUnavailable) as error:
-            if work.scope is not None:
-                raise  # all of it is undone together
-            logger.warning(
-                "dispatcher could not record the arrival of %d messages: %s",
-                len(arrived),
-                on_one_line(error),
-                extra={"event": "arrivals_not_noted"},
-            )
 
     def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
         """Place each message that leaves a dead letter."""

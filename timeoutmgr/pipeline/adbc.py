@@ -1,7 +1,7 @@
 """Connections of ADBC to PostgreSQL, whose errors become ours."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -63,15 +63,24 @@ def _our_errors(database: Database) -> Iterator[None]:
         raise
 
 
-def _open(database: Database) -> Any:
+@contextmanager
+def _open(database: Database) -> Iterator[Any]:
     try:
         from adbc_driver_manager import AdbcConnection
         from adbc_driver_manager.dbapi import Connection as AdbcSession
         from adbc_driver_postgresql import connect
     except ModuleNotFoundError as error:
         raise no_driver("adbc-driver-postgresql") from error
-    server: Any = _server(connect, _libpq(database))  # it has all that is asked of a database
-    return AdbcSession(server, AdbcConnection(server.database))
+    free = _free_servers(url := _libpq(database))
+    try:
+        server: Any = free.pop()
+    except IndexError:
+        server = _Server(connect(url))
+    try:
+        with AdbcSession(server, AdbcConnection(server.database)) as connection:
+            yield connection
+    finally:
+        free.append(server)
 
 
 def no_driver(package: str) -> PipelineUnavailable:
@@ -83,7 +92,7 @@ def no_driver(package: str) -> PipelineUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The types of a server, as the driver learnt them. It holds no connection."""
+    """The types of a server, as the driver learnt them. It has all that is asked of a database."""
 
     database: Any
 
@@ -91,11 +100,15 @@ class _Server:
         """Do nothing: the connection that ends is not the last."""
 
 
-# To ask a server for its types takes the driver a connection of its own, and longer than to read
-# a small table.
 @lru_cache(maxsize=8)
-def _server(connect: Callable[[str], Any], url: str) -> _Server:
-    return _Server(connect(url))
+def _free_servers(url: str) -> list[_Server]:
+    """Return the servers of *url* that no connection uses.
+
+    To ask for its types takes the driver longer than to read a small table. But it counts the
+    connections of a server without a lock: two threads would lose a count, and from then on each
+    end of a connection would fail.
+    """
+    return []
 
 
 def _libpq(database: Database) -> str:
