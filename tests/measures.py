@@ -32,18 +32,19 @@ FOLDERS = tuple(
     for folder in ([root] if os.path.isfile(os.path.join(root, "__init__.py")) else
                    [os.path.join(root, part) for part in ("persistence", "satellites")])
 )
-entered, ours = set(), {}
+entered, begun, ours = set(), set(), {}
 counting = threading.Event()
 
 def note(frame, event, _argument):
-    if event != "call" or not counting.is_set():
+    if event != "call":
         return
     code = frame.f_code
     if code not in ours:
         is_function = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
         ours[code] = is_function and os.path.realpath(code.co_filename).startswith(FOLDERS)
     if ours[code]:
-        entered.add((code.co_filename, code.co_qualname))
+        place = (code.co_filename, code.co_qualname)
+        (entered if counting.is_set() else begun).add(place)
 
 threading.setprofile(note)
 arrived = threading.Event()
@@ -53,7 +54,10 @@ config.handler("Measured")(lambda message, context: arrived.set())
 endpoint = timeoutmgr.Endpoint(config)
 endpoint.install()
 with endpoint:
-    time.sleep(1)
+    known = -1
+    while known < len(begun):  # on a busy machine the start takes longer
+        known = len(begun)
+        time.sleep(1)
     counting.set()
     sys.setprofile(note)
     endpoint.send_local("Measured", {}, delay=timedelta(seconds=1.5))
@@ -65,8 +69,8 @@ print(json.dumps(sorted(entered)))
 """One delayed message from ``send_local`` to its handler, on an embedded file, in all threads."""
 
 
-def entered(folder: str) -> tuple[int, int]:
-    """Return how many files and functions one delayed message enters."""
+def entered(folder: str) -> set[tuple[str, str]]:
+    """Return the functions that one delayed message enters, each with its file before it."""
     answer = subprocess.run(
         [sys.executable, "-c", TRACED],
         cwd=folder,
@@ -76,8 +80,7 @@ def entered(folder: str) -> tuple[int, int]:
         check=True,
         timeout=90,
     )
-    places = json.loads(answer.stdout.splitlines()[-1])
-    return len({file for file, _function in places}), len(places)
+    return {(file, function) for file, function in json.loads(answer.stdout.splitlines()[-1])}
 
 
 def lines() -> int:
