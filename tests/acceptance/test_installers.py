@@ -46,7 +46,8 @@ def test_four_processes_install_at_the_same_moment(place: Place, fork_server: Fo
         for child in children:
             child.go()
 
-        assert [child.wait() for child in children] == [0] * 4
+        ends = [child.wait() for child in children]
+        assert ends == [0] * 4, [child.said for child in children]
         for child in children:
             child.wait_for_line(f"installed {place.name}")
 
