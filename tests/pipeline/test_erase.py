@@ -123,6 +123,39 @@ def test_delta_forgets_its_log_and_its_files(
     assert (report.new_pending, report.new_used_ids) == (2, 2)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_one_person_after_the_other_is_erased_and_all_jobs_go_on(
+    kind: str, store_of: Callable[[str], Store], place_of: Callable[[str], str]
+) -> None:
+    store, place = store_of("sqlite"), place_of(kind)
+    people = [{**OF_PERSON, "saga_id": f"s{number}"} for number in range(4)]
+    Loader(store).load([batch([row(number, **one) for number, one in enumerate(people)])])
+    archived(store, place)
+
+    for number in range(3):
+        assert erased(store, lake=place, saga_ids=(f"s{number}",)).left == 0
+
+    archived(store, place)
+    assert restored(store_of("sqlite"), place).new_pending == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_another_store_keeps_a_message_of_the_same_id_in_the_lake_and_at_home(
+    kind: str, store_of: Callable[[str], Store], place_of: Callable[[str], str]
+) -> None:
+    stores, place = [store_of("sqlite"), store_of("sqlite")], place_of(kind)
+    for store, sagas in zip(stores, (("of-us", "else"), ("else", "of-eu")), strict=True):
+        rows = [row(number, saga_id=saga) for number, saga in enumerate(sagas)]
+        Loader(store).load([batch(rows)])
+        archived(store, place)
+
+    certificate = erased(stores[0], lake=place, saga_ids=("of-us", "of-eu"))
+
+    assert certificate.timeouts == 1
+    assert [count(store, "timeouts") for store in stores] == [1, 2]
+    assert restored(store_of("sqlite"), place, of_store=identity(stores[1])).new_pending == 2
+
+
 def test_iceberg_loses_the_rows_and_the_certificate_names_its_snapshots(
     store_of: Callable[[str], Store], place_of: Callable[[str], str]
 ) -> None:

@@ -18,7 +18,7 @@ from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import writer_lock
 from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables
-from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable
+from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
@@ -163,7 +163,7 @@ class _Erase:
         return self.certificate(keys, removed, left=len(self.find()))
 
     def find(self) -> set[Key]:
-        """Return the timeouts of the person that the store or the lake has."""
+        """Return the timeouts of the person that the store has, or the lake of this store."""
         self._progress("looking for timeouts")
         return self._erasure.find(self._subject).union(*map(self._in_table, self._tables))
 
@@ -189,7 +189,7 @@ class _Erase:
         columns = [name for name in known if name in files.schema.names]
         return {
             (row["endpoint"], row["id"])
-            for batch in files.read(columns)
+            for batch in files.read(columns, Where(store=self._name))
             for row in batch.to_pylist()
             if row.get("event") != ERASED and self._subject.has(row)
         }
@@ -201,7 +201,8 @@ class _Erase:
             removed[name] = 0
             if ids:
                 self._overtake(table, columns)
-                removed[name] = _removed(table, Doomed("id", tuple(sorted(ids)), kept=kept))
+                doomed = Doomed("id", tuple(sorted(ids)), store=self._name, kept=kept)
+                removed[name] = _removed(table, doomed)
             # Also after a run that died in between: its files are there yet.
             table.forget_versions()
         return removed

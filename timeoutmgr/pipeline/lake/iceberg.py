@@ -25,7 +25,7 @@ from pyiceberg.utils.config import Config
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import masked
-from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.errors import CommitConflict, PipelineUnavailable
 from timeoutmgr.pipeline.lake.table import (
     ANYTHING,
     BUCKETED,
@@ -94,7 +94,12 @@ class IcebergHistory:
         if self._table is None:
             return NO_FILES
         wanted = self._table.scan(row_filter=_partitions(where), snapshot_id=self._snapshot)
-        planned = wanted.plan_files()
+        planned = list(wanted.plan_files())
+        if any(task.delete_files for task in planned):
+            raise PipelineUnavailable(
+                f"{self.place} has files of deleted rows, which this pipeline does not read; "
+                "rewrite its data files with the engine that deleted the rows"
+            )
         paths = [task.file.file_path for task in planned]
         if not paths:
             return NO_FILES

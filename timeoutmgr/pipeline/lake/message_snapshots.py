@@ -22,6 +22,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     HistoryTable,
     partition_columns,
+    text_field,
 )
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.options import ICEBERG
@@ -136,6 +137,6 @@ class PendingSnapshot:
     def rows(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield *columns* of its timeouts."""
         number = self.table.marks(self.store).get("batch", 0)
-        wanted = (ds.field("store") == self.store) & (ds.field("snapshot") == number)
+        wanted = (text_field("store") == self.store) & (ds.field("snapshot") == number)
         for batch in self.table.files().matching(columns.names, wanted):
             yield batch.cast(columns)

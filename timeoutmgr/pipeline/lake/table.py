@@ -67,7 +67,7 @@ class Where:
     def expression(self) -> ds.Expression | None:
         """Return the condition for Arrow."""
         equal = {name: getattr(self, name) for name in ("store", "endpoint", "destination")}
-        found = [ds.field(name) == value for name, value in equal.items() if value is not None]
+        found = [text_field(name) == value for name, value in equal.items() if value is not None]
         if self.begin is not None:
             found.append(ds.field("at") >= _instant(self.begin))
         if self.end is not None:
@@ -78,6 +78,14 @@ class Where:
             least, most = self.sequences
             found += [ds.field("sequence") >= least, ds.field("sequence") <= most]
         return reduce(and_, found) if found else None
+
+
+def text_field(name: str) -> ds.Expression:
+    """Return a column of text, also of a file with views of text, which Arrow does not compare.
+
+    Delta writes such files where it removes rows.
+    """
+    return ds.field(name).cast(pa.string())
 
 
 ANYTHING: Final = Where()
@@ -97,10 +105,11 @@ class Doomed:
 
     def expression(self) -> ds.Expression:
         """Return the condition for Arrow."""
-        found = ds.field(self.column).isin(list(self.values))
+        is_text = isinstance(self.values[0], str)
+        found = (text_field if is_text else ds.field)(self.column).isin(list(self.values))
         if self.kept is not None:
-            found &= ds.field("event") != self.kept
-        return found if self.store is None else found & (ds.field("store") == self.store)
+            found &= text_field("event") != self.kept
+        return found if self.store is None else found & (text_field("store") == self.store)
 
 
 @dataclass(frozen=True, slots=True)
