@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing
+
+import pytest
 
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, TransportSession
+from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
@@ -120,3 +126,32 @@ def test_an_interrupt_loses_no_message(
     receiver.interrupt()
 
     assert ids(receive(receiver, 1)) == ["a"]
+
+
+def test_no_heartbeat_reads_the_answers_of_a_receiver_that_opens(
+    session: TransportSession, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, was_free = AmqpConnection.asking, list[bool]()
+
+    def observed(connection: AmqpConnection) -> AbstractContextManager[None]:
+        with ThreadPoolExecutor(1) as heartbeats:
+            was_free.append(heartbeats.submit(connection.lock.acquire, blocking=False).result())
+        return asking(connection)
+
+    monkeypatch.setattr(AmqpConnection, "asking", observed)
+    session.receiver(queue, prefetch=1).close()
+
+    assert was_free == [False]
+
+
+def test_a_receiver_waits_in_a_process_with_many_open_files(
+    session: TransportSession, queue: str
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    with ExitStack() as stack:
+        for _ in range(1_100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        receiver = stack.enter_context(closing(session.receiver(queue, prefetch=1)))
+
+        receiver._wake.wait(0)  # type: ignore[attr-defined]  # the receiver of RabbitMQ has it

@@ -153,8 +153,10 @@ class _Listening:
         while not self._stop.is_set():
             followed = self._follow(connection, followed)
             self._is_failing = False
-            ready, _, _ = select.select([connection.fileno(), self._wake_read], [], [])
-            if self._wake_read in ready:
+            poll = select.poll()  # select() refuses a process with more than 1,024 open files
+            for descriptor in (connection.fileno(), self._wake_read):
+                poll.register(descriptor, select.POLLIN)
+            if self._wake_read in dict(poll.poll()):
                 os.read(self._wake_read, _WAKES)
             connection.pgconn.consume_input()
             while (notice := connection.pgconn.notifies()) is not None:

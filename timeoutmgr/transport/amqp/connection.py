@@ -295,7 +295,9 @@ class WakePipe:
 
     def wait(self, seconds: float) -> None:
         """Wait until ``set``, or so long; ``clear`` tells which."""
-        select.select([self._reader], [], [], max(seconds, 0))
+        poll = select.poll()  # select() refuses a process with more than 1,024 open files
+        poll.register(self._reader, select.POLLIN)
+        poll.poll(max(seconds, 0) * 1_000)
 
     def clear(self) -> bool:
         """Return whether ``set`` was called since the last time."""

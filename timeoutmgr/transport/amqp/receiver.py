@@ -258,7 +258,9 @@ class RabbitMQReceiver:
         self._window = PrefetchWindow(self._prefetch, self._limit, self._held)
         connection.holds_back = lambda: self._held.is_full
         try:
-            with broker_errors(f"consuming queue {self._queue!r}"), connection.asking():
+            # Locked: a heartbeat would read the answer that this thread waits for.
+            doing = f"consuming queue {self._queue!r}"
+            with connection.lock, broker_errors(doing), connection.asking():
                 channel = self._channel = connection.channel()
                 channel.deliver = self._on_delivery
                 channel.cancelled = self._on_consumer_end
