@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from chaos.forkserver_client import ForkServer
 from tests.support.forked import forked
+from tests.support.forks import ended_in_a_child
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerLock
@@ -82,6 +83,42 @@ def test_an_owner_of_a_killed_process_is_dead(
         process.kill()
 
     assert _eventually_dead(others, unique)
+
+
+def test_a_child_has_no_lock_of_its_parent_and_releases_none(
+    mine: SessionLocks, others: SessionLocks, unique: str
+) -> None:
+    mine.acquire(unique)
+
+    def release() -> int:
+        held = mine.holds(unique)
+        mine.release(unique)
+        return int(held)
+
+    assert ended_in_a_child(release) == 0
+    assert mine.holds(unique)
+    assert others.dead_owners([unique]) == set()
+    mine.release(unique)
+
+
+@pytest.mark.behaviour(48)
+def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
+    tmp_path: Path, unique: str
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    lock, (ended, end) = _FileLock(database, unique), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ended, 1)
+        os._exit(0)
+    assert lock._descriptor is not None
+    os.close(lock._descriptor)  # as the death of this process does
+    lock._descriptor = None
+
+    assert _eventually_dead(SessionLocks(database), unique)
+    os.close(end)
+    os.waitpid(child, 0)
 
 
 def test_only_the_dead_of_several_owners_are_returned(
@@ -425,7 +462,7 @@ def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
     first.acquire("name")
     lock = first._mine["name"]
     assert isinstance(lock, _FileLock)
-    os.close(lock._descriptor)  # as the end of its process does
+    lock.after_fork()  # closes it, as the end of its process does
     begins = threading.Thread(target=again.acquire, args=("name",))
     unlink = os.unlink
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 from uuid import uuid4
+from weakref import WeakSet
 
 from sqlalchemy import Connection, exc, text
 
@@ -368,6 +369,17 @@ class _ServerSession:
             self._connection.close()
 
 
+class _FileLocks:
+    """The files that this process has locked beside a database."""
+
+    def __init__(self, _database: Database) -> None:
+        self.held: Final[WeakSet[_FileLock]] = WeakSet()
+
+    def after_fork(self) -> None:
+        for each in self.held:
+            each.after_fork()
+
+
 class _FileLock:
     """An exclusive lock on a file of the owner's own, beside the database."""
 
@@ -378,28 +390,37 @@ class _FileLock:
         draft = self._path.with_suffix(".new")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageUnavailable(
                 f"the processes of {database.describe()} meet in the folder {str(folder)!r}, which "
                 f"cannot be written: {error.strerror}; let this user write there, or put the file "
                 "into a folder of its own"
             ) from error
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._descriptor: int | None = descriptor
+        database.part(_FileLocks).held.add(self)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         # In turn: a file of this name may be left by a dead owner, and is just being removed.
         with _locked(folder, fcntl.LOCK_EX):
             draft.rename(self._path)
             _sweep(folder)
 
     def holds(self) -> bool:
-        return self._path.exists()
+        return self._descriptor is not None and self._path.exists()
 
     def is_quiet(self) -> bool:
         return False  # to look for the file takes no round trip
 
     def release(self) -> None:
-        self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            self.after_fork()
+
+    def after_fork(self) -> None:
+        """Let go of the file: it is the parent's, and this child would keep it locked."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _sweep(folder: Path) -> None:
