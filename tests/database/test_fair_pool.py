@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -36,6 +37,30 @@ def test_a_thread_that_gives_up_waiting_is_not_admitted_later() -> None:
 
     semaphore.release()
 
+    assert semaphore.acquire(0)
+
+
+class Interrupted(BaseException):
+    """Raised by the handler of a signal."""
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_is_not_admitted_later() -> None:
+    semaphore = FairSemaphore(1)
+    assert semaphore.acquire(0)
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            semaphore.acquire(60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    semaphore.release()
     assert semaphore.acquire(0)
 
 

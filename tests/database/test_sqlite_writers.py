@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -134,3 +139,31 @@ def test_nothing_is_written_beside_a_file_that_replaced_the_first(
 
     with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
         write(database, "meanwhile")
+
+
+class Interrupted(BaseException):
+    """Raised by the handler of a signal, before any line."""
+
+
+@pytest.mark.parametrize("line", range(1, 25))
+def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
+    writers = sqlite_writers.SqliteWriters("a file", None)
+    one: Any = sqlite_writers.SqliteWriters.one
+    code, lines = one.__wrapped__.__code__, itertools.count(1)
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code is code and event == "line" and next(lines) == line:
+            raise Interrupted
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with suppress(Interrupted), writers.one(0):
+            pass
+    finally:
+        sys.settrace(before)
+
+    if writers._owner is None:  # else the signal came within the end itself
+        with ThreadPoolExecutor(1) as others:
+            others.submit(lambda: writers.one(0.1).__enter__()).result()

@@ -26,12 +26,21 @@ class FairSemaphore:
                 return True
             place = threading.Event()
             self._waiting.append(place)
-        if place.wait(timeout):
-            return True
-        with self._lock:
-            if place.is_set():  # admitted at the last moment
+        try:
+            if place.wait(timeout):
                 return True
-            self._waiting.remove(place)
+        except BaseException:  # of the handler of a signal
+            if not self._gives_up(place):
+                self.release()
+            raise
+        return not self._gives_up(place)
+
+    def _gives_up(self, place: threading.Event) -> bool:
+        """Return False if *place* was admitted at the last moment; else remove it."""
+        with self._lock:
+            if not place.is_set():
+                self._waiting.remove(place)
+                return True
             return False
 
     def release(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +48,10 @@ class SqliteWriters:
         if self._where in _stuck or self._file not in (None, self._found()):
             raise self._refusal()
         lock = self._lock
-        if not lock.acquire(timeout=wait):
+        is_ours = lock.acquire(timeout=wait)
+        if not is_ours and wait and self._was_left():
+            is_ours = lock.acquire(timeout=wait)
+        if not is_ours:
             if not wait:
                 raise StorageConflict(f"{self._where} has another writer")
             raise StorageUnavailable(
@@ -64,6 +67,14 @@ class SqliteWriters:
         finally:
             self._owner = None
             lock.release()
+
+    def _was_left(self) -> bool:
+        """Release the lock if no thread owns it: the handler of a signal raised beside it."""
+        if self._owner is None and self._forking is None:
+            with suppress(RuntimeError):
+                self._lock.release()
+            return True
+        return False
 
     def _refusal(self) -> StorageUnavailable:
         if self._where in _stuck:
