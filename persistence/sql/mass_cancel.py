@@ -90,15 +90,16 @@ class MassCancel:
         order = self._order(which, sent_until, channel)
         met: dict[str, Cancelled] = {}
         while True:
-            behind, has_moved = None, False
+            behind, has_moved, known = None, False, len(met)
             while True:
-                part = self._run(order, behind)
+                part = self._run(order, behind, audits=not met)
                 met |= part.met
                 has_moved = has_moved or part.has_moved
                 if len(part.found) < AT_ONCE:
                     break
                 behind = part.found[-1].key
-            if not has_moved:
+            # Between two transactions a timeout may get an earlier due time, behind our back.
+            if not has_moved and (behind is None or len(met) == known):
                 return list(met.values())
 
     def _order(self, which: TimeoutFilter, sent_until: Micros, channel: str | None) -> _Order:
@@ -112,16 +113,20 @@ class MassCancel:
             conditions.append(timeouts.c.saga_id == which.saga_id)
         return _Order(which, memory, conditions, at, sent_until, channel)
 
-    def _run(self, order: _Order, behind: Key | None) -> _Part:
-        return self._context.database.run(lambda connection: self._part(connection, order, behind))
+    def _run(self, order: _Order, behind: Key | None, *, audits: bool) -> _Part:
+        return self._context.database.run(
+            lambda connection: self._part(connection, order, behind, audits)
+        )
 
-    def _part(self, connection: Connection, order: _Order, behind: Key | None) -> _Part:
+    def _part(
+        self, connection: Connection, order: _Order, behind: Key | None, audits: bool
+    ) -> _Part:
         """Cancel the first timeouts behind the key *behind*, and remember the cancel."""
         self._cleared.lock(connection, alone=True)
         part = _Part(self._found(connection, order, behind))
         if part.found:
             self._cancel(connection, order, part)
-        if part.found or behind is None:
+        if part.found or audits:
             self._audit.write(connection, _audited(order, part))
         self._cleared.remember_cancel(connection, order.memory, order.sent_until, order.channel)
         reach("changing.cancel_remembered")

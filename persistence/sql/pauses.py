@@ -231,14 +231,19 @@ class Pauses:
         connection.execute(delete(self._table).where(self._mine, *same))
 
     def _parked(self, connection: Connection, pause: Row[Any], limit: int) -> list[Key]:
-        timeouts = self._context.tables.timeouts
-        at_place = (
+        timeouts, columns = self._context.tables.timeouts, self._table.c
+        at_place = [
             timeouts.c.endpoint == self._context.endpoint,
             timeouts.c.due == pause.parked,
             timeouts.c.original_due.is_not(None),
-        )
-        of_it = () if pause.destination == _ALL else (timeouts.c.destination == pause.destination,)
-        statement = select(timeouts.c.due, timeouts.c.id).where(*at_place, *of_it).limit(limit)
+        ]
+        if pause.destination != _ALL:
+            at_place.append(timeouts.c.destination == pause.destination)
+        if pause.is_ending:  # another pause with the same end may hold them at that place
+            held = (self._mine, columns.is_ending == 0, columns.parked == pause.parked)
+            of_it = columns.destination.in_([_ALL, timeouts.c.destination])
+            at_place.append(~select(columns.parked).where(*held, of_it).exists())
+        statement = select(timeouts.c.due, timeouts.c.id).where(*at_place).limit(limit)
         return [Key(*row) for row in connection.execute(statement)]
 
     def _view(self, connection: Connection, row: Row[Any]) -> Pause:

@@ -18,6 +18,8 @@ from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import with_headers
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql import mass_cancel
+from timeoutmgr.persistence.sql.mass_cancel import MassCancel
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 
@@ -207,3 +209,29 @@ def test_rows_of_labels_go_with_parked_timeouts_and_come_back(sql_store: SqlTime
     timeouts.resume("billing")
 
     assert kept(store) == rows_of(("a", NOW))
+
+
+@pytest.mark.parametrize("which", [TimeoutFilter(labels=("task=t",)), TimeoutFilter(saga_id="s")])
+def test_a_cancel_in_several_transactions_misses_no_timeout_that_moves_before_them(
+    sql_store: SqlTimeoutStore, which: TimeoutFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = sql_store, MassCancel._run
+    names = ["a", "b", "c", "d"]
+    store.store_many(
+        [labelled(name, NOW + at * SECOND, saga="s") for at, name in enumerate(names, 10)]
+    )
+    moved: list[object] = []
+
+    def run_and_move(*given: Any, **named: Any) -> Any:
+        part = run(*given, **named)
+        if not moved:
+            moved.append(store.reschedule("d", NOW + SECOND))
+        return part
+
+    monkeypatch.setattr(mass_cancel, "AT_ONCE", 3)
+    monkeypatch.setattr(MassCancel, "_run", run_and_move)
+
+    found = store.cancel_where(which, sent_until=NOW)
+
+    assert sorted(one.timeout.id for one in found) == names
+    assert store.count(TimeoutFilter()) == 0

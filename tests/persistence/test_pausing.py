@@ -152,6 +152,31 @@ def test_of_two_pauses_each_holds(sql: Stores) -> None:
     assert sent(store) == ["a"]
 
 
+def test_a_resume_leaves_what_another_pause_with_the_same_end_holds(sql: Stores) -> None:
+    store: Any = sql()
+    store.store_many([timeout("a"), timeout("b", destination="shipping")])
+    timeouts, end = face(store), from_micros(NOW + HOUR)
+    for destination in ("billing", None):
+        timeouts.pause(destination, until=end, by=BY)
+    assert sent(store) == []
+
+    assert timeouts.resume("billing", by=BY) == 0
+
+    assert [(one.destination, one.parked.number) for one in timeouts.pauses()] == [(None, 2)]
+    assert timeouts.resume(by=BY) == 2
+    assert sorted(sent(store)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("until", [timedelta.max, timedelta.min])
+def test_a_pause_ends_within_the_calendar(sql: Stores, until: timedelta) -> None:
+    store: Any = sql()
+
+    with pytest.raises(InvalidMessage, match="outside the years 1 to 9999"):
+        face(store).pause(until=until, by=BY)
+
+    assert store.pauses() == []
+
+
 def test_maintenance_ends_a_resume_that_was_interrupted(sql: Stores) -> None:
     store: Any = sql()
     store.store_many([timeout("a")])

@@ -38,7 +38,7 @@ from timeoutmgr.message import headers, routes
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts, labels_of
 from timeoutmgr.message.message import enclosed_types
-from timeoutmgr.message.validation import Limits, check_destination, check_id, due_of
+from timeoutmgr.message.validation import Limits, check_destination, check_due, check_id, due_of
 
 _PAGE = 500
 
@@ -645,7 +645,7 @@ class Timeouts:
 
 def _end_of_pause(until: datetime | timedelta | None, now: Micros) -> Micros | None:
     if isinstance(until, timedelta):
-        return now + duration_micros(until)
+        return check_due(now + duration_micros(until))
     return None if until is None else to_micros(until)
 
 
@@ -706,7 +706,7 @@ def cursor_of(key: Key) -> str:
 def key_at(cursor: str) -> Key:
     """Return the key at *cursor*. Raises InvalidMessage."""
     due, slash, id_ = cursor.partition("/")
-    if not slash or not due.removeprefix("-").isdecimal():
+    if not slash or not due.removeprefix("-").isdecimal() or len(due) > len("-62135596800000000"):
         raise InvalidMessage(
             f"{cursor[:80]!r} is not a cursor; expected the text after which a search ended, "
             "such as 1893456000000000/ID"
