@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
 from tests.support.redis_keys import forget_keys
 from timeoutmgr.contracts import ChangeResult
-from timeoutmgr.contrib.celery import DurableDelays
+from timeoutmgr.contrib.celery import DurableDelays, delays
 from timeoutmgr.contrib.celery.tasks import RUN
 from timeoutmgr.errors import (
     CombinationRefused,
@@ -366,6 +366,24 @@ def without_store(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> Site:
     for call in ("run", "begin"):
         monkeypatch.setattr(persistence.database, call, away)
     return site
+
+
+def test_a_policy_without_a_number_of_retries_tries_until_the_store_is_back(
+    without_store: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_store.app.conf.task_publish_retry_policy = {"max_retries": None, "interval_max": 0}
+    tries: list[object] = []
+
+    def back_at_the_tenth(endpoint: Any, tasks: Any, on_sent: Any) -> None:
+        tries.append(tasks)
+        if len(tries) < 10:
+            raise StorageUnavailable("the database is away")
+
+    monkeypatch.setattr(delays, "store", back_at_the_tenth)
+
+    without_store.add.apply_async((1, 2), countdown=HOUR)
+
+    assert len(tries) == 10
 
 
 def test_a_store_that_is_away_is_an_operational_error(without_store: Site) -> None:

@@ -221,3 +221,16 @@ def test_a_task_that_a_worker_knows_as_revoked_is_left_to_celery() -> None:
     assert parked(delays, [0.0], stamps={"customer": ["c0", "c1"]}) == ["parked"]
     assert delays.asked == 0
     assert parked(delays, [0.0], stamps={"customer": "c2", "c1": "c1"}) == ["acknowledged"]
+
+
+def test_each_copy_of_a_broadcast_is_moved_and_a_copy_that_comes_again_is_not(
+    site: Site, stock: Any
+) -> None:
+    stock.apply_async((1, 2), countdown=HOUR)
+    queues = [kombu.Queue(f"{site.queue}-{number}") for number in (1, 2, 1)]
+
+    with received(site) as message:
+        assert [site.delays.move_in(message, None, queue) for queue in queues] == [True] * 3
+
+    moved = sorted(task.queue for task in site.delays.list())
+    assert moved == [queue.name for queue in queues[:2]]

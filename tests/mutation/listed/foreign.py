@@ -196,9 +196,20 @@ MUTANTS = (
         name="a received task is known by its task id alone",
         promise=_RECEIVED,
         file=_TASKS,
-        before='json.dumps(["moved", self.id, content])',
-        after='json.dumps(["moved", self.id])',
+        before='json.dumps(["moved", self.id, queue, content])',
+        after='json.dumps(["moved", self.id, queue])',
         tests=(f"{_RECEIVED_TESTS}::test_a_used_id_with_other_arguments_is_another_task[sqlite]",),
+    ),
+    Mutant(
+        name="a received task is the same in every queue",
+        promise=_RECEIVED,
+        file=_TASKS,
+        before='json.dumps(["moved", self.id, queue, content])',
+        after='json.dumps(["moved", self.id, content])',
+        tests=(
+            f"{_RECEIVED_TESTS}::"
+            "test_each_copy_of_a_broadcast_is_moved_and_a_copy_that_comes_again_is_not[sqlite]",
+        ),
     ),
     Mutant(
         name="a task of Django whose permit another task used has no permit",

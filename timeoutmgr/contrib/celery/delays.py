@@ -275,11 +275,11 @@ class DurableDelays:
             retry_over_time(
                 lambda: store(self.endpoint, tasks, on_sent),
                 (StorageUnavailable, TransportUnavailable),
-                max_retries=retries or 0,
+                max_retries=retries,
                 interval_start=given.get("interval_start", 0),
                 interval_step=given.get("interval_step", 0.2),
                 interval_max=given.get("interval_max", 1),
-            ) if retries else store(self.endpoint, tasks, on_sent)
+            ) if retries != 0 else store(self.endpoint, tasks, on_sent)
         except (StorageUnavailable, TransportUnavailable) as error:
             # Programs of Celery expect this error of a broker that is away.
             raise OperationalError(str(error)) from error
@@ -349,7 +349,7 @@ class DurableDelays:
         if due - from_micros(self.endpoint.timeouts.now()) <= self._min_delay:
             return False
         foreign = foreign_received(message, queue, is_amqp=self._is_amqp)
-        message_id = task.moved_id(foreign.content)
+        message_id = task.moved_id(queue.name, foreign.content)
         if RUN not in task.headers:
             foreign = with_foreign_headers(foreign, {RUN: message_id})
         sent: list[Sent] = []

@@ -81,12 +81,13 @@ class TaskMessage:
         aware: datetime = maybe_make_aware(found)
         return aware.astimezone(UTC)
 
-    def moved_id(self, content: str) -> str:
-        """Return the id of a task that a worker received, and moved into the store.
+    def moved_id(self, queue: str, content: str) -> str:
+        """Return the id of a task that a worker received from *queue*, and moved into the store.
 
-        It is made of the *content*: a program that lacks the delays may use a task id again.
+        It is made of the *content* too: a program that lacks the delays may use a task id again.
+        Each queue of a broadcast has a copy of its own.
         """
-        return str(uuid.uuid5(_NAMESPACE, json.dumps(["moved", self.id, content])))
+        return str(uuid.uuid5(_NAMESPACE, json.dumps(["moved", self.id, queue, content])))
 
     def message_id(self, run: str, *, is_delayed: bool, retried_eta: object = None) -> str:
         """Return an id that a redelivered sender gives again, and no other send does.

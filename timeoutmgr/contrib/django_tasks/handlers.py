@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DataError, IntegrityError, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -122,11 +122,20 @@ def _run(record: TaskRecord) -> None:
 
 
 def _save_finished(record: TaskRecord) -> None:
-    """Save *record*; without its value, and as failed, if the database refuses the value."""
+    """Save *record*; without its value, and as failed, if the database refuses the value.
+
+    MariaDB ends the connection for a value that is too large; so may a restart of the server.
+    """
+    connection = connections[alias()]
     try:
-        with transaction.atomic(using=alias()):
+        try:
+            with transaction.atomic(using=alias()):
+                record.save()
+        except OperationalError:
+            connection.close_if_unusable_or_obsolete()
             record.save()
-    except (DataError, IntegrityError) as error:
+    except DatabaseError as error:
+        connection.close_if_unusable_or_obsolete()
         record.return_value = None
         record.status = TaskResultStatus.FAILED
         record.errors = [*record.errors, _described(error)]
