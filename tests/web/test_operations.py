@@ -12,9 +12,12 @@ from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fill, pending
 from tests.web.test_site import ids
 from timeoutmgr import Endpoint
-from timeoutmgr.endpoint.bulk_runs import BulkRuns
+from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
+from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.web import Role
+from timeoutmgr.web.operations import Operations
+from timeoutmgr.web.source import EndpointSource
 
 PLAN = {"action": "shift", "by": "2h", "destination": "billing", "reason": "billing is down"}
 
@@ -150,6 +153,23 @@ def test_an_unexpected_error_of_a_run_is_logged_and_shown(
 
     wait_until(lambda: "RuntimeError: a bug" in site.get(page), "the reason is shown")
     assert f"dashboard could not apply run {page.rpartition('/')[2]} for ann" in caplog.text
+
+
+def test_a_dashboard_that_closes_begins_no_run_and_interrupts_the_run_that_goes_on(
+    site: Site, endpoint: Endpoint
+) -> None:
+    fill(endpoint, [pending(f"t{n}", endpoint.timeouts.now() + HOUR) for n in range(2)])
+    pages = [planned(site), planned(site)]
+    operations = Operations(EndpointSource(endpoint))
+    operations.close()
+
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        operations.begin(pages[0].rpartition("/")[2], BY_API, undo=False)
+    with pytest.raises(TimeoutManagerError, match="was closed"):
+        endpoint.timeouts.bulk.apply(pages[1].rpartition("/")[2], progress=operations._go_on)
+
+    runs = {run.id: run.state for run in endpoint.timeouts.bulk.list()}
+    assert [runs[page.rpartition("/")[2]] for page in pages] == ["planned", "running"]
 
 
 def test_a_destination_is_paused_shown_and_resumed(site: Site, endpoint: Endpoint) -> None:

@@ -340,6 +340,7 @@ def test_texts_of_strangers_are_escaped_everywhere(site: Site, endpoint: Endpoin
         ("/pending?due_before=9999-12-31T23:59-23:00", "outside of the years 1 to 9999"),
         ("/load?destination=%00", "NUL character"),
         ("/pending?saga=%00", "NUL character"),
+        (f"/pending?after={'9' * 30}/x", "is not a cursor"),
         ("/timeouts/%00", "NUL character"),
         ("/runs/%00", "NUL character"),
         ("/audit?run=%00", "NUL character"),

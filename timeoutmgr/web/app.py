@@ -108,7 +108,7 @@ def dashboard(
             404: _with(board, _not_found),
         },
     )
-    made.state.readings, made.state.streams = readings, streams
+    made.state.readings, made.state.streams, made.state.operations = readings, streams, operations
     return made
 
 

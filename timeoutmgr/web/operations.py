@@ -67,6 +67,16 @@ class Operations:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="timeoutmgr-web-run")
         self._problems: dict[str, str] = {}
         self._active: set[str] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Begin no run that waits, and interrupt the run that goes on: it may go on later."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _go_on(self, _number: int) -> None:
+        if self._is_closed:
+            raise TimeoutManagerError("the dashboard was closed; have the run go on in another")
 
     @property
     def _timeouts(self) -> Timeouts:
@@ -118,7 +128,7 @@ class Operations:
 
         def carry_out() -> None:
             try:
-                work(run_id, by=by)
+                work(run_id, by=by, progress=self._go_on)
             except TimeoutManagerError as error:
                 # The run stays as it is in the store, and the page offers to go on.
                 self._problems[run_id] = masked(str(error))

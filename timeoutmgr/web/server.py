@@ -88,7 +88,10 @@ def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None
         port = listening.getsockname()[1]
         host = f"[{address.host}]" if family is socket.AF_INET6 else address.host
         announce(f"http://{host}:{port}")
-        DashboardServer(_named(app, address), app.state.streams).run([listening])
+        try:
+            DashboardServer(_named(app, address), app.state.streams).run([listening])
+        finally:
+            app.state.operations.close()
 
 
 def _named(app: ASGIApp, address: ServerAddress) -> ASGIApp:
