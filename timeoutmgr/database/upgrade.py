@@ -451,6 +451,8 @@ def _named_lock(database: Database, name: str, what: str) -> Iterator[None]:
     # Locks have one name space on the whole server: the database's name makes it ours.
     lock = "CONCAT(:name, LEFT(SHA1(COALESCE(DATABASE(), '')), 12))"
     with database.read() as connection:
+        # It is idle while an index is built, and the lock would end with it.
+        connection.execute(text("SET SESSION wait_timeout = 31536000"))
         statement = text(f"SELECT GET_LOCK({lock}, :wait)")
         if connection.execute(statement, {"name": name, "wait": _LOCK_WAIT}).scalar() != 1:
             raise _is_upgrading(what)
