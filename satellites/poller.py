@@ -437,6 +437,8 @@ class Poller:
             self._seen = self._measured  # a clock that is set back at once must be noticed again
         with self._sessions.session() as session:
             next_due = self._step(session)
+        if next_due is not None and next_due - self._offset < self._clock.now() - _CLOCK_SET:
+            self._measure()  # the store's clock was set back, or the poll was long
         self._fetch.success()
         self._conflicts.won()
         self._telemetry.count("polls")

@@ -152,3 +152,17 @@ def test_a_retry_removes_the_limits_that_have_passed(
     assert not {headers.TIME_TO_BE_RECEIVED, "TimeoutManager.TimeToReachQueue"} & set(
         received.message.headers
     )
+
+
+def test_a_message_that_failed_in_two_queues_is_retried_into_both(
+    transport: KombuTransport, session: TransportSession, unique: str
+) -> None:
+    for queue in (unique, f"{unique}.gone", unique):
+        fail(session, unique, 1, queue)
+
+    results = retry(transport, errors_of(unique), RetryRequest())
+
+    assert [(each.queue, each.result) for each in results] == [
+        (unique, "retried"),
+        (f"{unique}.gone", "unroutable"),
+    ]

@@ -319,7 +319,7 @@ class _Run:
         self._move = move
         self._results: list[RetriedMessage] = []
         self._missing = set(request.ids)
-        self._sent: set[str] = set()
+        self._sent: set[tuple[str, str | None]] = set()
         self._held = 0
         self._left = request.limit
 
@@ -339,7 +339,7 @@ class _Run:
         return bool(self._request.ids) and not self._missing
 
     def _process(self, received: Received) -> None:
-        if received.message.id in self._sent:
+        if _place_of(received) in self._sent:
             self._held += 1
             return
         # Only ids that are still missing: a second copy of a message is left.
@@ -361,10 +361,15 @@ class _Run:
             answer = self._move(received, judged.queue or "")
         except InvalidMessage as error:
             return replace(judged, result=RetryResult.REFUSED, reason=str(error))
-        self._sent.add(received.message.id)
+        self._sent.add(_place_of(received))
         if answer is SendResult.CONFIRMED:
             return judged
         return replace(judged, result=RetryResult(answer.value))
+
+
+def _place_of(received: Received) -> tuple[str, str | None]:
+    """Return id and failed queue: a published message may have failed in each of its queues."""
+    return received.message.id, received.message.headers.get(headers.FAILED_QUEUE)
 
 
 def _send_in_transaction(

@@ -50,6 +50,7 @@ from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
+_MOST_KNOWN: Final = 10_000
 _KNOWN_FOR: Final = 1.0
 """Seconds for which a queue that was there is taken to be there; a missing queue is looked up
 anew."""
@@ -368,6 +369,8 @@ class SqlQueues:
     def _remember(self, found: Mapping[str, QueueOptions]) -> None:
         until = time.monotonic() + _KNOWN_FOR
         with self._lock:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
             self._known.update((name, (until, options)) for name, options in found.items())
 
     def _forget(self, names: Collection[str]) -> list[str]:

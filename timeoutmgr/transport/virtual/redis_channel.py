@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any, Final
 
@@ -28,11 +28,14 @@ class _QoS(redis.QoS):
 
     def append(self, message: RawMessage, delivery_tag: str) -> None:
         """Note in Redis, as kombu does, that *message* is not acknowledged yet."""
-        with self.pipe_or_acquire() as pipe:
-            # The wall clock: kombu in any process compares the score with its own time.time().
-            pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
-            pipe.hset(self.unacked_key, delivery_tag, _unacked(message))
-            pipe.execute()
+        note, errors = _unacked(message), self.channel.connection_errors
+        for may_fail in errors, ():  # twice: where a connection is lost, so is the message
+            with suppress(*may_fail), self.pipe_or_acquire() as pipe:
+                # The wall clock: kombu in any process compares the score with its own time.time().
+                pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
+                pipe.hset(self.unacked_key, delivery_tag, note)
+                pipe.execute()
+                break
         virtual.QoS.append(self, None, delivery_tag)  # type: ignore[no-untyped-call]  # as below
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
