@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import DataError, connections, transaction
+from django.db import DataError, OperationalError, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -258,6 +258,29 @@ def test_a_task_whose_result_the_database_refuses_has_failed(
     result.refresh()
     assert result.status == TaskResultStatus.FAILED
     assert "unsupported value" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize(
+    ("failures", "status"), [(1, TaskResultStatus.SUCCESSFUL), (2, TaskResultStatus.FAILED)]
+)
+def test_a_value_that_ends_the_connection_twice_is_refused(
+    monkeypatch: pytest.MonkeyPatch, failures: int, status: TaskResultStatus
+) -> None:
+    save, tries = TaskRecord.save, list[TaskRecord]()
+
+    def end_connections(record: TaskRecord) -> None:
+        if record.return_value is not None:
+            tries.append(record)
+            if len(tries) <= failures:
+                raise OperationalError("server has gone away")
+        save(record)
+
+    result = note.enqueue("a")
+    monkeypatch.setattr(TaskRecord, "save", end_connections)
+    handle(result)
+
+    result.refresh()
+    assert (result.status, result.attempts) == (status, 1)
 
 
 def test_an_error_that_quotes_what_no_database_stores_is_the_result() -> None:
