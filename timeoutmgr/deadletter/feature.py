@@ -35,6 +35,7 @@ from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
+from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import DeliveryPolicies
@@ -268,9 +269,15 @@ class DeadLetterQueues:
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
                 sending=DeadLetterSending(dead_letters),
-                handling=DeadLetterHandling(dead_letters),
+                handling=DeadLetterHandling(
+                    dead_letters, self._breaker("DeadLetterJournal", context, manager)
+                ),
                 forwarding=DeadLetterForwarding(dead_letters),
-                failures=DeadLetterFailures(dead_letters, context.telemetry),
+                failures=DeadLetterFailures(
+                    dead_letters,
+                    context.telemetry,
+                    self._breaker("DeadLetterPlacement", context, manager),
+                ),
             ),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
@@ -300,16 +307,21 @@ class DeadLetterQueues:
         interval = self.sweep_interval
         return Sweeper(dead_letters.manager, interval, context.clock, context.telemetry, expire)
 
-    def _satellites(
-        self, context: FeatureContext, manager: QueueManager, joins: bool
-    ) -> tuple[Satellite, ...]:
-        name, telemetry = context.settings.name, context.telemetry
-        breaker = context.breakers.over_outages(
-            "DeadLetterStore",
+    def _breaker(self, name: str, context: FeatureContext, manager: QueueManager) -> OutageBreaker:
+        return context.breakers.over_outages(
+            name,
             self.time_to_wait_before_critical_error,
             SENTENCE,
             context.breakers.outage_in(manager.store.database),
         )
+
+    def _satellites(
+        self, context: FeatureContext, manager: QueueManager, joins: bool
+    ) -> tuple[Satellite, ...]:
+        name, telemetry = context.settings.name, context.telemetry
+        breaker = self._breaker("DeadLetterStore", context, manager)
+        wait = self.time_to_wait_before_critical_error
+        context.breakers.watch_silence(manager.store.database, breaker, wait)
         storage = Outage(breaker=breaker, probe=manager.store.database.ping)
         acknowledgements = Consumption(
             name="Acknowledgement Processor",

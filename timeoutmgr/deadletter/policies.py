@@ -20,6 +20,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import (
     FailurePolicy,
@@ -116,9 +117,13 @@ def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[O
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHandling(HandlingPolicy):
-    """The handling policy of an endpoint with dead-letter queues."""
+    """The handling policy of an endpoint with dead-letter queues.
+
+    *journal* hears whether the store takes what is handled.
+    """
 
     dead_letters: DeadLetters
+    journal: OutageBreaker
 
     def traces_expired(self, message: Message) -> bool:
         """Return whether *message*, received too late, asks for a dead letter."""
@@ -143,15 +148,22 @@ class DeadLetterHandling(HandlingPolicy):
     def handled(self, message: Message, queue: str, work: Work) -> None:
         """Journal the handled message; send its acknowledgements."""
         reach("handler.finished")
-        work.notify(self.dead_letters.received(message, queue, work.transaction))
+        with _outage_reported(self.journal):
+            notifications = self.dead_letters.received(message, queue, work.transaction)
+        self.journal.success()
+        work.notify(notifications)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFailures(FailurePolicy):
-    """The failure policy of an endpoint with dead-letter queues."""
+    """The failure policy of an endpoint with dead-letter queues.
+
+    *placement* hears whether the store takes dead letters.
+    """
 
     dead_letters: DeadLetters
     telemetry: Telemetry
+    placement: OutageBreaker
 
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
@@ -181,15 +193,17 @@ class DeadLetterFailures(FailurePolicy):
     def _place_received(
         self, received: Received, error: Exception, work: Work
     ) -> DeadLetterResult | None:
-        placed = self.dead_letters.dead_letter(
-            received.message,
-            error,
-            queue=received.queue,
-            attempts=received.delivery_count + 1,
-            transaction=work.transaction,
-        )
+        with _outage_reported(self.placement):
+            placed = self.dead_letters.dead_letter(
+                received.message,
+                error,
+                queue=received.queue,
+                attempts=received.delivery_count + 1,
+                transaction=work.transaction,
+            )
         if placed is None:
             return None
+        self.placement.success()
         reach("pump.buried")
         if set(work.try_send(placed.needed)) - {SendResult.CONFIRMED}:
             return None
@@ -197,6 +211,18 @@ class DeadLetterFailures(FailurePolicy):
         work.notify(placed.notifications)
         reach("pump.told")
         return placed
+
+
+@contextmanager
+def _outage_reported(breaker: OutageBreaker) -> Iterator[None]:
+    """Have *breaker* hear of an outage of the store: the pump takes it for one of the broker."""
+    try:
+        yield
+    except NodeFull:
+        raise  # the store answers
+    except StorageUnavailable as error:
+        breaker.failure(error)
+        raise
 
 
 def _received_fields(event: str, received: Received) -> dict[str, object]:
