@@ -152,8 +152,13 @@ def test_another_store_keeps_a_message_of_the_same_id_in_the_lake_and_at_home(
     certificate = erased(stores[0], lake=place, saga_ids=("of-us", "of-eu"))
 
     assert certificate.timeouts == 1
+    assert any("--of" in one for one in certificate.not_reached)
     assert [count(store, "timeouts") for store in stores] == [1, 2]
-    assert restored(store_of("sqlite"), place, of_store=identity(stores[1])).new_pending == 2
+    other = identity(stores[1])
+    assert restored(store_of("sqlite"), place, of_store=other).new_pending == 2
+    moved = store_of("sqlite")
+    assert erased(moved, lake=place, saga_ids=("of-eu",), of_store=other).timeouts == 1
+    assert restored(store_of("sqlite"), place, of_store=other).new_pending == 1
 
 
 def test_iceberg_loses_the_rows_and_the_certificate_names_its_snapshots(

@@ -47,10 +47,18 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseOptions:
-    """Options of ``erase``: the timeouts that any of these values names, in *store* and *lake*."""
+    """Options of ``erase``: the timeouts that any of these values names, in *store* and *lake*.
+
+    Of the lake the rows of *of_store*, as its tables name it: the name of *store* when it was
+    archived. None is its name of today.
+    """
 
     store: str
     lake: str | None = field(default=None, metadata=PLACE)
+    of_store: str | None = field(
+        default=None,
+        metadata=option("--of", "The name of this store in the lake, if it moved.", metavar="NAME"),
+    )
     saga_ids: tuple[str, ...] = field(
         default=(), metadata=option("--saga-ids", "Saga ids, separated by commas.")
     )

@@ -45,6 +45,9 @@ _COPIES: Final = (
     "error copies, dead letters, the journal: give --copies, or see `timeoutmgr errors delete`, "
     "`timeoutmgr deadletters delete` and `timeoutmgr journal delete`"
 )
+_OTHER_STORES: Final = (
+    "rows in the lake of other stores, and of this store under another name: see --of"
+)
 _DEAD_ROWS: Final = "row versions that the database has not cleaned yet, and its write-ahead logs"
 _UNCOMMITTED: Final = (
     "files of Delta and Iceberg whose commit was cut off or overtaken: vacuum them in full, with "
@@ -138,7 +141,7 @@ class _Erase:
         )
         self.digest = _digest([json.dumps(options.selection(), sort_keys=True)])
         self._erasure, self._is_overwritten = Erasure(store), False
-        self._name = identity(store)
+        self._name = options.of_store or identity(store)
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
 
@@ -223,6 +226,7 @@ class _Erase:
         return (
             *_ALWAYS,
             *((_COPIES,) if self._copies is None else ()),
+            *((_OTHER_STORES,) if self._tables else ()),
             *(() if self._is_overwritten else (_DEAD_ROWS,)),
             *((_UNCOMMITTED,) if {"delta", "iceberg"} & {*places} else ()),
             *((_SNAPSHOTS,) if "iceberg" in places else ()),
