@@ -25,7 +25,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.compact import compact
 from timeoutmgr.pipeline.lake_options import CompactOptions
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.stores import Store, identity
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +117,7 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
     store, _ = store_in(whole, "store", empty)
     fill(store)
     archived(store, str(whole / "lake" / "history"))
+    name = identity(store)
     end(store, 1, "dispatched")  # so that the table of pending timeouts alone names its saga
     store.persistence.close()  # the file is copied, and then written anew
     for step in itertools.count(1):
@@ -125,10 +126,11 @@ def test_an_erase_that_is_killed_anywhere_is_run_again_to_the_same_end(
         store, _ = store_in(folder, "store", whole / "store.db")
         place = str(folder / "lake" / "history")
         selection: dict[str, Any] = {"saga_ids": [OF_PERSON["saga_id"]], "lake": place}
+        selection["of_store"] = name  # it was archived elsewhere
         if not was_killed(job_server, folder, "erase", step, store=store.name, **selection):
             break
         deaths += 1
-        left = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],)).left
+        left = erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],), of_store=name).left
         states = {one["id"]: one["state"] for one in read(store, "keys")}
         store.persistence.close()
 

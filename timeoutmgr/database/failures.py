@@ -25,6 +25,7 @@ class Failure(Enum):
     """A value is wrong, or the transaction was spoilt before; the same will fail again."""
 
 
+# 1061: the server has ended an index that a killed install began.
 _MYSQL_CONFLICTS: Final = frozenset({1061, 1205, 1213})
 _MSSQL_CONFLICTS: Final = frozenset({1205, 1222, 3902, 3903, 3960, 6401})
 """A deadlock, a lock not had in time, an update of what a snapshot did not see; and the refusal of

@@ -5,7 +5,7 @@ them in every place, though the rows by which they were found are no longer ther
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -14,10 +14,11 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import writer_lock
-from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables
+from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables, stores_in
 from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
@@ -141,9 +142,9 @@ class _Erase:
         )
         self.digest = _digest([json.dumps(options.selection(), sort_keys=True)])
         self._erasure, self._is_overwritten = Erasure(store), False
-        self._name = options.of_store or identity(store)
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
+        self._name = options.of_store or _name_in(self._tables, identity(store))
 
     def no_first_commit(self) -> AbstractContextManager[None]:
         """Keep a stream from its first commit to the lake, which no commit of ours overtakes."""
@@ -231,6 +232,17 @@ class _Erase:
             *((_UNCOMMITTED,) if {"delta", "iceberg"} & {*places} else ()),
             *((_SNAPSHOTS,) if "iceberg" in places else ()),
         )
+
+
+def _name_in(tables: Sequence[HistoryTable], own: str) -> str:
+    """Return *own*. Raise ConfigurationError if *tables* have only others: it may have moved."""
+    found = stores_in(*tables)
+    if own in found or not found:
+        return own
+    raise ConfigurationError(
+        f"the lake has the stores {', '.join(sorted(found))}, and not {own!r}; say by --of which "
+        "of them this store was before it moved, or name it itself by --of if it has no rows there"
+    )
 
 
 def _of_dead_runs(ledger: JobLedger, digest: str) -> set[Key]:

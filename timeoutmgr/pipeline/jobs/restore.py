@@ -19,6 +19,7 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
     PENDING_WRITTEN,
     PendingSnapshot,
     lake_tables,
+    stores_in,
 )
 from timeoutmgr.pipeline.lake.table import HistoryTable, Where
 from timeoutmgr.pipeline.lake_options import RestoreOptions
@@ -198,10 +199,7 @@ def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
 
 def _only_store(history: HistoryTable, pending: HistoryTable, own: str) -> str:
     """Return *own* if the lake has that store, else the only store of the lake."""
-    found = set[str]()
-    for table in (history, pending):
-        for batch in table.files().read(["store"]):
-            found |= {*batch["store"].unique().to_pylist()}
+    found = stores_in(history, pending)
     if own in found or not found:
         return own
     if len(found) > 1:

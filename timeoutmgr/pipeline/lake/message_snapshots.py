@@ -69,6 +69,12 @@ def lake_tables(history: str) -> tuple[HistoryTable, HistoryTable]:
     return opened, pending
 
 
+def stores_in(*tables: HistoryTable) -> set[str]:
+    """Return the stores that have rows in *tables*."""
+    batches = (batch for table in tables for batch in table.files().read(["store"]))
+    return {name for batch in batches for name in batch["store"].unique().to_pylist()}
+
+
 def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
     """Commit the pending timeouts of *store* as its newest snapshot; return how many.
 
