@@ -112,9 +112,7 @@ def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
         os.close(end)
         os.read(ended, 1)
         os._exit(0)
-    assert lock._descriptor is not None
-    os.close(lock._descriptor)  # as the death of this process does
-    lock._descriptor = None
+    lock.let_go()  # as the death of this process does
 
     assert _eventually_dead(SessionLocks(database), unique)
     os.close(end)
@@ -462,7 +460,7 @@ def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
     first.acquire("name")
     lock = first._mine["name"]
     assert isinstance(lock, _FileLock)
-    lock.after_fork()  # closes it, as the end of its process does
+    lock.let_go()  # as the end of its process does
     begins = threading.Thread(target=again.acquire, args=("name",))
     unlink = os.unlink
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.satellites.polling import DAY, Loop
-from tests.support.makers import SECOND
+from tests.support.makers import SECOND, a_timeout
 from timeoutmgr.message.instants import Micros
 
 
@@ -82,6 +82,19 @@ def test_an_offset_known_from_another_answer_is_not_queried_again() -> None:
     loop.poller.measure_offset(lambda: 5 * SECOND)
 
     assert loop.telemetry.snapshot()["clock_offset_seconds"] == 5.0
+
+
+@pytest.mark.behaviour(55)
+def test_a_store_whose_clock_is_set_back_is_polled_no_earlier_than_its_timeout_is_due() -> None:
+    loop = Loop(offset=0)
+    loop.poller.measure_offset()
+    loop.store._offset = -3600 * SECOND
+    loop.store.store_many([a_timeout("m", loop.store.now() + 60 * SECOND)])
+
+    planned = loop.poller._poll_once()
+
+    assert planned is not None
+    assert planned > loop.clock.now()
 
 
 @pytest.mark.behaviour(55)

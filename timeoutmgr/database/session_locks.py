@@ -377,7 +377,7 @@ class _FileLocks:
 
     def after_fork(self) -> None:
         for each in self.held:
-            each.after_fork()
+            each.let_go()
 
 
 class _FileLock:
@@ -414,10 +414,10 @@ class _FileLock:
     def release(self) -> None:
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
-            self.after_fork()
+            self.let_go()
 
-    def after_fork(self) -> None:
-        """Let go of the file: it is the parent's, and this child would keep it locked."""
+    def let_go(self) -> None:
+        """Close the file and leave it there; a child would keep the file of its parent locked."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

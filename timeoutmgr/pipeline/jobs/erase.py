@@ -235,7 +235,7 @@ class _Erase:
 
 
 def _name_in(tables: Sequence[HistoryTable], own: str) -> str:
-    """Return *own*. Raise ConfigurationError if *tables* have only others: it may have moved."""
+    """Return *own*. Raise ConfigurationError if *tables* have other names alone: a store moves."""
     found = stores_in(*tables)
     if own in found or not found:
         return own
