@@ -267,7 +267,7 @@ class DispatchDue:
         fetched = self._fetched(batch, transaction)
         result = finish(self._step(fetched, _DrainWork(session, scope)))
         for one in result.retries:
-            if one.is_undeliverable:
+            if one.is_undeliverable and not one.is_postponed:
                 self._count_recovery_failure(one.error)
         return result
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, Self, TypeAlias, TypeVar
 
 from timeoutmgr.contracts import SendResult, Timeout
@@ -53,12 +52,7 @@ class OverlappedDispatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         # Also if the next chunk failed: the sends of the last chunk must be recorded.
         self._close_last()
 
@@ -96,13 +90,15 @@ def finish(chunk: Generator[None, None, Result]) -> Result:
 class RetryLater:
     """A message that stays stored.
 
-    *answer* is the answer to the message, or to its error copy if the message *is_undeliverable*.
+    *answer* is the answer to the message, or to its error copy if the message *is_undeliverable*;
+    no error copy was sent of a message that *is_postponed*.
     """
 
     timeout: Timeout
     error: Exception
     answer: SendAnswer = SendResult.REFUSED
     is_undeliverable: bool = False
+    is_postponed: bool = False
 
     @property
     def was_refused(self) -> bool:
@@ -248,7 +244,7 @@ def _not_moved(one: Undeliverable, error_queue: str, answer: SendAnswer) -> Retr
 
 def _without_place(one: Undeliverable) -> RetryLater:
     error = DeliveryFailed(f"{one.error}; and there is no place for it yet")
-    return RetryLater(timeout=one.timeout, error=error, is_undeliverable=True)
+    return RetryLater(timeout=one.timeout, error=error, is_undeliverable=True, is_postponed=True)
 
 
 def _unconfirmed(timeout: Timeout, answer: SendAnswer) -> RetryLater:

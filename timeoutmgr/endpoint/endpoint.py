@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from timeoutmgr.contracts import ConflictName, OnConflict
@@ -267,12 +267,7 @@ class Endpoint:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @overload

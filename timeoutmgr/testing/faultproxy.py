@@ -22,7 +22,6 @@ import random
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -84,12 +83,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
