@@ -18,7 +18,8 @@ from timeoutmgr.satellites.poller import Poller
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks, report_clock_offset
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.capabilities import DirectStorage
-from timeoutmgr.transport.pump import Consumption, Outage
+from timeoutmgr.transport.delivery_policy import Outage
+from timeoutmgr.transport.pump import Consumption
 
 from .adapter import Batches, DispatchDue, DrainLoop
 from .receiver import StoreDelayed

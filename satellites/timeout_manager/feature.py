@@ -41,7 +41,8 @@ from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.poller import LEAD, Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.capabilities import DirectStorage
-from timeoutmgr.transport.pump import Consumption, Outage
+from timeoutmgr.transport.delivery_policy import Outage
+from timeoutmgr.transport.pump import Consumption
 
 from .dispatcher import ORDERS, ORDERS_OF_ROWS, DispatchTimeouts
 from .sender_clocks import SenderClocks, report_clock_offset

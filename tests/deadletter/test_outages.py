@@ -78,3 +78,11 @@ def test_an_outage_of_the_dead_letter_store_alone_is_a_critical_error(
     endpoint.send_local("Order", 1, delivery=DeliveryOptions(journal=JournalLevel.DEADLETTER))
 
     assert alarm.wait() == SENTENCE
+
+
+def test_a_stop_waits_for_no_answer_of_the_dead_letter_store_either(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    databases = [each.path for each in endpoint._parts.databases]
+
+    assert tmp_path / "dead.db" in databases

@@ -24,7 +24,8 @@ from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites.delayed_store.adapter import Batches
 from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
+from timeoutmgr.transport.delivery_policy import Outage
+from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Work
 
 RECEIVE = TransactionMode.RECEIVE_ONLY

@@ -266,7 +266,7 @@ def test_an_outage_of_a_database_is_reported_once_by_any_number_of_breakers(
     for breaker in breakers:
         breaker.check()
 
-    assert len(breakers) == 8
+    assert len(breakers) == 6
     assert len(hooked.critical_errors()) == times
 
 

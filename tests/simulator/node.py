@@ -21,7 +21,8 @@ from timeoutmgr.satellites.poller import PollTimeouts
 from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
+from timeoutmgr.transport.delivery_policy import Outage
+from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Step
 
 from .broker import CONTROL, ERROR, STORE

@@ -12,7 +12,8 @@ from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.resilience.recovery import SATELLITE_POLICY, RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
+from timeoutmgr.transport.delivery_policy import Outage
+from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Work, require_confirmed
 
 NONE = TransactionMode.NONE
@@ -39,6 +40,7 @@ class Mill:
         retry_later: Callable[[Message], Outgoing] | None = None,
         storage: bool = True,
         wait: float = 120.0,
+        is_paced: bool = False,
         split: Callable[[Sequence[Received]], Iterable[Sequence[Received]]] = lambda batch: [batch],
     ) -> None:
         self.clock = FakeClock()
@@ -61,6 +63,7 @@ class Mill:
                 queue="sales",
                 step=self.step,
                 batch=batch,
+                is_paced=is_paced,
                 split=split,
                 policy=policy,
                 storage=Outage(breaker=self.storage, probe=self.probe) if storage else None,

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.makers import a_breaker
 from tests.transport.pumping import AWAY, BROKER_AWAY, SCOPE, Mill
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.breakers import BreakerState
+from timeoutmgr.transport.delivery_policy import Outage, StorageOutage
 from timeoutmgr.transport.work import Work
 
 
@@ -150,25 +152,98 @@ def test_a_bug_outside_the_step_does_not_end_the_pump() -> None:
     assert mill.telemetry.snapshot()["pump_failures"] == 1
 
 
+def received_elsewhere_after_an_outage(mill: Mill) -> None:
+    """Have *mill* meet both outages; another process receives the message of the second."""
+    mill.put("a")
+    mill.transport.fail("receive", BROKER_AWAY)
+    mill.failures["a"] = [AWAY]
+    mill.before_probe = mill.transport.queues["sales"].clear
+
+
 def test_an_empty_receive_with_a_good_probe_ends_both_outages() -> None:
+    mill = Mill()
+    received_elsewhere_after_an_outage(mill)
+
+    mill.pump.run()
+
+    assert (mill.batches, mill.probes) == ([["a"]], 2)
+    assert mill.broker.state is mill.storage.state is BreakerState.DISARMED
+
+
+def test_an_empty_receive_does_not_disarm_a_storage_that_is_away() -> None:
+    mill = Mill()
+    received_elsewhere_after_an_outage(mill)
+    mill.probed = [None, *[AWAY] * 20]
+    mill.transport.on_idle = lambda: None
+    mill.stop.stop_after = 10
+
+    mill.pump.run()
+
+    assert mill.storage.state is BreakerState.ARMED
+
+
+def test_a_pump_that_works_ends_no_outage_that_another_pump_met() -> None:
     mill = Mill()
     mill.broker.failure(BROKER_AWAY)
     mill.storage.failure(AWAY)
 
     mill.pump_once()
 
-    assert mill.broker.state is mill.storage.state is BreakerState.DISARMED
+    assert mill.broker.state is mill.storage.state is BreakerState.ARMED
 
 
-def test_an_empty_receive_does_not_disarm_a_storage_that_is_away() -> None:
+@pytest.mark.parametrize("is_paced", [True, False])
+def test_only_while_a_handler_takes_long_an_outage_that_may_be_over_does_not_trigger(
+    is_paced: bool,
+) -> None:
+    mill = Mill(wait=10.0, is_paced=is_paced)
+    mill.put("a")
+    mill.transport.fail("receive", BROKER_AWAY)
+
+    def handle(_batch: Sequence[Received], _work: Work) -> None:
+        mill.clock.advance(60)
+        mill.broker.check()
+
+    mill.before_step = handle
+    mill.pump.run()
+
+    assert mill.triggered == ([] if is_paced else [BROKER_AWAY])
+
+
+def test_another_failure_while_a_handler_takes_long_triggers() -> None:
+    mill = Mill(wait=10.0, is_paced=True)
+    mill.put("a")
+    mill.transport.fail("receive", BROKER_AWAY)
+
+    def handle(_batch: Sequence[Received], _work: Work) -> None:
+        mill.clock.advance(60)
+        mill.broker.failure(BROKER_AWAY)
+
+    mill.before_step = handle
+    mill.pump.run()
+
+    assert mill.triggered == [BROKER_AWAY]
+
+
+def test_an_outage_that_an_error_names_is_sat_out_with_its_own_probe_and_breaker() -> None:
     mill = Mill()
-    mill.storage.failure(AWAY)
-    mill.probed = [AWAY]
+    mill.put("a", "b")
+    triggered: list[BaseException] = []
+    named = a_breaker(mill.clock, 10.0, triggered.append, "dead letters")
+    probes = [*[AWAY] * 3, None, None]
 
-    with pytest.raises(StorageUnavailable):
-        mill.pump_once()
+    def probe() -> None:
+        mill.clock.advance(4)
+        if (error := probes.pop(0)) is not None:
+            raise error
 
-    assert mill.storage.state is BreakerState.ARMED
+    mill.failures["a"] = [StorageOutage(Outage(breaker=named, probe=probe), AWAY)]
+    mill.before_step = lambda batch, work: None if len(probes) == 5 else mill.failures.clear()
+    mill.pump.run()
+
+    assert (mill.batches, mill.probes, probes) == ([["a"], ["a"], ["b"]], 0, [])
+    assert (named.state, mill.storage.state) == (BreakerState.DISARMED,) * 2
+    assert triggered == [AWAY]
 
 
 @pytest.mark.behaviour(61)

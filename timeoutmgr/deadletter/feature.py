@@ -35,11 +35,10 @@ from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
-from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.delivery_policy import DeliveryPolicies
-from timeoutmgr.transport.pump import Consumption, Outage
+from timeoutmgr.transport.delivery_policy import DeliveryPolicies, Outage
+from timeoutmgr.transport.pump import Consumption
 
 logger = logging.getLogger(__name__)
 
@@ -265,25 +264,21 @@ class DeadLetterQueues:
             takes=AcceptedMessages(self.takes),
             may_end=self._may_end(context.transport),
         )
+        outage = self._outage(context, manager)
         return FeatureParts(
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
                 sending=DeadLetterSending(dead_letters),
-                handling=DeadLetterHandling(
-                    dead_letters, self._breaker("DeadLetterJournal", context, manager)
-                ),
+                handling=DeadLetterHandling(dead_letters, outage),
                 forwarding=DeadLetterForwarding(dead_letters),
-                failures=DeadLetterFailures(
-                    dead_letters,
-                    context.telemetry,
-                    self._breaker("DeadLetterPlacement", context, manager),
-                ),
+                failures=DeadLetterFailures(dead_letters, context.telemetry, outage),
             ),
+            databases=(manager.store.database,),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
             tasks=(self._sweeper(context, dead_letters),),
             dead_messages_to=self.collect_from,
-            satellites=() if settings.send_only else self._satellites(context, manager, joins),
+            satellites=self._satellites(context, manager, outage, joins),
         )
 
     def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
@@ -307,22 +302,20 @@ class DeadLetterQueues:
         interval = self.sweep_interval
         return Sweeper(dead_letters.manager, interval, context.clock, context.telemetry, expire)
 
-    def _breaker(self, name: str, context: FeatureContext, manager: QueueManager) -> OutageBreaker:
-        return context.breakers.over_outages(
-            name,
-            self.time_to_wait_before_critical_error,
-            SENTENCE,
-            context.breakers.outage_in(manager.store.database),
+    def _outage(self, context: FeatureContext, manager: QueueManager) -> Outage:
+        wait, database = self.time_to_wait_before_critical_error, manager.store.database
+        breaker = context.breakers.over_outages(
+            "DeadLetterStore", wait, SENTENCE, context.breakers.outage_in(database)
         )
+        context.breakers.watch_silence(database, breaker, wait)
+        return Outage(breaker=breaker, probe=database.ping)
 
     def _satellites(
-        self, context: FeatureContext, manager: QueueManager, joins: bool
+        self, context: FeatureContext, manager: QueueManager, storage: Outage, joins: bool
     ) -> tuple[Satellite, ...]:
+        if context.settings.send_only:
+            return ()
         name, telemetry = context.settings.name, context.telemetry
-        breaker = self._breaker("DeadLetterStore", context, manager)
-        wait = self.time_to_wait_before_critical_error
-        context.breakers.watch_silence(manager.store.database, breaker, wait)
-        storage = Outage(breaker=breaker, probe=manager.store.database.ping)
         acknowledgements = Consumption(
             name="Acknowledgement Processor",
             queue=name + ACKNOWLEDGEMENTS,

@@ -13,6 +13,7 @@ from timeoutmgr.errors import (
     InvalidMessage,
     MessageRejected,
     NodeFull,
+    StorageConflict,
     StorageUnavailable,
     TimeoutManagerError,
     TransportUnavailable,
@@ -20,14 +21,15 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import (
     FailurePolicy,
     ForwardingPolicy,
     HandlingPolicy,
+    Outage,
     SendingPolicy,
     Settlement,
+    StorageOutage,
     Undeliverable,
 )
 from timeoutmgr.transport.work import IsolatedSends, Work, send_each
@@ -117,13 +119,10 @@ def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[O
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHandling(HandlingPolicy):
-    """The handling policy of an endpoint with dead-letter queues.
-
-    *journal* hears whether the store takes what is handled.
-    """
+    """The handling policy of an endpoint with dead-letter queues, whose store *outage* is of."""
 
     dead_letters: DeadLetters
-    journal: OutageBreaker
+    outage: Outage
 
     def traces_expired(self, message: Message) -> bool:
         """Return whether *message*, received too late, asks for a dead letter."""
@@ -136,11 +135,12 @@ class DeadLetterHandling(HandlingPolicy):
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
         """Keep copies, send with the receive, note the arrivals."""
         outgoing = self.dead_letters.ending(outgoing)
-        self.dead_letters.before_sending(outgoing, work.transaction)
-        reach("handler.source_keeps")
-        results = work.send(outgoing)
-        arrived = confirmed(outgoing, results)
-        acknowledgements = self.dead_letters.after_sending(arrived, work.transaction)
+        with _of_the_store(self.outage):
+            self.dead_letters.before_sending(outgoing, work.transaction)
+            reach("handler.source_keeps")
+            results = work.send(outgoing)
+            arrived = confirmed(outgoing, results)
+            acknowledgements = self.dead_letters.after_sending(arrived, work.transaction)
         reach("handler.arrivals_noted")
         work.notify(acknowledgements)
         return results
@@ -148,22 +148,18 @@ class DeadLetterHandling(HandlingPolicy):
     def handled(self, message: Message, queue: str, work: Work) -> None:
         """Journal the handled message; send its acknowledgements."""
         reach("handler.finished")
-        with _outage_reported(self.journal):
+        with _of_the_store(self.outage):
             notifications = self.dead_letters.received(message, queue, work.transaction)
-        self.journal.success()
         work.notify(notifications)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFailures(FailurePolicy):
-    """The failure policy of an endpoint with dead-letter queues.
-
-    *placement* hears whether the store takes dead letters.
-    """
+    """The failure policy of an endpoint with dead-letter queues, whose store *outage* is of."""
 
     dead_letters: DeadLetters
     telemetry: Telemetry
-    placement: OutageBreaker
+    outage: Outage
 
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
@@ -193,7 +189,7 @@ class DeadLetterFailures(FailurePolicy):
     def _place_received(
         self, received: Received, error: Exception, work: Work
     ) -> DeadLetterResult | None:
-        with _outage_reported(self.placement):
+        with _of_the_store(self.outage):
             placed = self.dead_letters.dead_letter(
                 received.message,
                 error,
@@ -203,7 +199,6 @@ class DeadLetterFailures(FailurePolicy):
             )
         if placed is None:
             return None
-        self.placement.success()
         reach("pump.buried")
         if set(work.try_send(placed.needed)) - {SendResult.CONFIRMED}:
             return None
@@ -214,15 +209,14 @@ class DeadLetterFailures(FailurePolicy):
 
 
 @contextmanager
-def _outage_reported(breaker: OutageBreaker) -> Iterator[None]:
-    """Have *breaker* hear of an outage of the store: the pump takes it for one of the broker."""
+def _of_the_store(outage: Outage) -> Iterator[None]:
+    """Raise that the store is away, or full, so that a pump sits out *outage*."""
     try:
         yield
-    except NodeFull:
-        raise  # the store answers
+    except StorageConflict:
+        raise  # the pump tries again at once
     except StorageUnavailable as error:
-        breaker.failure(error)
-        raise
+        raise StorageOutage(outage, error) from error
 
 
 def _received_fields(event: str, received: Received) -> dict[str, object]:
@@ -287,7 +281,7 @@ class DeadLetterForwarding(ForwardingPolicy):
                 if work.scope is not None and not isinstance(error, NodeFull):
                     raise
                 logger.error(
-                    "timeout %.80r stays stored, the node has no room for its dead letter: %s",
+                    "timeout %.80r stays stored, there is no place for its dead letter yet: %s",
                     one.timeout.id,
                     on_one_line(error),
                     extra=_timeout_fields("dead_letter_postponed", one),

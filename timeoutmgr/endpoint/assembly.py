@@ -68,9 +68,9 @@ class AssembledEndpoint:
 
     @property
     def databases(self) -> list[SharedDatabase]:
-        """The databases of queues and timeouts, each once."""
+        """The databases of queues, timeouts and features, each once."""
         stores = (self.settings.persistence, self.settings.delayed_delivery)
-        candidates = [self.settings.transport.database]
+        candidates = [self.settings.transport.database, *self.features.databases]
         candidates += [store.database for store in stores if store is not None]
         return list({id(each): each for each in candidates if each is not None}.values())
 

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from timeoutmgr.contracts import DeadLetters, Persistence, TimeoutStore, Transport, TransportSession
+from timeoutmgr.contracts import (
+    DeadLetters,
+    Persistence,
+    SharedDatabase,
+    TimeoutStore,
+    Transport,
+    TransportSession,
+)
 from timeoutmgr.database.failures import tells_of_absence
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
@@ -118,7 +125,7 @@ class FeatureParts:
     *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
     steps and failures; commands use *dead_letters*; a broker sends dead messages of the endpoint's
     queue to *dead_messages_to*, in place of the error queue; *wake* has the pollers hear of a
-    stored timeout.
+    stored timeout; *databases* are those beside queues and timeouts.
     """
 
     satellites: tuple[Satellite, ...] = ()
@@ -133,6 +140,7 @@ class FeatureParts:
     missing_destinations: MissingDestinations | None = None
     delivery: DeliveryPolicies | None = None
     dead_letters: DeadLetters | None = None
+    databases: tuple[SharedDatabase, ...] = ()
     dead_messages_to: str | None = None
     expiry: Expiry | None = None
 

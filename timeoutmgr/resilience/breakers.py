@@ -66,6 +66,7 @@ class OutageBreaker:
         self._armed_at = 0.0
         self._error: BaseException | None = None
         self._is_overdue = False
+        self._is_retrying = False
 
     @property
     def state(self) -> BreakerState:
@@ -85,6 +86,10 @@ class OutageBreaker:
         """Report a call that has been waiting for *lasted* seconds, and has not failed yet."""
         self._arm(error, lasted, is_overdue=True)
 
+    def retrying(self) -> None:
+        """Report an attempt that may take long, a handler's: until a failure nothing triggers."""
+        self._is_retrying = True
+
     def answered(self) -> None:
         """Take ``overdue`` back: the call was answered, and no attempt has failed since."""
         if self._is_overdue:
@@ -93,6 +98,7 @@ class OutageBreaker:
     def _arm(self, error: BaseException, lasted: float, *, is_overdue: bool) -> None:
         with self._lock:
             self._error = error
+            self._is_retrying = False
             was_well = self._state is BreakerState.DISARMED
             self._is_overdue = is_overdue and (self._is_overdue or was_well)
             if self._state is BreakerState.DISARMED:
@@ -119,7 +125,8 @@ class OutageBreaker:
         """Trigger if the outage has lasted long enough."""
         with self._lock:
             lasted = self._clock.monotonic() - self._armed_at
-            if self._state is not BreakerState.ARMED or lasted < self._wait:
+            is_armed = self._state is BreakerState.ARMED and not self._is_retrying
+            if not is_armed or lasted < self._wait:
                 return
             self._state = BreakerState.TRIGGERED
             error = self._error

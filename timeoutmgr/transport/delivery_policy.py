@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from timeoutmgr.contracts import SendResult, Timeout, Transaction, TransportSession
-from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.transport.error_queue import FailedMessage
 from timeoutmgr.transport.work import IsolatedSends, Work
 
@@ -28,6 +29,32 @@ class SendsMessages(Protocol):
     ) -> list[SendResult]:
         """Put messages into queues, see ``TransportSession.send``."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Parts that let a pump sit out an outage of a storage."""
+
+    breaker: OutageBreaker
+    probe: Callable[[], None]
+    """Returns if the storage answers, raises StorageUnavailable if not."""
+
+    def end(self, *, proved: bool) -> None:
+        """Disarm the breaker: a batch *proved* that the storage works, else the probe must."""
+        if not proved:
+            try:
+                self.probe()
+            except StorageUnavailable as error:
+                raise StorageOutage(self, error) from error
+        self.breaker.success()
+
+
+class StorageOutage(StorageUnavailable):
+    """A storage is away that need not be the one behind the step of a pump: *outage* names it."""
+
+    def __init__(self, outage: Outage, error: StorageUnavailable) -> None:
+        super().__init__(str(error))
+        self.outage = outage
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
+from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.error_copy import class_and_message, with_last_failure, with_traceback
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
@@ -50,7 +50,12 @@ from timeoutmgr.resilience.recovery import (
 )
 from timeoutmgr.telemetry import Operation, Telemetry, count_each_of, during_of
 from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_return
-from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
+from timeoutmgr.transport.delivery_policy import (
+    PLAIN_FAILURES,
+    FailurePolicy,
+    Outage,
+    StorageOutage,
+)
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 from timeoutmgr.transport.in_flight import ConcurrentHandling
 from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Consumer, Step, Work, in_sub_batches
@@ -61,15 +66,6 @@ IDLE_WAIT: Final = 0.5
 """Seconds that one look at an empty queue waits."""
 LONGEST_RELAPSE: Final = 30.0
 """Seconds between tries of a storage that answers, and fails whenever it is used."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
-    """Parts that let a pump sit out an outage of the storage behind its step."""
-
-    breaker: OutageBreaker
-    probe: Callable[[], None]
-    """Returns if the storage answers, raises StorageUnavailable if not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +82,7 @@ class Consumption:
     """Splits a batch, in its order, into parts that are settled together."""
     policy: RecoverabilitySettings = SATELLITE_POLICY
     storage: Outage | None = None
+    """The storage behind the step."""
     broker: OutageBreaker | None = None
     """Told of failures to reach the broker, in place of the endpoint's own."""
     retry_later: Callable[[Message], Outgoing] | None = None
@@ -118,7 +115,8 @@ class Pump:
     def __init__(self, consumption: Consumption, surroundings: PumpSurroundings) -> None:
         self._what = consumption
         self._around = surroundings
-        self._broker = consumption.broker or surroundings.broker
+        broker = consumption.broker or surroundings.broker
+        self._broker = Outage(breaker=broker, probe=lambda: None)  # a receive is its probe
         self._during = during_of(surroundings.telemetry)
         self._count_each = count_each_of(surroundings.telemetry)
         self._receiver: Receiver | None = None
@@ -130,6 +128,8 @@ class Pump:
         self._progress: tuple[BatchProgress, Receiver] | None = None
         self._conflicts = Conflicts()
         self._relapses = 0
+        self._outages = set[Outage]()
+        """Outages that this pump reported: another pump, which works, says nothing of them."""
 
     def run(self) -> None:
         """Consume until stopped; nothing that a message or an outage does ends it."""
@@ -144,7 +144,7 @@ class Pump:
                 self._around.telemetry.count("handlers_stopped")
             except (TransportUnavailable, DeliveryUnknown, QueueMissing, LeaseLost) as error:
                 self._around.telemetry.count("transport_failures")
-                self._around.stop.wait(self._broker.failure(error))
+                self._around.stop.wait(self._cut_off(error))
             except Exception as error:
                 logger.exception(
                     "pump of %s failed and starts again",
@@ -152,7 +152,7 @@ class Pump:
                     extra={"event": "pump_failed", "endpoint": self._around.endpoint},
                 )
                 self._around.telemetry.count("pump_failures")
-                self._around.stop.wait(max(1.0, self._broker.failure(error)))
+                self._around.stop.wait(max(1.0, self._cut_off(error)))
 
     def interrupt(self) -> None:
         """Make a waiting pump look whether it is to stop; from any thread."""
@@ -188,15 +188,15 @@ class Pump:
         sound = [received for received in batch if received.defect is None]
         if batch:
             reach("pump.received")
+            for outage in self._outages if self._what.is_paced else ():
+                outage.breaker.retrying()
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
         self._handle_in_order(sound, session, receiver)
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
-        self._broker.success()
-        if sound or not batch:
-            self._storage_works(proved=bool(sound))
+        self._end_outages(proved=bool(sound))
         return len(batch)
 
     def _consume(self) -> None:
@@ -225,21 +225,18 @@ class Pump:
     def _prefetch(self) -> int:
         return self._pace.prefetch if self._what.is_paced else 2 * self._what.batch
 
-    def _storage_works(self, *, proved: bool) -> None:
-        """Disarm the breaker of the storage: a batch proves that it works, else a probe must.
+    def _end_outages(self, *, proved: bool) -> None:
+        """End the outages that this pump reported: a batch proves that its storage works.
 
-        The probe is needed where the message that failed was taken by another process: an outage
-        that is over must not trigger.
+        Else a probe must, where another process received the message that failed: an outage that
+        is over must not trigger. The storage of a policy proves nothing: few messages need it.
         """
-        storage = self._what.storage
         if proved:
             self._conflicts.won()
             self._relapses = 0
-        if storage is None or storage.breaker.state is BreakerState.DISARMED:
-            return
-        if not proved:
-            storage.probe()
-        storage.breaker.success()
+        for outage in tuple(self._outages):
+            outage.end(proved=proved and outage is self._what.storage)
+            self._outages.remove(outage)
 
     def _try_again(self, error: StorageConflict) -> None:
         """Pause before a retry of a lost transaction; its messages are still in the queue."""
@@ -257,10 +254,11 @@ class Pump:
         often: each try is a redelivery, and brokers count them.
         """
         self._around.telemetry.count("storage_failures")
-        storage = self._what.storage
+        storage = error.outage if isinstance(error, StorageOutage) else self._what.storage
         if storage is None:
-            self._around.stop.wait(self._broker.failure(error))
+            self._around.stop.wait(self._cut_off(error))
             return
+        self._outages.add(storage)
         away: Exception = error
         while not self._around.stop.wait(storage.breaker.failure(away)):
             try:
@@ -279,6 +277,11 @@ class Pump:
                     self._around.stop.wait(min(2.0**self._relapses, LONGEST_RELAPSE))
                 self._relapses += 1
                 return
+
+    def _cut_off(self, error: Exception) -> float:
+        """Report that the broker cannot be reached; return the seconds to pause."""
+        self._outages.add(self._broker)
+        return self._broker.breaker.failure(error)
 
     def _handle_in_order(
         self, received: Sequence[Received], session: TransportSession, receiver: Receiver

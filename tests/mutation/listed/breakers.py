@@ -67,10 +67,8 @@ MUTANTS = (
         behaviour=77,
         promise="An attempt that hangs cannot hide an outage.",
         file=_BREAKERS,
-        before="            if self._state is not BreakerState.ARMED or lasted < self._wait:\n",
-        after="""\
-            if self._state is not BreakerState.ARMED or lasted < self._wait + TRIGGERED_PAUSE:
-""",
+        before="            if not is_armed or lasted < self._wait:\n",
+        after="            if not is_armed or lasted < self._wait + TRIGGERED_PAUSE:\n",
         tests=(f"{_TESTS}::test_an_attempt_that_hangs_cannot_hide_an_outage",),
     ),
     Mutant(

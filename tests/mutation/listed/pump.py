@@ -77,18 +77,37 @@ MUTANTS = (
     Mutant(
         name="an empty look proves that the storage works",
         promise="Only the storage itself ends its outage.",
-        file=_PUMP,
-        before="""\
-        if not proved:
-            storage.probe()
-        storage.breaker.success()
-""",
-        after="""\
-        storage.breaker.success()
-""",
+        file="timeoutmgr/transport/delivery_policy.py",
+        before="        if not proved:\n",
+        after="        if not proved and self.breaker is None:\n",
         tests=(
             "tests/transport/test_pump_outages.py::"
             "test_an_empty_receive_does_not_disarm_a_storage_that_is_away",
+        ),
+    ),
+    Mutant(
+        name="a pump that works ends the outages of all pumps",
+        promise="Only the pump that met an outage ends it.",
+        file=_PUMP,
+        before="        for outage in tuple(self._outages):\n",
+        after="""\
+        self._outages.add(self._broker)
+        for outage in tuple(self._outages):
+""",
+        tests=(
+            "tests/transport/test_pump_outages.py::"
+            "test_a_pump_that_works_ends_no_outage_that_another_pump_met",
+        ),
+    ),
+    Mutant(
+        name="an outage triggers amid a handler that takes long",
+        promise="A handler that takes long after a short outage triggers nothing.",
+        file="timeoutmgr/resilience/breakers.py",
+        before="        self._is_retrying = True\n",
+        after="        self._is_retrying = False\n",
+        tests=(
+            "tests/transport/test_pump_outages.py::"
+            "test_only_while_a_handler_takes_long_an_outage_that_may_be_over_does_not_trigger",
         ),
     ),
     Mutant(
