@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.support.clock import START, FakeClock
@@ -12,6 +14,7 @@ from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import EARLIEST, duration_micros
 
 BY = ChangedBy(channel="cli", actor="ann", reason="disk lost")
 HOUR = 3_600 * SECOND
@@ -111,3 +114,9 @@ def test_a_process_that_stopped_long_ago_does_not_count() -> None:
     clock.advance(LIVE / SECOND + 1)
 
     assert report_of(store).window.number == 0
+
+
+def test_a_window_may_begin_before_all_calendars() -> None:
+    report = Restoration(restored(), START, duration_micros(timedelta.max)).release(BY)
+
+    assert report.start == EARLIEST

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -11,6 +13,7 @@ from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
 from timeoutmgr import CancelResult, ChangeResult, TimeoutState
 from timeoutmgr.contracts import Count, TimeoutStore
+from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
 from timeoutmgr.message.instants import from_micros
@@ -322,3 +325,31 @@ def test_a_cancel_of_many_names_one_label_or_one_saga(book: Book) -> None:
     for given in ({}, {"labels": {"a": "b", "c": "d"}}, {"labels": {"a": "b"}, "saga_id": "s"}):
         with pytest.raises(InvalidMessage, match="one label or one saga"):
             book.timeouts.cancel_where(**given)
+
+
+CANCEL = BulkChange(action=BulkAction.CANCEL)
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda timeouts, bad: timeouts.count(saga_id=bad),
+        lambda timeouts, bad: [*timeouts.list(destination=bad)],
+        lambda timeouts, bad: timeouts.list_in_bounds(id_prefix=bad),
+        lambda timeouts, bad: timeouts.cancel_saga(bad),
+        lambda timeouts, bad: timeouts.cancel_where(labels={"customer": bad}),
+        lambda timeouts, bad: timeouts.bulk.plan(CANCEL, ids=["a", bad]),
+    ],
+    ids=["count", "list", "page", "saga", "label", "ids"],
+)
+def test_a_text_that_databases_refuse_is_refused_by_name(
+    book: Book, attempt: Callable[[Timeouts, str], object], bad: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=re.escape(repr(bad)[1:-1])):
+        attempt(book.timeouts, bad)
+
+
+def test_a_keyword_that_selects_nothing_is_refused(book: Book) -> None:
+    with pytest.raises(TypeError, match="saga"):
+        book.timeouts.count(saga="42")  # type: ignore[call-arg]  # a mistake

@@ -218,6 +218,11 @@ def test_writers_at_once_do_not_wait_for_each_other_and_leave_whole_chains(sql: 
     assert len(verdict.heads) <= 8  # a chain for each writer, and for an undone try
 
 
+def test_a_negative_number_of_rows_is_refused(sql: Stores) -> None:
+    with pytest.raises(InvalidMessage, match="a limit is a whole number from 0, got -1"):
+        face(sql_store(sql)).audit(limit=-1)
+
+
 def test_a_store_in_memory_says_that_it_keeps_no_audit() -> None:
     persistence = MemoryPersistence(accept_loss=True)
     store = persistence.timeouts("sales", _StandingClock())

@@ -12,7 +12,7 @@ import pytest
 from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
-from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.amqp.session import RabbitMQSession
@@ -134,3 +134,9 @@ def test_a_receiver_without_help_beats_while_it_waits(rabbitmq_url: str, queue: 
     ) as receiver:
         assert receiver.receive(1, 4) == []
         assert receiver.receive(1, 0) == []
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "confirm_timeout", "heartbeat"])
+def test_a_wait_that_no_socket_or_heartbeat_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is at most 18:00:00, got 300000 days"):
+        KombuSettings(**{name: timedelta(days=300_000)})  # type: ignore[arg-type]  # of one type

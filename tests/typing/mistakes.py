@@ -46,6 +46,8 @@ def remind(endpoint: Endpoint) -> None:
     endpoint.send("billing", "Bill", {}, delay="5s")  # mistake: delay
     endpoint.send_local("Remind", {}, deliver_at="tomorrow")  # mistake: due time
     endpoint.timeouts.cancel(None)  # mistake: id
+    endpoint.timeouts.count(saga="42")  # mistake: keyword of a selection
+    endpoint.timeouts.count(due_before="2026-12-24")  # mistake: time of a selection
 
 
 @config.handler(Overdue)  # mistake: class of the body

@@ -98,7 +98,7 @@ def test_a_type_checker_finds_the_mistakes_and_nothing_else(
         (MISTAKES.name, number) for number, line in enumerate(lines, 1) if "# mistake" in line
     }
 
-    assert len(planted) == 22
+    assert len(planted) == 24
     assert checker(package) == planted
 
 

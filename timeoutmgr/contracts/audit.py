@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.stores import CancelResult, ChangeResult, TimeoutStore
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.foreign import UNSTORABLE
+from timeoutmgr.message.foreign import require_storable
 from timeoutmgr.message.instants import Micros
 
 AUDITED_BYTES: Final = 60_000
@@ -212,8 +212,4 @@ def require_audited(action: str, by: ChangedBy, selection: Mapping[str, Any]) ->
                 f"the {name} of this {action} has {size:,} bytes, and the audit keeps at most "
                 f"{AUDITED_BYTES:,}; give a shorter {name}"
             )
-        if UNSTORABLE.search(given):
-            raise InvalidMessage(
-                f"the {name} of this {action}, {given!r:.80}, has NUL or half a surrogate pair, "
-                f"which databases refuse; leave them out"
-            )
+        require_storable(f"the {name} of this {action}", given)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from timeoutmgr.message import headers
+from timeoutmgr.message.foreign import require_storable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 
@@ -251,3 +252,10 @@ class TimeoutFilter:
     message_type: str | None = None
     id_prefix: str | None = None
     message_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse texts that databases refuse."""
+        for name, given in asdict(self).items():
+            for text in given if isinstance(given, tuple) else (given,):
+                if isinstance(text, str):
+                    require_storable(f"the {name} to find", text)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, Unpack
 
 from timeoutmgr.contracts import (
     Cancelled,
@@ -17,7 +17,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import Pause
-from timeoutmgr.endpoint.bulk_runs import BY_API
+from timeoutmgr.endpoint.bulk_runs import BY_API, SelectionKeywords
 from timeoutmgr.endpoint.restoration import RestoreReport
 from timeoutmgr.endpoint.timeouts import (
     RerouteResult,
@@ -141,29 +141,16 @@ class AsyncTimeouts:
         self,
         to: str,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
         dry_run: bool = False,
         limit: int = 10_000,
         after: str | None = None,
         channel: str = routes.API,
+        **selection: Unpack[SelectionKeywords],
     ) -> RerouteResult:
         """Send the pending timeouts that match to the queue *to*, as ``Timeouts.reroute``."""
         return await self._run(
             lambda: self._timeouts.reroute(
-                to,
-                saga_id=saga_id,
-                destination=destination,
-                due_from=due_from,
-                due_before=due_before,
-                labels=labels,
-                dry_run=dry_run,
-                limit=limit,
-                after=after,
-                channel=channel,
+                to, dry_run=dry_run, limit=limit, after=after, channel=channel, **selection
             )
         )
 
@@ -176,24 +163,10 @@ class AsyncTimeouts:
         return await self._run(lambda: self._timeouts.history(timeout_id))
 
     async def list(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        limit: int | None = None,
+        self, *, limit: int | None = None, **selection: Unpack[SelectionKeywords]
     ) -> AsyncIterator[TimeoutView]:
         """Yield pending timeouts by due time, read page by page."""
-        found = self._timeouts.list(
-            saga_id=saga_id,
-            destination=destination,
-            due_from=due_from,
-            due_before=due_before,
-            labels=labels,
-            limit=limit,
-        )
+        found = self._timeouts.list(limit=limit, **selection)
         while page := await self._run(lambda: [*islice(found, _PAGE)]):
             for one in page:
                 yield one
@@ -201,89 +174,32 @@ class AsyncTimeouts:
     async def list_in_bounds(
         self,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
         limit: int = 100,
         after: str | None = None,
+        **selection: Unpack[SelectionKeywords],
     ) -> TimeoutPage:
         """Return the first *limit* pending timeouts behind the cursor *after*, by due time."""
         return await self._run(
-            lambda: self._timeouts.list_in_bounds(
-                saga_id=saga_id,
-                destination=destination,
-                due_from=due_from,
-                due_before=due_before,
-                labels=labels,
-                limit=limit,
-                after=after,
-            )
+            lambda: self._timeouts.list_in_bounds(limit=limit, after=after, **selection)
         )
 
-    async def count(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-    ) -> int:
+    async def count(self, **selection: Unpack[SelectionKeywords]) -> int:
         """Return how many pending timeouts match, by reading all of them."""
-        return await self._run(
-            lambda: self._timeouts.count(
-                saga_id=saga_id,
-                destination=destination,
-                due_from=due_from,
-                due_before=due_before,
-                labels=labels,
-            )
-        )
+        return await self._run(lambda: self._timeouts.count(**selection))
 
     async def groups(
         self,
         by: GroupBy,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
         limit: int = 10_000,
         after: str | None = None,
+        **selection: Unpack[SelectionKeywords],
     ) -> TimeoutGroups:
         """Return how many of the first *limit* timeouts behind *after* have each value of *by*."""
         return await self._run(
-            lambda: self._timeouts.groups(
-                by,
-                saga_id=saga_id,
-                destination=destination,
-                due_from=due_from,
-                due_before=due_before,
-                labels=labels,
-                limit=limit,
-                after=after,
-            )
+            lambda: self._timeouts.groups(by, limit=limit, after=after, **selection)
         )
 
-    async def count_in_bounds(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-    ) -> Count:
+    async def count_in_bounds(self, **selection: Unpack[SelectionKeywords]) -> Count:
         """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound."""
-        return await self._run(
-            lambda: self._timeouts.count_in_bounds(
-                saga_id=saga_id,
-                destination=destination,
-                due_from=due_from,
-                due_before=due_before,
-                labels=labels,
-            )
-        )
+        return await self._run(lambda: self._timeouts.count_in_bounds(**selection))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from timeoutmgr.contracts import Key, TimeoutFilter, TimeoutStore
 from timeoutmgr.contracts.audit import ChangedBy
@@ -22,6 +22,7 @@ from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
+from timeoutmgr.message.validation import check_id
 
 BY_API: Final = ChangedBy(channel="api")
 
@@ -49,16 +50,10 @@ class BulkRuns:
         change: BulkChange,
         *,
         ids: Sequence[str] | None = None,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
         limit: int | None = None,
         by: ChangedBy = BY_API,
         export: Callable[[str], None] | None = None,
+        **selection: Unpack[SelectionKeywords],
     ) -> BulkPlan:
         """Select the timeouts of *ids*, or all that match, for a run; change nothing.
 
@@ -69,14 +64,11 @@ class BulkRuns:
         InvalidMessage for *ids* beside a filter, and DestinationNotAllowed or Unroutable for a
         reroute that may not be.
         """
-        which = _selected(
-            ids,
-            filter_of(saga_id, destination, due_from, due_before, labels, message_type, id_prefix),
-        )
+        which = _selected(ids, filter_of(**selection))
         if limit is not None:
             checked_limit(limit)
-        selection = {**selection_document(which, limit), **change.document()}
-        with self._attempt(change.action.value, by, selection):
+        asked = {**selection_document(which, limit), **change.document()}
+        with self._attempt(change.action.value, by, asked):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
             return self._store.plan(which, change, by, limit=limit, export=export)
@@ -155,7 +147,7 @@ class BulkRuns:
 
 
 def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter | Sequence[str]:
-    """Return *ids*, or *which* without ids. Raises InvalidMessage for both, and for a text."""
+    """Return *ids*, or *which* without ids. Raises InvalidMessage for both, and for no ids."""
     if ids is None:
         return which
     if isinstance(ids, str | bytes):
@@ -165,6 +157,8 @@ def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter 
         raise InvalidMessage(
             f"a plan selects by ids or by a filter, got ids and {', '.join(beside)}; leave one out"
         )
+    for each in ids:
+        check_id(each)
     return ids
 
 
@@ -175,22 +169,29 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
+class SelectionKeywords(TypedDict, total=False):
+    """The keywords that select pending timeouts, for type checkers; see ``Timeouts``."""
+
+    saga_id: str | None
+    destination: str | None
+    due_from: datetime | None
+    due_before: datetime | None
+    labels: Labels
+    message_type: str | None
+    id_prefix: str | None
+
+
 def filter_of(
-    saga_id: str | None,
-    destination: str | None,
-    due_from: datetime | None,
-    due_before: datetime | None,
-    labels: Labels,
-    message_type: str | None,
-    id_prefix: str | None,
+    *,
+    due_from: datetime | None = None,
+    due_before: datetime | None = None,
+    labels: Labels = NO_LABELS,
+    **texts: str | None,
 ) -> TimeoutFilter:
-    """Return the filter of a selection as a caller gives it."""
+    """Return the filter of SelectionKeywords. Raises InvalidMessage, TypeError for another name."""
     return TimeoutFilter(
-        saga_id=saga_id,
-        destination=destination,
         due_from=None if due_from is None else to_micros(due_from),
         due_before=None if due_before is None else to_micros(due_before),
         labels=label_texts(labels) if labels else (),
-        message_type=message_type,
-        id_prefix=id_prefix,
+        **texts,
     )

@@ -12,7 +12,7 @@ from timeoutmgr.contracts.audit import AuditEntry, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.insight import GroupBy
 from timeoutmgr.contracts.reports import LIVE, Count
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.instants import EARLIEST, Micros, from_micros
 
 _GROUPED: Final = 10_000
 """Timeouts of which the destinations are counted."""
@@ -43,7 +43,7 @@ class Restoration:
     def __init__(self, store: TimeoutStore, at: Micros, overdue: Micros) -> None:
         self._store = store
         self._at = at
-        self._start = at - overdue
+        self._start = max(EARLIEST, at - overdue)
 
     def release(self, by: ChangedBy) -> RestoreReport:
         """Release all claims, have the audit keep that, and report the window.

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Unpack
 
 from timeoutmgr.contracts import (
     Cancelled,
@@ -31,7 +32,13 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import AuditRecord, AuditVerdict, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.pauses import Pause, PausesDispatch
 from timeoutmgr.endpoint.attempts import attempt
-from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns, checked_limit, filter_of
+from timeoutmgr.endpoint.bulk_runs import (
+    BY_API,
+    BulkRuns,
+    SelectionKeywords,
+    checked_limit,
+    filter_of,
+)
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import headers, routes
@@ -106,6 +113,11 @@ class Timeouts:
     A timeout is named by its id, which ``send`` returned, or by the id of its message. An id that
     is no text of 1 to 200 characters raises InvalidMessage.
 
+    A **selection** is of all timeouts that match each of ``saga_id``, ``destination``,
+    ``message_type``, ``id_prefix``, ``labels``, and the half-open range of aware datetimes from
+    ``due_from`` to ``due_before``; without any, of all. A text with NUL or half a surrogate pair
+    raises InvalidMessage.
+
     Each raises SchemaMissing, with the command to run, if the tables do not exist.
     """
 
@@ -177,7 +189,7 @@ class Timeouts:
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
         """Return the newest *limit* rows of the audit, or of those of a run, oldest first."""
         with self._schema_expected():
-            return self._audited().audit(limit=limit, run_id=run_id)
+            return self._audited().audit(limit=checked_limit(limit), run_id=run_id)
 
     def verify_audit(self, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditVerdict:
         """Check the hashes of all rows of the audit, and that the rows of *heads* are there."""
@@ -279,10 +291,11 @@ class Timeouts:
             raise InvalidMessage(
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
+        which = TimeoutFilter(saga_id=saga_id)
         by, selection = ChangedBy(channel=routes.bounded(channel)), {"saga_id": saga_id}
         with self._schema_expected(), attempt(self._store, "cancel-saga", by, selection):
             if isinstance(self._store, FindsByLabels):
-                found = self._cancel_where(TimeoutFilter(saga_id=saga_id), channel)
+                found = self._cancel_where(which, channel)
                 return [one.timeout.id for one in found if one.result is not CancelResult.TOO_LATE]
             if isinstance(self._store, KeepsHistory):
                 return self._store.cancel_saga(saga_id, channel=by.channel)
@@ -390,17 +403,11 @@ class Timeouts:
         self,
         to: str,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
         dry_run: bool = False,
         limit: int = 10_000,
         after: str | None = None,
         channel: str = routes.API,
+        **selection: Unpack[SelectionKeywords],
     ) -> RerouteResult:
         """Send the pending timeouts that match to the queue *to*, each when it is due.
 
@@ -419,9 +426,7 @@ class Timeouts:
         by = ChangedBy(channel=routes.bounded(channel))
         with attempt(store, "reroute", by, {"to": to}):
             self._require_destination(to)
-        which = self._filter(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-        )
+        which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         done, looked_at, end = _Rerouting(), 0, behind
         while looked_at < limit:
@@ -481,21 +486,10 @@ class Timeouts:
         return next(filter(None, found), ())
 
     def list(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
-        limit: int | None = None,
+        self, *, limit: int | None = None, **selection: Unpack[SelectionKeywords]
     ) -> Iterator[TimeoutView]:
         """Yield pending timeouts by due time, read page by page."""
-        which = self._filter(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-        )
+        which = self._filter(**selection)
         yield from map(view, self.stored(which, limit=limit))
 
     def stored(self, which: TimeoutFilter, *, limit: int | None = None) -> Iterator[Timeout]:
@@ -515,24 +509,16 @@ class Timeouts:
     def list_in_bounds(
         self,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
         limit: int = 100,
         after: str | None = None,
+        **selection: Unpack[SelectionKeywords],
     ) -> TimeoutPage:
         """Return the first *limit* pending timeouts behind the cursor *after*, by due time.
 
         For a destination the search ends after 50,000 timeouts without a match to list.
         Raises InvalidMessage for a text that is not a cursor.
         """
-        which = self._filter(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-        )
+        which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         found: list[TimeoutView] = []
         while len(found) < checked_limit(limit):
@@ -546,91 +532,43 @@ class Timeouts:
             behind = page.timeouts[-1].key
         return TimeoutPage(found)
 
-    def count(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
-    ) -> int:
+    def count(self, **selection: Unpack[SelectionKeywords]) -> int:
         """Return how many pending timeouts match, by reading all of them."""
         with self._schema_expected():
-            return self._store.count(
-                self._filter(
-                    saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-                )
-            )
+            return self._store.count(self._filter(**selection))
 
-    def count_in_bounds(
-        self,
-        *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
-    ) -> Count:
+    def count_in_bounds(self, **selection: Unpack[SelectionKeywords]) -> Count:
         """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound.
 
         For a destination only the first 50,000 timeouts are read.
         """
         with self._schema_expected():
-            return counted(
-                self._store,
-                self._filter(
-                    saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-                ),
-            )
+            return counted(self._store, self._filter(**selection))
 
     def groups(
         self,
         by: GroupBy,
         *,
-        saga_id: str | None = None,
-        destination: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
-        labels: Labels = NO_LABELS,
-        message_type: str | None = None,
-        id_prefix: str | None = None,
         limit: int = 10_000,
         after: str | None = None,
+        **selection: Unpack[SelectionKeywords],
     ) -> TimeoutGroups:
         """Return how many of the first *limit* timeouts behind *after* have each value of *by*.
 
         Of a destination, a saga or labels with more timeouts only the first 50,000 are searched.
         A search that takes long ends before, behind 1,000 timeouts at the earliest.
         """
-        which = self._filter(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-        )
+        which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         with self._schema_expected():
             found = grouped(self._store, which, by, limit, behind)
         end = found.searched_to
         return TimeoutGroups(found.counts, None if end is None else cursor_of(end))
 
-    def _filter(
-        self,
-        saga_id: str | None,
-        destination: str | None,
-        due_from: datetime | None,
-        due_before: datetime | None,
-        labels: Labels,
-        message_type: str | None,
-        id_prefix: str | None,
-    ) -> TimeoutFilter:
-        if labels:
+    def _filter(self, **selection: Unpack[SelectionKeywords]) -> TimeoutFilter:
+        if selection.get("labels"):
             self._finding_labels("finding timeouts by labels")
-        return filter_of(
-            saga_id, destination, due_from, due_before, labels, message_type, id_prefix
-        )
+        return filter_of(**selection)
 
     def _finding_labels(self, what: str) -> FindsByLabels:
         store = self._store

@@ -135,6 +135,15 @@ def _declaration(found: dict[str, Any]) -> QueueDeclaration:
     return declared
 
 
+def require_storable(what: str, text: str) -> None:
+    """Raise InvalidMessage for a *text* that databases refuse."""
+    if UNSTORABLE.search(text):
+        raise InvalidMessage(
+            f"{what}, {text!r:.80}, has NUL or half a surrogate pair, which databases refuse; "
+            "leave them out"
+        )
+
+
 def _check_names(**names: object) -> None:
     """Raise ValueError for a name that AMQP cannot carry: each transport would refuse it later.
 

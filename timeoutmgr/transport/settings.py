@@ -22,6 +22,8 @@ _SETTINGS_OF_CHANNELS: Final = {
     "socket_timeout": "the setting confirm_timeout",
 }
 """What channels are told by settings of their own."""
+_LONGEST_WAIT: Final = timedelta(hours=18)
+"""The heartbeat of AMQP has sixteen bits of seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +72,8 @@ class KombuSettings:
                 raise ConfigurationError(f"{name} must be a timedelta, got {given!r:.80}")
             if given <= timedelta(0) and name != "heartbeat":
                 raise ConfigurationError(f"{name} must be positive, got {given}")
+            if given > _LONGEST_WAIT and name != "visibility_timeout":
+                raise ConfigurationError(f"{name} is at most {_LONGEST_WAIT}, got {given}")
         if self.heartbeat != timedelta(0) and self.heartbeat < timedelta(seconds=1):
             raise ConfigurationError(
                 f"heartbeat must be at least a second, or zero for none, got {self.heartbeat}"
