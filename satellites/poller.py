@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 _SCHEDULER_LOGGER: Final = logging.getLogger(f"{__name__}.scheduler")
 # APScheduler warns of each run that it skips because a poll runs. It is no fault: see above.
 _SCHEDULER_LOGGER.setLevel(logging.ERROR)
+_EXECUTOR: Final = "timeoutmgr"
+# It says at INFO that a poll begins and ends, in the log of each program that has that level.
+logging.getLogger(f"apscheduler.executors.{_EXECUTOR}").setLevel(logging.WARNING)
 
 _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
@@ -302,7 +305,7 @@ class Poller:
         self._polled = self._clock.monotonic()
         scheduler = BackgroundScheduler(
             logger=_SCHEDULER_LOGGER,
-            executors={"default": ThreadPoolExecutor(1)},
+            executors={_EXECUTOR: ThreadPoolExecutor(1)},
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
             timezone=UTC,
         )
@@ -314,6 +317,7 @@ class Poller:
             self._poll,
             IntervalTrigger(seconds=self._interval.total_seconds(), timezone=UTC),
             id=_JOB,
+            executor=_EXECUTOR,
             next_run_time=self._on_scheduler(self._clock.now()),
         )
         self._scheduler = scheduler
@@ -447,11 +451,13 @@ class Poller:
 
     def _failed(self, error: Exception) -> float:
         """Report a failed poll; return the seconds to pause. The loop survives every error."""
-        if isinstance(error, TimeoutManagerError):
+        if isinstance(error, TransportUnavailable):
+            shown = on_one_line(error)
+            logger.warning("poller could not send ids of timeouts: %s", shown, extra=_FAILED_POLL)
+        elif isinstance(error, TimeoutManagerError):
+            shown = on_one_line(error)
             logger.warning(
-                "poller could not fetch timeouts from the storage: %s",
-                on_one_line(error),
-                extra=_FAILED_POLL,
+                "poller could not fetch timeouts from the storage: %s", shown, extra=_FAILED_POLL
             )
         else:
             logger.exception("poller could not fetch timeouts from the storage", extra=_FAILED_POLL)

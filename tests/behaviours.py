@@ -201,12 +201,6 @@ DIFFERENCES: Final = {
     "retry sends it there.",
 }
 
-NOT_BUILT: Final = {
-    139: "`status` and the counters of the configured telemetry. There is no exporter, no "
-    "histogram, and no figure for breakers or for how long a poll takes.",
-}
-"""Parts of the list that this product does not have yet."""
-
 WITHOUT_TEST: Final = frozenset({14})
 """Behaviours of parts that this product does not have: their lines say so."""
 
@@ -255,8 +249,6 @@ def page() -> str:
         lines.append("")
         if number in DIFFERENCES:
             lines += [f"*Deliberately different:* {DIFFERENCES[number]}", ""]
-        if number in NOT_BUILT:
-            lines += [f"*Not built yet:* {NOT_BUILT[number]}", ""]
         lines += [f"- `{test}`" for test in held.get(number, [])]
         if number in held:
             lines.append("")

@@ -190,7 +190,6 @@ def test_code_may_give_parts_instead_of_urls(file: Path, tmp_path: Path) -> None
         ("[limits]\nmax_bodi = 1", "limits.max_bodi", "max_body"),
         ("[persistence_options]\nprefixx = 'a'", "persistence_options.prefixx", "prefix"),
         ("[limitz]", "limitz", "limits"),
-        ("timeout-manager = 1", "timeout-manager", "timeout-manager"),
     ],
 )
 def test_the_refusal_of_an_unknown_key_names_the_nearest_key(
@@ -202,6 +201,14 @@ def test_the_refusal_of_an_unknown_key_names_the_nearest_key(
         settings(path)
 
     assert (caught.value.key, caught.value.suggestion) == (key, suggestion)
+
+
+@pytest.mark.parametrize("table", ["timeout-manager", "database", "limits"])
+def test_a_value_in_place_of_a_table_is_refused(tmp_path: Path, table: str) -> None:
+    path = written(tmp_path, f'endpoint = "a"\nfeatures = ["timeout-manager"]\n{table} = 3')
+
+    with pytest.raises(ConfigurationError, match=rf"a table, such as \[{table}\]"):
+        settings(path)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +260,7 @@ def test_variables_that_are_no_settings_are_let_be(file: Path, variable: str) ->
         ("[timeout-manager]\npoll_interval = 3600", r"\[timeout-manager\] poll_interval"),
         ("[limits]\nmax_body = 0", r"\[limits\] max_body"),
         ("[database]\nwrite_wait = inf", "expected a number, got inf .it must be finite"),
-        ("limits = 3", "unknown setting 'limits'"),
+        ("limits = 3", r"limits in .*: expected a table, such as \[limits\], got 3"),
     ],
 )
 def test_the_refusal_of_a_wrong_value_names_its_key_and_the_expected_form(

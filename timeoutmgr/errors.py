@@ -101,7 +101,7 @@ class UnknownPart(ConfigurationError):
     def __init__(self, group: str, name: str, suggestion: str | None, known: list[str]) -> None:
         hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(known)}"
         super().__init__(
-            f"no {group.removeprefix('timeoutmgr.').removesuffix('s')} is called {name!r}; {hint} "
+            f"no {group.rpartition('.')[2].removesuffix('s')} is called {name!r}; {hint} "
             f"(plugins are found through the entry point group {group!r})"
         )
         self.group = group

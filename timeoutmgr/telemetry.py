@@ -14,8 +14,9 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 
 
+@runtime_checkable
 class Telemetry(Protocol):
-    """Receiver of events."""
+    """Receiver of events. An error that a method raises ends what called it, a thread perhaps."""
 
     def count(self, event: str, amount: int = 1) -> None:
         """Add *amount* to the count of *event*."""

@@ -115,6 +115,17 @@ def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str)
     engine.dispose()
 
 
+@matrix(pairs=[Pair("rabbitmq", "postgres"), Pair("redis", "sqlite")])
+def test_a_message_at_once_joins_no_transaction_of_the_timeouts(place: Place) -> None:
+    party = Party(place).start()
+
+    with (
+        caller(place) as connection,
+        pytest.raises(CombinationRefused, match="only a delayed message can join"),
+    ):
+        party.endpoint.send_local("Ping", {}, session=connection)
+
+
 @matrix(pairs=WITH_A_DATABASE)
 def test_a_connection_in_autocommit_is_refused(place: Place) -> None:
     party = Party(place).start()

@@ -75,12 +75,7 @@ SAYS_NO: Final = {
         *(Exit.FAILED, "no process of the endpoint runs"),
     ),
     "timeoutmgr status": (Exit.FAILED, "a message waits in the error queue"),
-    'timeoutmgr restored --at 2030-01-31T09:00Z --reason "disk of db-1 lost"': (
-        *(Exit.USAGE, "the time has not come"),
-    ),
-    'timeoutmgr restored --at 2030-01-31T09:00Z --window hold --reason "disk of db-1 lost"': (
-        *(Exit.USAGE, "the time has not come"),
-    ),
+    "timeoutmgr cancel --label tenant=acme": (Exit.NOT_FOUND, "no timeout has the label"),
     "timeoutmgr uninstall timeout-manager": (Exit.CONFIGURATION, "the feature is enabled here"),
     "timeoutmgr uninstall timeout-manager --dry-run": (
         *(Exit.CONFIGURATION, "the feature is enabled here"),

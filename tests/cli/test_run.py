@@ -178,6 +178,13 @@ def test_children_stop_when_their_parent_is_killed(folder: Folder) -> None:
     )
 
 
+def test_a_health_file_in_no_folder_is_refused_before_the_start(folder: Folder) -> None:
+    ended = folder.run("run", "--health-file", "nowhere/health.json")
+
+    assert (ended.returncode, "there is no such folder" in ended.stderr) == (2, True)
+    assert not (folder.path / "timeoutmgr.db").exists()
+
+
 def test_wrong_settings_end_a_run_at_once_with_any_number_of_processes(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_CONCURENCY"] = "2"
 

@@ -72,6 +72,21 @@ def test_each_command_selects_the_same(
     assert listed(folder, "--destination", "stock") == ids
 
 
+def test_a_cancel_or_a_run_that_finds_nothing_ends_with_3(folder: Folder, url: str) -> None:
+    cancelled = folder.run("cancel", "--label", "tenant=nobody")
+    applied = folder.run("runs", "apply", "nosuch", "--reason", "x")
+
+    assert (cancelled.returncode, cancelled.stdout.split()) == (3, ["0", "cancelled"])
+    assert (applied.returncode, "there is no run 'nosuch'" in applied.stderr) == (3, True)
+
+
+def test_a_pause_tells_how_many_timeouts_it_holds_back(folder: Folder, url: str) -> None:
+    known = folder.run("--json", "pause", folder.endpoint, "--reason", "x").json()
+    mistyped = folder.run("--json", "pause", "billling", "--reason", "x").json()
+
+    assert (known["pending"], mistyped["pending"]) == (len(TYPES), 0)
+
+
 def test_a_change_of_a_type_leaves_all_other_timeouts(folder: Folder, url: str) -> None:
     done = folder.run("--json", "change", "cancel", *BY_TYPE, "--expect", "3", "--reason", "sold")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -213,9 +214,13 @@ def test_a_claim_that_another_process_overtakes_is_tried_again() -> None:
     assert found.pk == plain.id
 
 
-def test_an_error_is_the_result_of_a_task() -> None:
+def test_an_error_is_the_result_of_a_task(caplog: pytest.LogCaptureFixture) -> None:
     result = fail.enqueue()
     handle(result)
+
+    [logged] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert logged.exc_info is not None
+    assert logged.exc_info[0] is ValueError
 
     result.refresh()
     assert result.status == TaskResultStatus.FAILED
@@ -283,7 +288,11 @@ def test_a_value_that_ends_the_connection_twice_is_refused(
     assert (result.status, result.attempts) == (status, 1)
 
 
-def test_an_error_that_quotes_what_no_database_stores_is_the_result() -> None:
+def test_an_error_that_quotes_what_no_database_stores_is_the_result(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "django_tasks")  # what runs the tests cannot pass it on
+    caplog.set_level(logging.CRITICAL, "django.tasks")
     result = fail_with.enqueue("a")
     record = TaskRecord.objects.get(pk=result.id)
     record.args = ["\0\ud800"]

@@ -34,6 +34,12 @@ def write(connection: Connection, note: str) -> None:
     connection.execute(text("INSERT INTO notes VALUES (:note)"), {"note": note})
 
 
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg_async", "postgresql+asyncpg"])
+def test_a_driver_for_asyncio_is_refused_by_name(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names a driver for asyncio; begin the URL"):
+        Database(f"{scheme}://sales@database/sales")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

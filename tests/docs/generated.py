@@ -201,8 +201,9 @@ processes: counters and histograms are sums, and a gauge is the value that its l
 `Endpoint.snapshot()` returns the counters and values of its process, without the prefix
 `timeoutmgr_` and the suffix `_total`, and the state of each breaker (`breaker_…`). The health file
 of `timeoutmgr run --health-file` has them too; its `lateness_seconds` is the last lateness. A
-telemetry of your own, with `count` and `value`, gets each event: `config.telemetry = …`. Counters
-begin at 0 with the process.
+telemetry of your own, with `count` and `value`, gets each event: `config.telemetry = …`. Many
+threads call it on hot paths: its methods must be quick, and must not raise. Counters begin at 0
+with the process.
 
 The number that pages is `timeoutmgr_oldest_due_age_seconds`.
 

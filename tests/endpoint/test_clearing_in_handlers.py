@@ -103,6 +103,14 @@ def test_a_handler_that_runs_again_gives_a_later_order_that_keeps_the_same() -> 
     assert first.id == again.id
 
 
+@pytest.mark.parametrize("saga", ["a\0b", "a\nb", "x" * 201])
+def test_a_malformed_saga_id_is_refused_where_the_handler_gives_it(saga: str) -> None:
+    harness = Harness()
+
+    with pytest.raises(InvalidMessage, match="a saga id is printable text of 1 to 200"):
+        harness.step.composer.clear(saga)
+
+
 def test_an_empty_saga_id_is_refused_where_the_handler_gives_it() -> None:
     harness = Harness(Bill=[lambda _body, context: context.clear_timeouts("")])
 

@@ -377,3 +377,11 @@ def test_a_handler_of_a_type_without_a_name_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="a message type is a name"):
         config.add_handler(message_type, lambda _message, _context: None)
+
+
+def test_a_telemetry_without_its_methods_is_refused() -> None:
+    config = EndpointConfiguration("sales")
+    config.telemetry = object()  # type: ignore[assignment]  # a mistake
+
+    with pytest.raises(ConfigurationError, match="telemetry is an object with count and value"):
+        config.settings()

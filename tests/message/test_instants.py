@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,6 +16,7 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import (
     EARLIEST,
     LATEST,
+    duration_micros,
     from_micros,
     from_timespan,
     from_wire,
@@ -182,3 +185,11 @@ def test_a_duration_that_no_two_instants_have_between_them_is_refused(text: str)
 
 def test_a_duration_of_all_years_is_read() -> None:
     assert parse_duration("3652058d") == timedelta(days=3_652_058)
+
+
+@pytest.mark.parametrize("wrong", ["2030-01-01T00:00Z", 7, None])
+def test_a_time_or_a_duration_of_another_type_is_refused_with_its_value(wrong: Any) -> None:
+    with pytest.raises(InvalidMessage, match=re.escape(f"aware datetime, got {wrong!r}")):
+        to_micros(wrong)
+    with pytest.raises(InvalidMessage, match=re.escape(f"is a timedelta, got {wrong!r}")):
+        duration_micros(wrong)

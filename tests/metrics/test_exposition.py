@@ -6,6 +6,7 @@ import math
 import time
 from datetime import timedelta
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.clock import START, FakeClock
@@ -43,6 +44,7 @@ def test_counters_of_processes_are_added() -> None:
     assert samples(counts)["handled_total"] == 7
 
 
+@pytest.mark.behaviour(139)
 def test_the_clock_offset_is_that_of_the_worst_clock_with_its_sign() -> None:
     counts, one, two = two_processes()
     one.value("clock_offset_seconds", 2.0)

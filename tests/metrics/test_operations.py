@@ -38,6 +38,7 @@ def observed(config: EndpointConfiguration) -> dict[Operation, int]:
     }
 
 
+@pytest.mark.behaviour(139)
 @pytest.mark.parametrize(
     ("handler", "options"), [(plain, {}), (awaited, {}), (plain, {"batch": "list"})]
 )

@@ -51,6 +51,7 @@ every = 900
         ({"name": "n" * 201}, "name of a recurring timeout"),
         ({"message_type": ""}, "'tick': a message type"),
         ({"destination": 7}, "'tick': a destination"),
+        ({"destination": ""}, "'tick': a destination"),
         ({"catch_up": "some"}, "'tick': catch_up takes 'one', 'all', 'none', got 'some'"),
         ({"every": "often"}, "'tick': every is"),
     ],

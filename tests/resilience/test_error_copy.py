@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.error_copy import (
+    MOST_LINES,
     class_and_message,
     error_copy,
     host_id,
@@ -158,6 +160,26 @@ def test_an_error_whose_traceback_cannot_be_written_is_copied_and_logged_without
 
     assert failed(error).headers[headers.EXCEPTION_STACK].rstrip() == substitute
     assert with_traceback(error).endswith(substitute)
+
+
+def deep(calls: int) -> None:
+    if not calls:
+        raise ValueError("deep")
+    # Every other call from another line: equal lines in a row are counted, not repeated.
+    if calls % 2:
+        deep(calls - 1)
+    else:
+        deep(calls - 1)
+
+
+def test_a_traceback_that_is_cut_says_so() -> None:
+    with pytest.raises(ValueError, match="deep") as raised_here:
+        deep(60)
+
+    lines = with_traceback(raised_here.value).splitlines()
+    assert len(lines) == 1 + MOST_LINES
+    assert re.fullmatch(r"  \| \[\d+ lines before\]", lines[1])
+    assert lines[-1] == "  | ValueError: deep"
 
 
 class Untrue(Exception):

@@ -59,6 +59,18 @@ def test_a_failed_poll_is_logged_with_the_documented_sentence(
     assert "poller could not fetch timeouts from the storage" in caplog.text
 
 
+def test_a_poll_whose_ids_cannot_be_sent_blames_no_storage(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop.store.fail("claim", TransportUnavailable("the broker is away"))
+
+    with caplog.at_level(logging.WARNING):
+        loop.started()
+
+    assert "poller could not send ids of timeouts: the broker is away" in caplog.text
+    assert "storage" not in "".join(one for one in caplog.messages if one.startswith("poller"))
+
+
 def test_failing_polls_leave_one_session_open_at_most(loop: Loop) -> None:
     loop.store.fail("claim", *[StorageUnavailable("away") for _ in range(5)])
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+
+import pytest
 
 from tests.satellites.polling import SOON, Loop
 from timeoutmgr.message.instants import Micros
@@ -102,3 +105,13 @@ def test_concurrent_wakes_and_stops_never_block_each_other() -> None:
 
     assert not any(waker.is_alive() for waker in wakers)
     assert loop.transport.open_sessions == 0
+
+
+def test_a_program_that_logs_at_info_hears_of_no_single_poll(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        loop.started()
+        loop.poller.stop()
+
+    assert [one.name for one in caplog.records if one.name.startswith("apscheduler")] == []

@@ -125,7 +125,7 @@ class ChangeFlags:
     "flags",
     ChangeFlags,
     option("--all", "everything", is_flag=True, help="All pending timeouts."),
-    limit("Maximum number of timeouts, the earliest."),
+    limit("Maximum number of timeouts, the earliest; parked timeouts come last."),
     option("--dry-run", is_flag=True, help="Select and show; change nothing yet."),
     option(
         "--expect",
@@ -271,9 +271,9 @@ def _carry_out(shared: Shared, run_id: str, reason: str, *, undo: bool) -> Exit:
         bulk = endpoint.timeouts.bulk
         run = bulk.get(run_id)
         if run is None:
-            raise click.UsageError(
-                f"there is no run {run_id!r:.80}; `timeoutmgr runs list` shows the runs"
-            )
+            hint = "`timeoutmgr runs list` shows the runs"
+            click.echo(f"there is no run {run_id!r:.80}; {hint}", err=True)
+            return Exit.NOT_FOUND
         return _apply(shared, bulk, run, reason, undo=undo)
 
 
@@ -313,7 +313,7 @@ def _progress(shared: Shared, total: int) -> Iterator[Callable[[int], None]]:
 def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
     """Raise UsageError unless the number of selected timeouts is small, or known."""
     selected = plan.run.selected
-    how = f"apply the plan with `timeoutmgr runs apply {plan.run.id}`"
+    how = f"apply the plan with `timeoutmgr runs apply {plan.run.id} --reason ...`"
     if expect is None and selected > UNASKED:
         if shared.json or not sys.stdin.isatty():
             raise click.UsageError(f"{selected} timeouts are selected: give --expect, or {how}")

@@ -31,8 +31,8 @@ def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
     will_be_cancelled: no such timeout is stored; if its message arrives, it is dropped. too_late:
     the timeout was sent, or is being sent now. maybe_sent: it will not be sent again, but may have
     been sent. unknown: no such timeout is stored, and the store cannot remember the cancel. The
-    exit code is 0 if every timeout is or will be cancelled, otherwise 3. A cancel by a label also
-    drops messages with it that were sent by now and are not stored yet.
+    exit code is 0 if every timeout is or will be cancelled, and any was found, otherwise 3. A
+    cancel by a label also drops messages with it that were sent by now and are not stored yet.
 
     Examples:
       timeoutmgr cancel 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
@@ -49,9 +49,10 @@ def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
             found = timeouts.cancel_where(labels=labels, channel=CLI)
             results = {one.timeout.id: one.result for one in found}
     document = {"results": {each: result.value for each, result in results.items()}}
-    shared.show(document, lambda: output.print_pairs(list(document["results"].items())))
+    pairs = list(document["results"].items()) or [("0", CancelResult.CANCELLED.value)]
+    shared.show(document, lambda: output.print_pairs(pairs))
     done = {CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED}
-    return Exit.OK if done.issuperset(results.values()) else Exit.NOT_FOUND
+    return Exit.OK if results and done.issuperset(results.values()) else Exit.NOT_FOUND
 
 
 @click.command("cancel-saga", cls=Command)

@@ -72,7 +72,7 @@ def pause(
 
     Timeouts that come due meanwhile are parked: nothing counts as an attempt, and other timeouts do
     not wait for them. Messages that were sent already are not held. A pause of a paused destination
-    gets the new end.
+    gets the new end. The number of pending timeouts tells whether DESTINATION is the right name.
 
     Examples:
       timeoutmgr pause billing --until 2h --reason "billing is being upgraded"
@@ -82,8 +82,10 @@ def pause(
     with opened(shared, with_queues=False) as endpoint:
         is_new = endpoint.timeouts.pause(destination, until=until, by=by(reason))
         ends = [each.until for each in endpoint.timeouts.pauses() if _is_of(each, destination)]
+        pending = endpoint.timeouts.count_in_bounds(destination=destination)
     until_then = output.shown_time(next(iter(ends), None))
-    return _say(shared, destination, "paused" if is_new else "changed", until=until_then)
+    result = "paused" if is_new else "changed"
+    return _say(shared, destination, result, until=until_then, pending=pending.number)
 
 
 @click.command(cls=Command)

@@ -70,8 +70,8 @@ def restored(
     cancelled.
 
     Examples:
-      timeoutmgr restored --at 2030-01-31T09:00Z --reason "disk of db-1 lost"
-      timeoutmgr restored --at 2030-01-31T09:00Z --window hold --reason "disk of db-1 lost"
+      timeoutmgr restored --at 2026-01-31T09:00Z --reason "disk of db-1 lost"
+      timeoutmgr restored --at 2026-01-31T09:00Z --window hold --reason "disk of db-1 lost"
     """
     with opened(shared, with_queues=False) as endpoint:
         timeouts = endpoint.timeouts

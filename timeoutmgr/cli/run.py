@@ -70,6 +70,8 @@ def serve(
         if observer is not None:
             endpoint.on_watch(partial(observer.tick, endpoint))
         if health_file is not None:
+            if not health_file.parent.is_dir():
+                raise click.UsageError(f"--health-file {health_file}: there is no such folder")
             health = stack.enter_context(HealthFile(health_file))
             endpoint.on_watch(lambda: health.write(_health(endpoint)))
         if purged is not None:

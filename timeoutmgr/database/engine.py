@@ -556,6 +556,11 @@ def _engine(
 
 def _created(url: URL, **options: Any) -> Engine:
     try:
+        if url.get_dialect().is_async:
+            raise ConfigurationError(
+                f"{redact(str(url))!r} names a driver for asyncio; begin the URL with another, as "
+                "postgresql+psycopg:// (an AsyncSession of yours keeps its driver)"
+            )
         return create_engine(url, hide_parameters=True, **options)
     except (ImportError, exc.NoSuchModuleError) as error:
         raise ConfigurationError(

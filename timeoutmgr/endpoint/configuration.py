@@ -606,6 +606,10 @@ class EndpointConfiguration:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
         if self._is_disabled:
             self._check_disabled()
+        if not isinstance(self.telemetry, Telemetry):
+            raise ConfigurationError(
+                f"telemetry is an object with count and value, got {self.telemetry!r:.80}"
+            )
         transport = self._transport or transport_from_url(embedded_url())
         return EndpointSettings(
             name=self.name,

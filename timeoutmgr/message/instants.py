@@ -32,6 +32,8 @@ def to_micros(at: datetime) -> Micros:
 
     Raises InvalidMessage for a naive datetime: its time zone is unknown.
     """
+    if not isinstance(at, datetime):
+        raise InvalidMessage(f"a time is an aware datetime, got {at!r:.80}")
     if at.tzinfo is None or at.utcoffset() is None:
         raise InvalidMessage(
             f"{at!r} has no time zone; pass an aware datetime, such as "
@@ -62,6 +64,8 @@ def zone_of(name: str) -> tzinfo:
 
 def duration_micros(duration: timedelta) -> int:
     """Return *duration* in microseconds."""
+    if not isinstance(duration, timedelta):
+        raise InvalidMessage(f"a duration is a timedelta, got {duration!r:.80}")
     return duration // MICROSECOND
 
 

@@ -231,7 +231,9 @@ def check_headers(given: Mapping[str, str], limits: Limits) -> None:
         _refuse_header(given)
         raise
     if size > limits.max_headers:
-        raise MessageTooLarge("headers", size, limits.max_headers, "limits.max_headers")
+        raise MessageTooLarge(
+            "whole of the headers", size, limits.max_headers, "limits.max_headers"
+        )
 
 
 def _refuse_header(given: Mapping[str, str]) -> None:
@@ -290,7 +292,8 @@ def check_due(due: Micros) -> Micros:
     """Return *due* if a calendar has it; raise InvalidMessage beyond the year 9999."""
     if not EARLIEST <= due <= LATEST:
         raise InvalidMessage(
-            f"due instant {_number(due)} lies outside the years 1 to 9999; choose a nearer one"
+            f"due {_number(due)} microseconds after 1970, outside the years 1 to 9999; choose a "
+            "nearer time"
         )
     return due
 
@@ -354,7 +357,7 @@ def _delay_micros(delay: timedelta | float) -> int:
     if isinstance(delay, timedelta):
         micros = delay // MICROSECOND
     elif isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise InvalidMessage(f"a delay is a timedelta or seconds, got {delay!r}")
+        raise InvalidMessage(f"a delay is a timedelta or seconds, got {delay!r:.80}")
     elif isinstance(delay, int):
         micros = delay * 1_000_000
     elif not math.isfinite(delay * 1_000_000):

@@ -147,7 +147,7 @@ def coarser(totals: Mapping[Micros, int], width: timedelta, most: int) -> dict[M
 def checked_bucket(bucket: timedelta) -> timedelta:
     """Return *bucket* if it is whole seconds; raise ConfigurationError if not."""
     if bucket < timedelta(seconds=1) or bucket % timedelta(seconds=1):
-        raise ConfigurationError(f"a bucket is whole seconds, got {bucket}")
+        raise ConfigurationError(f"a bucket is whole seconds, at least one, got {bucket}")
     return bucket
 
 

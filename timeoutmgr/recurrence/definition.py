@@ -57,7 +57,9 @@ class RecurringTimeout:
             raise ConfigurationError(
                 f"recurring {name!r}: a message type is a name, got {self.message_type!r:.80}"
             )
-        if self.destination is not None and not isinstance(self.destination, str):
+        if self.destination is not None and not (
+            isinstance(self.destination, str) and self.destination
+        ):
             raise ConfigurationError(
                 f"recurring {name!r}: a destination is a queue name, got {self.destination!r:.80}"
             )

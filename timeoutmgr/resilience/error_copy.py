@@ -149,6 +149,9 @@ def with_traceback(error: BaseException) -> str:
     Each line of the traceback begins with an edge: a sender's text in the message of an error
     must not look like a line of the log.
     """
-    trace = traceback_of(error).splitlines()[-MOST_LINES:]
+    whole = traceback_of(error).splitlines()
+    trace = whole[-MOST_LINES:]
+    if len(whole) > MOST_LINES:
+        trace[0] = f"[{len(whole) - MOST_LINES + 1} lines before]"
     lines = [_EDGE + on_one_line(line)[:MOST_OF_A_LINE] for line in trace]
     return "\n".join([class_and_message(error), *lines])

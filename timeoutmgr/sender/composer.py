@@ -267,7 +267,9 @@ class Composer:
         message_id = (
             self.new_id() if ids is None else ids.next(self.endpoint, "ClearTimeouts", content)
         )
-        return self.clearing.order(saga_id, self.clock.now(), message_id)
+        order = self.clearing.order(saga_id, self.clock.now(), message_id)
+        _checked_saga(saga_id)
+        return order
 
     def _route(self, options: SendOptions, stored: bool) -> DelayRoute:
         if self.delays is None:
@@ -459,5 +461,7 @@ def _checked_content_type(given: str) -> str:
 
 def _checked_saga(saga_id: str) -> str:
     if not isinstance(saga_id, str) or not 0 < len(saga_id) <= 200 or not saga_id.isprintable():
-        raise InvalidMessage(f"a saga id is printable text of 1 to 200 characters, got {saga_id!r}")
+        raise InvalidMessage(
+            f"a saga id is printable text of 1 to 200 characters, got {saga_id!r:.80}"
+        )
     return saga_id

@@ -122,6 +122,12 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
         [repeat] = direct.store([composed.outgoing.message], connection)
         _wake_on_commit(outlet, composed, connection)
         return composed.answered(repeat).sent
+    if direct is not None and _is_in(_stored_in(outlet), connection):
+        raise CombinationRefused(
+            "session=",
+            "only a delayed message can join this transaction, since the queues are elsewhere",
+            "Send it without session after the commit, or delay it.",
+        )
     raise CombinationRefused(
         "session=",
         "neither the queues nor the timeouts of this endpoint live in the session's database",

@@ -116,6 +116,12 @@ def _run(record: TaskRecord) -> None:
     except Exception as error:  # any error is the result of a task, which is not tried again
         record.status = TaskResultStatus.FAILED
         record.errors = [*record.errors, _described(error)]
+        _finish(record)  # while the error is handled: Django logs its traceback
+    else:
+        _finish(record)
+
+
+def _finish(record: TaskRecord) -> None:
     record.finished_at = timezone.now()
     _save_finished(record)
     task_finished.send(TasksBackend, task_result=result_of(record))

@@ -84,7 +84,13 @@ class LevelsTarget:
             levels = session.missing(delay_topology(self.names))
             if levels:
                 missing = f"{len(levels)} exchanges and queues of the levels are missing"
-                found.append(Problem(self.names.name, missing, "run `timeoutmgr install` there"))
+                found.append(
+                    Problem(
+                        self.names.name,
+                        missing,
+                        "enable native delays there, then run `timeoutmgr install`",
+                    )
+                )
             for name in session.missing_queues(names):
                 many = survey.destinations[name]
                 found.append(
