@@ -455,6 +455,7 @@ class DrainLoop:
         while not self._stopping():
             first = self._batches.store.next()
             if first is None or first > self.now():
+                self._step.dispatch.success()  # another process may have sent what failed here
                 return first
             drain = self._drained(session)
             self._step.telemetry.count("delayed_fetched", drain.processed)

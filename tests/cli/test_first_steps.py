@@ -99,7 +99,7 @@ def test_a_missing_folder_is_reported(folder: Folder) -> None:
     ended = folder.run("install")
 
     assert ended.returncode == 5
-    assert "does its folder exist?" in ended.stderr
+    assert "does its folder exist" in ended.stderr
 
 
 def test_a_file_that_is_no_database_is_reported_in_one_sentence(folder: Folder) -> None:

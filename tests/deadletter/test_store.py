@@ -411,6 +411,7 @@ def test_only_the_queue_manager_inserts_stored_copies() -> None:
         "oldest",
         "newest",
         "groups",
+        "holds",
     }
 
 

@@ -336,6 +336,32 @@ def test_an_outage_that_lasts_triggers_the_dispatch_breaker() -> None:
     assert harness.triggered == ["dispatch"]
 
 
+def test_an_outage_ends_where_another_process_has_sent_what_was_due() -> None:
+    harness = DispatchHarness()
+    harness.put(a_timeout())
+    harness.transport.script("billing", TransportUnavailable("away"))
+    harness.poll()
+    assert str(harness.breaker.state) == "armed"
+
+    harness.store.rows.clear()
+    harness.poll()
+
+    assert str(harness.breaker.state) == "disarmed"
+
+
+def test_a_single_message_that_its_queue_refuses_is_no_outage() -> None:
+    harness = DispatchHarness(retries=6)
+    harness.put(a_timeout())
+    harness.transport.script("billing", *[SendResult.REFUSED] * 100)
+
+    for _ in range(120):
+        harness.poll()
+        harness.clock.advance(1)
+
+    assert harness.triggered == []
+    assert harness.sent("error") == [a_timeout().message.id]
+
+
 @BOTH
 @pytest.mark.parametrize("retries", [0, 3])
 @pytest.mark.behaviour(93)

@@ -63,7 +63,7 @@ _POSTGRESQL_ABORTED: Final = "25P02"
 
 _HINTS: Final = {
     # SQLite gives no reason here; of its reasons the folder is by far the most common.
-    "unable to open database file": "; does its folder exist?",
+    "unable to open database file": "; does its folder exist, and may it be written?",
     "statement pooling mode": (
         # A name and "=" behind a semicolon are masked, as a parameter of a URL.
         ". Connect to the server itself, or have PgBouncer keep one session for each client "

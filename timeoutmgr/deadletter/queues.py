@@ -121,6 +121,16 @@ class StoredCopyQueue:
         keys = [self._key(copy) for copy in copies]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
+    def holds(self, copy: StoredCopy, transaction: Transaction) -> bool:
+        """Return whether *copy* is here unchanged; it stays so until *transaction* ends."""
+        connection, table = as_connection(transaction), self._table
+        self.manager.lock(connection)
+        one = [table.c[name] == value for name, value in self._key(copy).items()]
+        found = connection.execute(
+            select(table.c.bytes).where(table.c.node == self.manager.node, *one)
+        )
+        return found.one_or_none() is not None
+
     def count(self, which: StoredCopyFilter = EVERYTHING) -> int:
         """Return the number of copies."""
         return int(self._one(select(func.count()).select_from(self._table), which) or 0)

@@ -29,6 +29,8 @@ class Retry(StrEnum):
     NOT_ALLOWED = "not_allowed"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+    MISSING = "missing"
+    """Another retry or a purge was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ def retry(
     """Send *copies* of *queue* to their destinations; delete the accepted dead letters.
 
     A copy is sent and confirmed first, deleted second. If queue and store share a database, both
-    are one transaction; otherwise a crash in between repeats the message under the same id. A
-    transactional message is kept again until its final acknowledgement. Raises
-    TransportUnavailable and StorageUnavailable.
+    are one transaction; otherwise a crash in between repeats the message under the same id. Of two
+    retries at once one sends. A transactional message is kept again until its final
+    acknowledgement. Raises TransportUnavailable and StorageUnavailable.
     """
     done: list[RetriedDeadLetter] = []
     with closing(transport.session()) as session:
@@ -93,25 +95,21 @@ def _retry(
     session: TransportSession, service: DeadLetterService, queue: StoredCopyQueue, copy: StoredCopy
 ) -> Retry:
     outgoing = retried_message(copy)
-    if service.joins:
-        with session.transaction() as transaction:
-            service.before_sending([outgoing], transaction)
-            result = _sent(session, outgoing, transaction)
-            if result is SendResult.CONFIRMED:
-                service.after_sending([outgoing], transaction)
-                queue.delete([copy], transaction=transaction)
-            elif copy.transactional:
-                # ``before_sending`` moved the copy to ``awaiting``: place it again, with its class.
-                service.manager.place(copy, transaction=transaction)
-        return _result_of(result)
-    if copy.transactional:
-        service.before_sending([outgoing])
-    result = _sent(session, outgoing)
-    if result is SendResult.CONFIRMED:
-        service.after_sending([outgoing])
-        queue.delete([copy])
-    elif copy.transactional and result is not SendResult.UNKNOWN:
-        service.manager.place(copy)
+    apart = service.manager.store.database.begin
+    # The lock of the node is held over the send: a second retry waits, and so does the final
+    # acknowledgement. A death here leaves the copy where it was.
+    with session.transaction() if service.joins else apart() as transaction:
+        if not queue.holds(copy, transaction):
+            return Retry.MISSING
+        within = replace(service, joins=True)
+        within.before_sending([outgoing], transaction)
+        result = _sent(session, outgoing, transaction if service.joins else None)
+        if result is SendResult.CONFIRMED:
+            within.after_sending([outgoing], transaction)
+            queue.delete([copy], transaction=transaction)
+        elif copy.transactional:
+            # ``before_sending`` moved the copy to ``awaiting``: place it again, with its class.
+            service.manager.place(copy, transaction=transaction)
     return _result_of(result)
 
 
