@@ -261,6 +261,7 @@ def test_variables_that_are_no_settings_are_let_be(file: Path, variable: str) ->
         ("[limits]\nmax_body = 0", r"\[limits\] max_body"),
         ("[database]\nwrite_wait = inf", "expected a number, got inf .it must be finite"),
         ("limits = 3", r"limits in .*: expected a table, such as \[limits\], got 3"),
+        ("features = ['dead-letter-queues']", r"\[dead-letter-queues\] needs node"),
     ],
 )
 def test_the_refusal_of_a_wrong_value_names_its_key_and_the_expected_form(

@@ -240,7 +240,7 @@ def test_an_argument_that_is_no_text_is_a_usage_error(runner: CliRunner, tmp_pat
     (tmp_path / "shop.toml").write_text('endpoint = "shop"\nfeatures = ["timeout-manager"]\n')
     assert runner.invoke(cli, ["--config", "shop.toml", "install"]).exit_code == Exit.OK
 
-    refused = runner.invoke(cli, ["--config", "shop.toml", "list", "--saga", "a\udcff"])
+    refused = runner.invoke(cli, ["--config", "shop.toml", "resume", "a\udcff"])
 
     assert refused.exit_code == Exit.USAGE
     assert refused.stderr.splitlines() == [r"error: 'a\udcff' is no text in UTF-8"]

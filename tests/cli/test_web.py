@@ -20,7 +20,8 @@ def installed(folder: Folder) -> Folder:
     return folder
 
 
-def test_the_printed_link_opens_the_dashboard_once(installed: Folder) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_the_printed_link_opens_the_dashboard_once(installed: Folder, end: signal.Signals) -> None:
     program = installed.start("web", "--port", "0")
     program.wait_for("/enter?token=")
     (url,) = [line.removeprefix("open ").strip() for line in program.out if "/enter" in line]
@@ -30,7 +31,7 @@ def test_the_printed_link_opens_the_dashboard_once(installed: Folder) -> None:
         again = client.get(url)
         elsewhere = client.get(url, headers={"Host": "evil.example"})
     program.wait_for("/enter?token=", times=2)
-    program.process.send_signal(signal.SIGTERM)
+    program.process.send_signal(end)
     program.process.wait(30)
 
     assert entered.url.path == "/"

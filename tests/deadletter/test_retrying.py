@@ -49,7 +49,7 @@ class DeadOrders:
     def awaiting(self) -> int:
         """The bytes of copies that await their final acknowledgement."""
         with self.service.manager.store.database.begin() as transaction:
-            return self.service.manager.lock(transaction).of("awaiting")  # type: ignore[arg-type]
+            return self.service.manager.lock(transaction).of("awaiting")
 
 
 def test_a_retry_whose_send_fails_leaves_the_dead_letter_in_its_queue(nodes: Nodes) -> None:

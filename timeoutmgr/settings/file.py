@@ -160,7 +160,7 @@ class _ConfiguredParts:
             if table is None:
                 if key == keys.RECURRING:
                     raise given.wrong("a table for each name, such as [recurring.daily-report]")
-                if keys.is_table(key):
+                if key not in keys.TOP and keys.is_table(key):
                     raise given.wrong(f"a table, such as [{key}]")
                 if key not in keys.TOP:
                     known = [*keys.TOP, *keys.table_names(), keys.RECURRING]

@@ -157,7 +157,14 @@ def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def build(part: Callable[..., Any], given: Mapping[str, Any], *before: Any) -> Any:
-    """Return the result of *part* for *before* and the values *given* for its parameters."""
+    """Return the result of *part* for *before* and the values *given* for its parameters.
+
+    Raises ConfigurationError for a parameter that is required, and not given.
+    """
+    for name, argument in inspect.signature(part).parameters.items():
+        is_required = argument.kind is argument.KEYWORD_ONLY and argument.default is argument.empty
+        if is_required and name not in given and name != "settings":
+            raise ConfigurationError(f"needs {name}")
     return part(*before, **arguments(part, given))
 
 
