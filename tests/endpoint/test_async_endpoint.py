@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -475,5 +475,50 @@ def test_an_entry_that_fails_leaves_no_thread(sqlite_url: str) -> None:
             async with AsyncEndpoint(config):
                 pass
         assert own_threads() == []
+
+    run(main)
+
+
+def test_a_cancelled_bulk_draws_no_more(sqlite_url: str) -> None:
+    drawn = threading.Event()
+
+    def endless() -> Iterator[ToSend]:
+        while True:
+            yield ToSend(destination="sales", message_type="Ping", body=1)
+            drawn.set()
+
+    async def main() -> None:
+        async with AsyncEndpoint(configuration(sqlite_url)) as endpoint:
+            sending = asyncio.create_task(endpoint.send_many(endless()))
+            await asyncio.to_thread(drawn.wait)
+            sending.cancel()
+            await asyncio.wait([sending])
+
+            assert sending.cancelled()  # and the close below does not wait for ever
+
+    run(main)
+
+
+def test_a_close_tells_the_calls_that_it_withdraws(sqlite_url: str) -> None:
+    async def main() -> None:
+        config, begun, gate = configuration(sqlite_url), asyncio.Event(), threading.Event()
+        endpoint = AsyncEndpoint(config, threads=1)
+        await endpoint.start()
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            gate.wait()
+
+        blocked = asyncio.create_task(endpoint._threads.run(block))
+        await begun.wait()
+        sends = [asyncio.create_task(endpoint.send("sales", "Ping", n)) for n in range(3)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(endpoint.close())
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+        gate.set()
+        await asyncio.gather(blocked, closing)
+
+        assert [type(answer) for answer in answers] == [EndpointClosed] * 3
 
     run(main)

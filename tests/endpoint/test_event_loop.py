@@ -14,7 +14,7 @@ import pytest
 
 from timeoutmgr import AsyncHandlerContext, Endpoint, EndpointConfiguration
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
-from timeoutmgr.endpoint.event_loop import PROCESS_LOOP
+from timeoutmgr.endpoint.event_loop import PROCESS_LOOP, _LoopThread
 from timeoutmgr.errors import ConfigurationError, HandlerFailed, HandlerStopped
 from timeoutmgr.testing.signals import PATIENCE
 
@@ -408,3 +408,12 @@ def test_the_loop_of_the_process_is_let_go() -> None:
     PROCESS_LOOP.release()
 
     assert loop.is_closed()
+
+
+def test_the_thread_of_the_loop_overrides_no_name_of_a_thread_but_its_run() -> None:
+    own = {name for name in vars(_LoopThread) if not name.startswith("__")}
+    thread = _LoopThread()
+    thread.loop.close()
+    attributes = vars(thread).keys() - vars(threading.Thread()).keys()
+
+    assert (own | attributes) & set(dir(threading.Thread)) == {"run"}

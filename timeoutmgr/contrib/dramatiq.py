@@ -88,6 +88,7 @@ class DurableRabbitmqBroker(RabbitmqBroker):
         config.use_transport(self._store, destinations=self._url)
         config.use_persistence(self._store)
         config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
+        config.critical_error_action = "log"  # else a worker goes on, and dispatches no more
         return config
 
     def _installed(self) -> Endpoint:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, overload
@@ -17,6 +17,7 @@ from timeoutmgr.endpoint.off_loop import CallThreads, SenderOffLoop, in_greenlet
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.classes import NO_BODY, TypedMessage
 from timeoutmgr.message.labels import Labels
+from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import SendKeywords, SendOptions, Sent, ToSend, TypedSendKeywords
 
@@ -238,13 +239,14 @@ class AsyncEndpoint:
     async def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, as ``Endpoint.send_many``; return how many.
 
-        *messages* is drawn, and *on_sent* called, in the thread that sends.
+        *messages* is drawn, and *on_sent* called, in the thread that sends. After a cancel no more
+        is drawn; what was drawn is sent.
         """
-        return await self._threads.run(lambda: self._endpoint.send_many(messages, on_sent=on_sent))
+        return await self._drawn(self._endpoint.send_many, messages, on_sent)
 
     async def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Store many delayed messages past the queue, as ``Endpoint.store_many``."""
-        return await self._threads.run(lambda: self._endpoint.store_many(messages, on_sent=on_sent))
+        return await self._drawn(self._endpoint.store_many, messages, on_sent)
 
     async def clear_timeouts(self, saga_id: str) -> None:
         """Ask the timeout manager to cancel the timeouts of a saga; see ``Endpoint``."""
@@ -261,6 +263,22 @@ class AsyncEndpoint:
             return await self._threads.run(lambda: send(None))
         return await session.run_sync(send)
 
+    async def _drawn(
+        self, send: Callable[..., int], messages: Iterable[ToSend], on_sent: OnSent | None
+    ) -> int:
+        is_over = threading.Event()
+
+        def drawn() -> Iterator[ToSend]:
+            for one in messages:
+                yield one
+                if is_over.is_set():
+                    return
+
+        try:
+            return await self._threads.run(lambda: send(drawn(), on_sent=on_sent))
+        finally:
+            is_over.set()
+
     async def _in_thread(self, stop: Callable[[], None]) -> None:
         """Run *stop* in a thread; do not wait for it on the loop that it ends."""
         coroutines = self._endpoint.parts.coroutines
@@ -271,7 +289,8 @@ class AsyncEndpoint:
 
     def _close(self) -> None:
         self._endpoint.close()
-        self._threads.close()
+        with hurrying(self._endpoint.parts.servers):
+            self._threads.close()
         # A cancelled start may have gone on behind the first close.
         self._endpoint.close()
 

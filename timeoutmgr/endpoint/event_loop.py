@@ -15,17 +15,20 @@ _JOIN: Final = 10.0
 
 
 class _LoopThread(threading.Thread):
-    """Runs a new event loop until it is stopped, then cancels the tasks that are left."""
+    """Runs a new event loop until it is stopped, then cancels the tasks that are left.
+
+    ``_stop`` and ``_is_stopped`` would be those of ``threading.Thread``.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="timeoutmgr-event-loop", daemon=True)
         self.loop: Final = asyncio.new_event_loop()
-        self._is_stopped = False
+        self._has_ended = False
 
     def run(self) -> None:
         """Run the loop; the exit of a task, as by ``sys.exit``, does not end it."""
         asyncio.set_event_loop(self.loop)
-        while not self._is_stopped:
+        while not self._has_ended:
             try:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
@@ -38,10 +41,10 @@ class _LoopThread(threading.Thread):
 
     def stop(self) -> None:
         """Have the loop end; from any thread."""
-        self.loop.call_soon_threadsafe(self._stop)
+        self.loop.call_soon_threadsafe(self._end)
 
-    def _stop(self) -> None:
-        self._is_stopped = True
+    def _end(self) -> None:
+        self._has_ended = True
         self.loop.stop()
 
     def _clean_up(self) -> None:

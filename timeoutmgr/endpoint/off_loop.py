@@ -52,6 +52,8 @@ class CallThreads:
         except asyncio.CancelledError:
             if not future.cancelled():
                 future.add_done_callback(_log_failure)
+            elif (task := asyncio.current_task()) is None or not task.cancelling():
+                raise EndpointClosed(self._endpoint) from None  # ``close`` has withdrawn the call
             raise
 
     def _run_first(self, function: Callable[[], Result]) -> Result:

@@ -148,6 +148,7 @@ class DurableDelays:
         config.use_transport(self._store, **options_to(self._broker, self._store))
         config.use_persistence(self._store)
         config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
+        config.critical_error_action = "log"  # else a worker goes on, and dispatches no more
         if self._configure is not None:
             self._configure(config)
         return config

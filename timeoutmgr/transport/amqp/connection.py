@@ -244,8 +244,11 @@ class AmqpConnection:
 def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
     """Return a connection to the first of the brokers in *url* (apart by ``;``) that answers."""
 
-    def on_blocked(_reason: str) -> None:
+    def on_blocked(reason: str) -> None:
         owner.blocked = True
+        logger.warning(
+            "broker takes no messages: %s", on_one_line(reason), extra={"event": "broker_blocked"}
+        )
 
     def on_unblocked() -> None:
         owner.blocked = False

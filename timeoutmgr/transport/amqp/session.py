@@ -190,8 +190,12 @@ class RabbitMQSession:
 
     def publish(self, publishings: Sequence[EncodedMessage]) -> Sending:
         """Publish what is ready for the wire, as ``start_sending`` does."""
-        if not publishings or self._is_held_up():
-            return Answered([SendResult.REFUSED] * len(publishings))
+        if not publishings:
+            return Answered([])
+        if self._is_held_up():
+            raise TransportUnavailable(
+                "the broker takes no messages, its memory or disk alarm is on; nothing was sent"
+            )
         with self._used("sending") as connection:
             for publishing in publishings:
                 if len(publishing.header) > connection.frame_limit - FRAME_OVERHEAD:
