@@ -311,6 +311,28 @@ def test_a_coroutine_handler_that_stops_its_own_endpoint_handles_its_message(
     assert loop_and_stop_threads() == []
 
 
+@pytest.mark.parametrize("end", [Endpoint.stop, Endpoint.close])
+def test_a_coroutine_handler_that_ends_a_plain_endpoint_handles_its_message(
+    sqlite_url: str, end: Callable[[Endpoint], None]
+) -> None:
+    config = configuration(sqlite_url)
+    made: list[Endpoint] = []
+
+    @config.handler("Shutdown")
+    async def shutdown(_message: Any, _context: AsyncHandlerContext) -> None:
+        end(made[0])
+        await asyncio.sleep(0)
+
+    made.append(Endpoint(config))
+    with made[0] as endpoint:
+        endpoint.send_local("Shutdown", {})
+        assert endpoint.wait(PATIENCE)
+
+    assert made[0].snapshot()["handled"] == 1
+    assert "handlers_stopped" not in made[0].snapshot()
+    assert loop_and_stop_threads() == []
+
+
 def loop_and_stop_threads() -> list[str]:
     """The names of threads that are left of a stop, once each thread of a stop has ended."""
     for thread in threading.enumerate():

@@ -216,23 +216,34 @@ class Endpoint:
     def stop(self) -> None:
         """Stop, and return when all threads have ended.
 
-        Before start, twice, and from any thread is fine.
+        Before start, twice, and from any thread is fine. In a coroutine handler, for which the stop
+        waits, it returns at once.
         """
-        with hurrying(self._parts.servers):
-            self._stop()
+        self._end(self._stop)
 
     def close(self) -> None:
         """Stop, and close every connection; each later send raises EndpointClosed.
 
-        Running handlers and hooks end first, and may still send.
+        Running handlers and hooks end first, and may still send. In a coroutine handler it returns
+        at once.
         """
+        self._end(self._close)
+
+    def _end(self, end: Callable[[], None]) -> None:
+        coroutines = self._parts.coroutines
+        if coroutines is not None and coroutines.is_here():
+            threading.Thread(target=self._end, args=(end,), name="timeoutmgr-stop").start()
+            return
         with hurrying(self._parts.servers):
-            self._stop()
-            self._parts.critical.join(10.0)
-            self._is_closed = True
-            self._parts.pool.close()
-            self._parts.settings.transport.close()
-            self._parts.close_storage()
+            end()
+
+    def _close(self) -> None:
+        self._stop()
+        self._parts.critical.join(10.0)
+        self._is_closed = True
+        self._parts.pool.close()
+        self._parts.settings.transport.close()
+        self._parts.close_storage()
 
     def _stop(self) -> None:
         self._parts.critical.stopped()

@@ -77,7 +77,7 @@ class Runner:
             task.stop()
         end = time.monotonic() + patience
         for thread in self._threads:
-            if thread is threading.current_thread() or (coroutines and coroutines.is_here()):
+            if thread is threading.current_thread():
                 continue  # a handler or hook that stops its own endpoint
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
