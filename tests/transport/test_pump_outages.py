@@ -210,6 +210,24 @@ def test_only_while_a_handler_takes_long_an_outage_that_may_be_over_does_not_tri
     assert mill.triggered == ([] if is_paced else [BROKER_AWAY])
 
 
+def test_while_the_storage_is_away_an_outage_of_the_broker_that_is_over_does_not_trigger() -> None:
+    mill = Mill(wait=10.0)
+    mill.put("a")
+    mill.transport.fail("receive", BROKER_AWAY)
+    mill.failures["a"] = [AWAY]
+    mill.probed = [AWAY, None]
+    mill.before_step = lambda batch, work: mill.failures.clear() if mill.probes else None
+
+    def pass_time() -> None:
+        mill.clock.advance(60)
+        mill.broker.check()
+
+    mill.before_probe = pass_time
+    mill.pump.run()
+
+    assert mill.triggered == [AWAY]
+
+
 def test_another_failure_while_a_handler_takes_long_triggers() -> None:
     mill = Mill(wait=10.0, is_paced=True)
     mill.put("a")

@@ -115,8 +115,9 @@ class Pump:
     def __init__(self, consumption: Consumption, surroundings: PumpSurroundings) -> None:
         self._what = consumption
         self._around = surroundings
-        broker = consumption.broker or surroundings.broker
-        self._broker = Outage(breaker=broker, probe=lambda: None)  # a receive is its probe
+        self._broker = consumption.broker or surroundings.broker
+        self._is_cut_off = False
+        """Whether this pump reported that it cannot reach the broker."""
         self._during = during_of(surroundings.telemetry)
         self._count_each = count_each_of(surroundings.telemetry)
         self._receiver: Receiver | None = None
@@ -188,8 +189,8 @@ class Pump:
         sound = [received for received in batch if received.defect is None]
         if batch:
             reach("pump.received")
-            for outage in self._outages if self._what.is_paced else ():
-                outage.breaker.retrying()
+            if self._outages or self._is_cut_off:
+                self._report_retry()
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
         self._handle_in_order(sound, session, receiver)
@@ -234,6 +235,8 @@ class Pump:
         if proved:
             self._conflicts.won()
             self._relapses = 0
+        if self._is_cut_off:
+            self._end_cut_off()
         for outage in tuple(self._outages):
             outage.end(proved=proved and outage is self._what.storage)
             self._outages.remove(outage)
@@ -258,6 +261,8 @@ class Pump:
         if storage is None:
             self._around.stop.wait(self._cut_off(error))
             return
+        if self._is_cut_off:
+            self._end_cut_off()
         self._outages.add(storage)
         away: Exception = error
         while not self._around.stop.wait(storage.breaker.failure(away)):
@@ -278,10 +283,23 @@ class Pump:
                 self._relapses += 1
                 return
 
+    def _report_retry(self) -> None:
+        """Report, before handlers that may take long, that what was away is tried again."""
+        if self._what.is_paced:
+            for outage in self._outages:
+                outage.breaker.retrying()
+            if self._is_cut_off:
+                self._broker.retrying()
+
     def _cut_off(self, error: Exception) -> float:
         """Report that the broker cannot be reached; return the seconds to pause."""
-        self._outages.add(self._broker)
-        return self._broker.breaker.failure(error)
+        self._is_cut_off = True
+        return self._broker.failure(error)
+
+    def _end_cut_off(self) -> None:
+        """Report that the broker is reached: what a storage refuses comes from there."""
+        self._is_cut_off = False
+        self._broker.success()
 
     def _handle_in_order(
         self, received: Sequence[Received], session: TransportSession, receiver: Receiver

@@ -89,11 +89,8 @@ MUTANTS = (
         name="a pump that works ends the outages of all pumps",
         promise="Only the pump that met an outage ends it.",
         file=_PUMP,
-        before="        for outage in tuple(self._outages):\n",
-        after="""\
-        self._outages.add(self._broker)
-        for outage in tuple(self._outages):
-""",
+        before="        if self._is_cut_off:\n            self._end_cut_off()\n        for",
+        after="        self._end_cut_off()\n        for",
         tests=(
             "tests/transport/test_pump_outages.py::"
             "test_a_pump_that_works_ends_no_outage_that_another_pump_met",

@@ -37,6 +37,12 @@ FILTERS = {
     TimeoutFilter(due_from=3, due_before=3): "",
     TimeoutFilter(saga_id="s", due_from=2, due_before=4): "c",
 }
+_FOUR = [
+    timeout("a", 1, saga="s"),
+    timeout("b", 2, destination="other"),
+    timeout("c", 3, saga="s"),
+    timeout("d", 4, saga="S"),
+]
 
 
 class QueryCases(StoreSuite):
@@ -46,14 +52,7 @@ class QueryCases(StoreSuite):
     def test_a_filter_selects_the_matching_timeouts(
         self, store: TimeoutStore, which: TimeoutFilter
     ) -> None:
-        store.store_many(
-            [
-                timeout("a", 1, saga="s"),
-                timeout("b", 2, destination="other"),
-                timeout("c", 3, saga="s"),
-                timeout("d", 4, saga="S"),
-            ]
-        )
+        store.store_many(_FOUR)
 
         assert "".join(one.id for one in store.list(which)) == FILTERS[which]
         assert store.count(which) == len(FILTERS[which])
@@ -62,14 +61,7 @@ class QueryCases(StoreSuite):
     def test_bounded_queries_answer_exactly_for_few_rows(
         self, store: TimeoutStore, which: TimeoutFilter
     ) -> None:
-        store.store_many(
-            [
-                timeout("a", 1, saga="s"),
-                timeout("b", 2, destination="other"),
-                timeout("c", 3, saga="s"),
-                timeout("d", 4, saga="S"),
-            ]
-        )
+        store.store_many(_FOUR)
 
         if isinstance(store, Insight):
             assert store.count_in_bounds(which) == Count(len(FILTERS[which]))
