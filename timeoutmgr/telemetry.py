@@ -16,7 +16,7 @@ from timeoutmgr.message.message import Message
 
 @runtime_checkable
 class Telemetry(Protocol):
-    """Receiver of events. An error that a method raises ends what called it, a thread perhaps."""
+    """Receiver of events. An error of a method may end the thread of the caller."""
 
     def count(self, event: str, amount: int = 1) -> None:
         """Add *amount* to the count of *event*."""

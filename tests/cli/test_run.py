@@ -178,10 +178,14 @@ def test_children_stop_when_their_parent_is_killed(folder: Folder) -> None:
     )
 
 
-def test_a_health_file_in_no_folder_is_refused_before_the_start(folder: Folder) -> None:
-    ended = folder.run("run", "--health-file", "nowhere/health.json")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_health_file_in_no_folder_is_refused_before_the_start(
+    folder: Folder, processes: str
+) -> None:
+    ended = folder.run("run", "--processes", processes, "--health-file", "nowhere/health.json")
 
-    assert (ended.returncode, "there is no such folder" in ended.stderr) == (2, True)
+    assert (ended.returncode, ended.stderr.count("there is no folder")) == (2, 1)
+    assert "supervisor" not in ended.stderr
     assert not (folder.path / "timeoutmgr.db").exists()
 
 

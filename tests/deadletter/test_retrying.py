@@ -1,4 +1,4 @@
-"""A retry of dead letters: what fails half-way leaves a dead letter, and two at once send once."""
+"""A failed retry leaves the dead letter, and two retries at once send each dead letter once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DeadOrders:
         self.listed = self.queue.peek()
 
     def retry(self) -> list[Retry]:
-        """Retry what was dead at first, as a second command does that has read the same list."""
+        """Retry the dead letters of the first list, as a second command does with the same list."""
         done = retry(self.transport, self.service, self.queue, self.listed)
         return [each.what for each in done]
 

@@ -131,8 +131,8 @@ selects_timeouts: Final = bundled(
 def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags) -> None:
     """List pending timeouts by due time.
 
-    Parked timeouts, and those that wait for another try, come at the times at which they are due
-    again. A narrow terminal shows whole ids, relative due times, and as many columns as fit.
+    Parked timeouts come last, and timeouts that wait for another try come at the time of that try.
+    A narrow terminal shows whole ids, relative due times, and as many columns as fit.
     --count-by counts the earliest timeouts, up to --limit. A total with a plus sign is a lower
     bound; --count reads on. A search that reads many timeouts which do not match ends before the
     last timeout, and prints the cursor to go on.

@@ -23,6 +23,7 @@ from timeoutmgr.cli.observation import MetricsAddress, Observation
 from timeoutmgr.cli.options import Command, bundled, common, option
 from timeoutmgr.cli.output import log_to_stderr, shown_time
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import require_writable
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.redaction import masked, on_one_line
 
@@ -70,8 +71,6 @@ def serve(
         if observer is not None:
             endpoint.on_watch(partial(observer.tick, endpoint))
         if health_file is not None:
-            if not health_file.parent.is_dir():
-                raise click.UsageError(f"--health-file {health_file}: there is no such folder")
             health = stack.enter_context(HealthFile(health_file))
             endpoint.on_watch(lambda: health.write(_health(endpoint)))
         if purged is not None:
@@ -501,6 +500,7 @@ def run(
 
     if purged is not None and processes > 1:
         raise click.UsageError("--purge is for a single process; start the others without it")
+    require_writable("--health-file", health_file)
     number = child[0] if child else None
     log_to_stderr(shared.log_level(logging.INFO), observation.formatter(number))
     if processes > 1 and child is None:

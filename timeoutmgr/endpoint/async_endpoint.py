@@ -268,14 +268,14 @@ class AsyncEndpoint:
     ) -> int:
         is_over = threading.Event()
 
-        def drawn() -> Iterator[ToSend]:
-            for one in messages:
+        def drawn(source: Iterator[ToSend]) -> Iterator[ToSend]:
+            for one in source:
                 yield one
                 if is_over.is_set():
                     return
 
         try:
-            return await self._threads.run(lambda: send(drawn(), on_sent=on_sent))
+            return await self._threads.run(lambda: send(drawn(iter(messages)), on_sent=on_sent))
         finally:
             is_over.set()
 

@@ -44,10 +44,10 @@ class BulkInterrupted(TimeoutManagerError):
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:
-        without = " without the last, which is invalid" if isinstance(cause, InvalidMessage) else ""
         super().__init__(
             f"stopped after {sent} messages were taken: {cause} ({len(unsent)} more were drawn "
-            f"and are in .unsent; send them again{without}, then go on with the rest)"
+            "and are in .unsent; send them again, but for one that this error refuses, then go on "
+            "with the rest)"
         )
         self.sent = sent
         self.unsent = tuple(unsent)

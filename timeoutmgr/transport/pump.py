@@ -284,7 +284,7 @@ class Pump:
                 return
 
     def _report_retry(self) -> None:
-        """Report, before handlers that may take long, that what was away is tried again."""
+        """Report a new try of broker and storage, in which handlers may take long."""
         if self._what.is_paced:
             for outage in self._outages:
                 outage.breaker.retrying()
@@ -297,7 +297,7 @@ class Pump:
         return self._broker.failure(error)
 
     def _end_cut_off(self) -> None:
-        """Report that the broker is reached: what a storage refuses comes from there."""
+        """Report that the pump has reached the broker: the broker gave it a message."""
         self._is_cut_off = False
         self._broker.success()
 
