@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import tzinfo
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from timeoutmgr.contracts.reports import DAY
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros, span, zone_of
 from timeoutmgr.web.forms import instant_of
-from timeoutmgr.web.operations import Operations
+from timeoutmgr.web.operations import Operations, RunView
 from timeoutmgr.web.readings import Question, Reading, Readings
 from timeoutmgr.web.source import EndpointSource, WindowOfNow
 
@@ -34,7 +34,7 @@ _SHOWN_FOR: Final = 60.0
 """Seconds for which a page shows the last numbers at once: it renews itself with newer numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """A part of a page. *cost* is the maximum number of statements of *read*.
 
@@ -43,6 +43,7 @@ class Region:
 
     name: str
     read: Callable[[EndpointSource, Operations, Parameters], Any]
+    _: KW_ONLY
     max_age: float
     cost: int
     keys: tuple[str, ...] = ()
@@ -50,6 +51,10 @@ class Region:
 
 def _load(source: EndpointSource, _operations: Operations, given: Parameters) -> Load:
     return source.load(window_of(given), given.get("destination", ""))
+
+
+def _run(_source: EndpointSource, operations: Operations, given: Parameters) -> RunView | None:
+    return operations.run(given.get("run", ""))
 
 
 def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
@@ -86,59 +91,15 @@ def span_of(given: Parameters) -> str:
 REGIONS: Final = {
     each.name: each
     for each in (
-        Region(
-            name="overview",
-            read=lambda source, _operations, _given: source.overview(),
-            max_age=10,
-            cost=18,
-        ),
-        Region(
-            name="queues",
-            read=lambda source, _operations, _given: source.queues(),
-            max_age=15,
-            cost=8,
-        ),
-        Region(
-            name="recent",
-            read=lambda source, _operations, _given: source.recent(),
-            max_age=15,
-            cost=3,
-        ),
-        Region(
-            name="load",
-            read=_load,
-            max_age=20,
-            cost=14,
-            keys=("span", "start", "destination", "zone"),
-        ),
-        Region(
-            name="late", read=lambda source, _operations, _given: source.late(), max_age=10, cost=14
-        ),
-        Region(
-            name="processes",
-            read=lambda source, _operations, _given: source.processes(),
-            max_age=15,
-            cost=2,
-        ),
-        Region(
-            name="runs",
-            read=lambda _source, operations, _given: operations.runs(),
-            max_age=10,
-            cost=2,
-        ),
-        Region(
-            name="run",
-            read=lambda _source, operations, given: operations.run(given.get("run", "")),
-            max_age=2,
-            cost=6,
-            keys=("run",),
-        ),
-        Region(
-            name="pauses",
-            read=lambda _source, operations, _given: operations.pauses(),
-            max_age=10,
-            cost=4,
-        ),
+        Region("overview", lambda source, *_: source.overview(), max_age=10, cost=18),
+        Region("queues", lambda source, *_: source.queues(), max_age=15, cost=8),
+        Region("recent", lambda source, *_: source.recent(), max_age=15, cost=3),
+        Region("load", _load, max_age=20, cost=14, keys=("span", "start", "destination", "zone")),
+        Region("late", lambda source, *_: source.late(), max_age=10, cost=14),
+        Region("processes", lambda source, *_: source.processes(), max_age=15, cost=2),
+        Region("runs", lambda _, operations, *__: operations.runs(), max_age=10, cost=2),
+        Region("run", _run, max_age=2, cost=6, keys=("run",)),
+        Region("pauses", lambda _, operations, *__: operations.pauses(), max_age=10, cost=4),
     )
 }
 
