@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -58,7 +58,7 @@ def purge(store: Any) -> None:
     [
         ({"action": BulkAction.SHIFT, "by": 0.5}, "shift needs by as a whole number .* got 0.5"),
         ({"action": BulkAction.SHIFT, "by": True}, "shift needs by .* got True"),
-        ({"action": BulkAction.SHIFT, "by": timedelta(hours=2)}, "duration_micros"),
+        ({"action": BulkAction.SHIFT, "by": timedelta(hours=2)}, "BulkChange.shift takes"),
         ({"action": BulkAction.MOVE, "to": "tomorrow"}, "move needs to .* got 'tomorrow'"),
         ({"action": BulkAction.SPREAD, "start": 1.0, "end": 2}, "spread needs start .* got 1.0"),
         ({"action": BulkAction.SPREAD, "start": 1, "end": "2"}, "spread needs end .* got '2'"),
@@ -71,6 +71,21 @@ def test_a_change_with_values_of_another_type_is_refused(
 ) -> None:
     with pytest.raises(InvalidMessage, match=message):
         BulkChange(**values)
+
+
+def test_a_change_is_made_of_the_times_of_python() -> None:
+    berlin = datetime(2030, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
+    epoch_seconds = 1_893_456_000
+
+    assert BulkChange.shift(timedelta(minutes=-1)).by == -60 * SECOND
+    assert BulkChange.move(berlin).to == epoch_seconds * SECOND
+    spread = BulkChange.spread(berlin, berlin + timedelta(seconds=1))
+    assert (spread.start, spread.end) == (epoch_seconds * SECOND, (epoch_seconds + 1) * SECOND)
+
+
+def test_a_change_of_a_time_without_zone_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="has no time zone"):
+        BulkChange.move(datetime(2030, 1, 1))
 
 
 def test_a_run_that_an_earlier_version_kept_with_another_value_is_listed() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.timeouts import Key, Timeout, TimeoutFilter
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, duration_micros, to_micros
 
 SAMPLES: Final = 20
 """Timeouts that a plan shows."""
@@ -50,7 +51,10 @@ _NEEDS: Final[Mapping[BulkAction, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkChange:
-    """An action and its values; times in microseconds."""
+    """An action and its values; times in microseconds.
+
+    ``shift``, ``move`` and ``spread`` make one of Python's times.
+    """
 
     action: BulkAction
     by: Micros | None = None
@@ -77,6 +81,21 @@ class BulkChange:
             _require_type(self.action, name, values[name])
         if self.start is not None and self.end is not None and self.start >= self.end:
             raise InvalidMessage("spread needs a start before its end")
+
+    @classmethod
+    def shift(cls, by: timedelta) -> BulkChange:
+        """Return the change that adds *by*, which may be negative, to each due time."""
+        return cls(action=BulkAction.SHIFT, by=duration_micros(by))
+
+    @classmethod
+    def move(cls, to: datetime) -> BulkChange:
+        """Return the change that makes each timeout due at the aware datetime *to*."""
+        return cls(action=BulkAction.MOVE, to=to_micros(to))
+
+    @classmethod
+    def spread(cls, start: datetime, end: datetime) -> BulkChange:
+        """Return the change that spreads due times from *start* on and before *end*, both aware."""
+        return cls(action=BulkAction.SPREAD, start=to_micros(start), end=to_micros(end))
 
     def new_due(self, first: Micros, rank: int, count: int, now: Micros) -> Micros:
         """Return the due time of the timeout that was due *first*, *rank* of *count*."""
@@ -119,10 +138,9 @@ def _require_type(action: BulkAction, name: str, value: object) -> None:
             )
         return
     if not isinstance(value, int) or isinstance(value, bool):
-        helper = "duration_micros" if name == "by" else "to_micros"
         raise InvalidMessage(
-            f"{action} needs {name} as a whole number of microseconds, got {value!r:.80}; give an "
-            f"int, such as timeoutmgr.message.instants.{helper} returns"
+            f"{action} needs {name} as a whole number of microseconds, got {value!r:.80}; "
+            f"BulkChange.{action} takes Python's times"
         )
 
 
