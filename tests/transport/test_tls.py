@@ -266,6 +266,14 @@ def test_an_unknown_parameter_of_tls_is_refused_by_name(scheme: str) -> None:
         KombuTransport(f"{scheme}://broker/0", ssl={"ssl_validate_ocsp": True}, accept_loss=True)
 
 
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+@pytest.mark.parametrize("name", ["ca_certs", "certfile", "keyfile"])
+@pytest.mark.parametrize("wrong", ["missing.pem", 7.5])
+def test_a_file_that_cannot_be_read_is_refused_by_name(scheme: str, name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} = {wrong!r}"):
+        KombuTransport(f"{scheme}://localhost", ssl={name: wrong}, accept_loss=True)
+
+
 @pytest.mark.parametrize("scheme", ["amqp", "pyamqp", "redis", "sentinel"])
 def test_a_plain_connection_to_another_host_needs_consent(scheme: str) -> None:
     url = f"{scheme}://user:s3cret@broker.example/0"

@@ -26,9 +26,9 @@ _CHECKS: Final = {
     "check_hostname": frozenset({"true", "1", "yes"}),
 }
 """Names that could turn a check off, and the values that leave it on."""
-_FILES: Final = ("ca_certs", "certfile", "keyfile", "ciphers")
-_FOR_AMQP: Final = (*_FILES, "server_hostname")
-_FOR_REDIS: Final = (*_FILES, "password")
+_FILES: Final = ("ca_certs", "certfile", "keyfile")
+_FOR_AMQP: Final = (*_FILES, "ciphers", "server_hostname")
+_FOR_REDIS: Final = (*_FILES, "ciphers", "password")
 _OVER_TLS: Final = frozenset({"amqps", "rediss"})
 _PLAIN: Final = frozenset({"amqp", "pyamqp", "redis", "sentinel"})
 
@@ -97,9 +97,9 @@ class BrokerLink:
 def broker_link(url: str, settings: KombuSettings, *, redis: bool) -> BrokerLink:
     """Return the way to the brokers at *url* (apart by ``;``).
 
-    Raises ConfigurationError for an option that is unknown or would turn a check off,
-    CombinationRefused for a plain connection that leaves this machine, unless the settings admit
-    it.
+    Raises ConfigurationError for an option that is unknown or would turn a check off, and for a
+    file that cannot be read; CombinationRefused for a plain connection that leaves this machine,
+    unless the settings admit it.
     """
     urls, given = _read(url, settings.ssl or {})
     known = _FOR_REDIS if redis else _FOR_AMQP
@@ -166,8 +166,21 @@ def _options(given: Mapping[str, Any], known: tuple[str, ...], insecure: bool) -
                 name, "ssl or the broker's URL", near[0] if near else None, [*known, *_CHECKS]
             )
         elif value is not None:
+            if bare in _FILES:
+                _require_readable(name, value)
             options[bare] = value
     return options
+
+
+def _require_readable(name: str, path: Any) -> None:
+    """Raise ConfigurationError unless the file *path* can be read; its error would not name it."""
+    try:
+        with open(path, "rb"):
+            return
+    except (OSError, TypeError) as error:
+        raise ConfigurationError(
+            f"{name} = {path!r} is no file that can be read ({error}); name a file of certificates"
+        ) from error
 
 
 def _spelt(value: object) -> str:
