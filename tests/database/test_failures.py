@@ -42,6 +42,20 @@ def test_a_deadlock_or_a_lock_not_had_is_a_conflict(
     assert classify(wrapped(kind, original)) is Failure.CONFLICT
 
 
+def test_an_index_that_the_server_ended_after_a_kill_is_a_conflict(mysql_url: str) -> None:
+    engine = create_engine(mysql_url, isolation_level="AUTOCOMMIT")
+    index = text("CREATE INDEX ended ON indexed (id)")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE indexed (id INT)"))
+        connection.execute(index)
+
+        with pytest.raises(exc.OperationalError) as refused:
+            connection.execute(index)
+
+    assert classify(refused.value) is Failure.CONFLICT
+    engine.dispose()
+
+
 @pytest.mark.parametrize(
     ("kind", "original"),
     [

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -83,6 +84,27 @@ def test_an_owner_of_a_killed_process_is_dead(
         process.kill()
 
     assert _eventually_dead(others, unique)
+
+
+def test_an_idle_owner_keeps_its_lock_behind_a_short_wait_timeout(
+    mysql_url: str, unique: str
+) -> None:
+    database = Database(mysql_url)
+    opened: list[Any] = []
+
+    def connected(connection: Any, _record: object) -> None:
+        connection.query("SET SESSION wait_timeout = 1")
+        opened.append(connection)
+
+    event.listen(database.apart, "connect", connected)
+    locks = SessionLocks(database)
+    locks.acquire(unique)
+
+    with opened[-1].cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.wait_timeout")
+        assert cursor.fetchone() == (31_536_000,)
+    locks.release(unique)
+    database.dispose()
 
 
 def test_a_child_has_no_lock_of_its_parent_and_releases_none(

@@ -11,9 +11,18 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestWriterV2,
+)
+from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
@@ -25,7 +34,7 @@ from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import to_micros
-from timeoutmgr.pipeline.errors import CommitConflict
+from timeoutmgr.pipeline.errors import CommitConflict, PipelineUnavailable
 from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
@@ -466,3 +475,40 @@ def test_a_catalog_that_is_not_configured_is_refused_with_the_places_of_its_sett
         ConfigurationError, match=r"'cat-1': .* PYICEBERG_CATALOG__CAT_1__URI, .* \.pyiceberg\.yaml"
     ):
         open_table("iceberg:cat-1.timeouts.history")
+
+
+def test_an_iceberg_table_with_deleted_rows_is_refused(
+    place_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of("iceberg")
+    table = open_table(place)
+    table.append("east", reader(events(range(6))), {"batch": 1})
+    properties: Any = Config().get_catalog_config("main")
+    iceberg = load_catalog("main", **properties).load_table("timeouts.history")
+    delete_a_row(iceberg, tmp_path / "deletes.parquet", monkeypatch)
+    assert iceberg.refresh().scan().to_arrow().num_rows == 5
+
+    table.refresh()
+
+    with pytest.raises(PipelineUnavailable, match=f"{place} has files of deleted rows"):
+        table.files()
+
+
+def delete_a_row(table: Table, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit a file of deleted positions, as Spark does: pyiceberg reads them, and writes none."""
+    first = next(iter(table.scan().plan_files())).file
+    positions = pa.array([0], pa.int64())
+    pq.write_table(pa.table({"file_path": [first.file_path], "pos": positions}), file)
+    deleted = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{file}",
+        file_format=FileFormat.PARQUET,
+        partition=first.partition,
+        record_count=1,
+        file_size_in_bytes=file.stat().st_size,
+    )
+    deleted.spec_id = first.spec_id
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestWriterV2, "content", lambda _writer: ManifestContent.DELETES)
+        with table.transaction() as change, change.update_snapshot().fast_append() as snapshot:
+            snapshot.append_data_file(deleted)
