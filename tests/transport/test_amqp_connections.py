@@ -127,6 +127,23 @@ def test_a_sender_notices_that_the_broker_gave_it_up_while_idle(
     assert proxy.connections == 2
 
 
+def test_a_session_sends_on_after_an_interrupt_in_a_send(
+    far_session: TransportSession, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(far_session, queue, "before")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(AmqpConnection, "write", interrupted)
+        send(far_session, queue, "interrupted")
+
+    send(far_session, queue, "after")
+
+    assert far_session.count(queue) == 2
+
+
+def interrupted(_connection: AmqpConnection, _frames: bytes) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_receiver_without_help_beats_while_it_waits(rabbitmq_url: str, queue: str) -> None:
     settings = KombuSettings(heartbeat=timedelta(seconds=1))
     with closing(

@@ -521,8 +521,8 @@ def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
                 yield
         except (ConfigurationError, MessageTooLarge):
             raise
-        except Exception as error:
-            # After any other error, the state of the wire is unknown.
+        except BaseException as error:
+            # After any other error, or an interrupt, the state of the wire is unknown.
             connection.drop(f"{type(error).__name__}: {error}")
             raise
 
