@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sqlite3
 import sys
@@ -164,6 +165,32 @@ def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
     finally:
         sys.settrace(before)
 
-    if writers._owner is None:  # else the signal came within the end itself
+    if not writers._own.is_writing:  # else the signal came within the end itself
         with ThreadPoolExecutor(1) as others:
             others.submit(lambda: writers.one(0.1).__enter__()).result()
+
+
+def test_an_exception_set_in_a_thread_that_waits_to_write_keeps_no_other_writer_out() -> None:
+    writers, waits = sqlite_writers.SqliteWriters("a file", None), threading.Event()
+
+    def wait_to_write() -> None:
+        waits.set()
+        with suppress(Interrupted), writers.one(60):
+            threading.Event().wait()
+
+    with writers.one(0):
+        thread = threading.Thread(target=wait_to_write)
+        thread.start()
+        waits.wait()
+        while sys._current_frames()[thread.ident or 0].f_code.co_name != "_acquire":
+            pass
+        set_exception(thread.ident or 0, Interrupted)  # as a time limit of dramatiq
+    thread.join()
+
+    with writers.one(0):
+        pass
+
+
+def set_exception(thread: int, error: type[BaseException]) -> None:
+    """Have *thread* raise *error* as soon as it runs Python again."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_long(thread), ctypes.py_object(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,12 @@ _FORK_WAIT: Final = 5.0
 """Seconds for which a fork waits for the end of a write: a handler may hold a transaction long."""
 _stuck: Final[set[str]] = set()
 """The files for which SQLite, in this process, has a transaction of the parent open for good."""
+
+
+class _OfThread(threading.local):
+    """What a thread knows of itself."""
+
+    is_writing = False
 
 
 class SqliteWriters:
@@ -35,7 +41,7 @@ class SqliteWriters:
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that was first written."""
         self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._own: Final = _OfThread()
         self._forking: int | None = None
         """The thread that holds the lock while it forks."""
 
@@ -47,34 +53,28 @@ class SqliteWriters:
         """
         if self._where in _stuck or self._file not in (None, self._found()):
             raise self._refusal()
-        lock = self._lock
-        is_ours = lock.acquire(timeout=wait)
-        if not is_ours and wait and self._was_left():
-            is_ours = lock.acquire(timeout=wait)
-        if not is_ours:
-            if not wait:
-                raise StorageConflict(f"{self._where} has another writer")
-            raise StorageUnavailable(
-                f"{self._where} had no turn to write for {wait:g} s; "
-                "a transaction of this process is held open that long (does a handler send "
-                "through the endpoint instead of its context?)"
-            )
-        self._owner = threading.get_ident()
+        lock, acquired = self._lock, list[bool]()
         try:
+            _acquire(lock, wait, acquired)
+            if not acquired[0]:
+                raise self._busy(wait)
+            self._own.is_writing = True
             yield
             if self._file is None:
                 self._file = self._found()
         finally:
-            self._owner = None
-            lock.release()
+            if acquired and acquired[0]:
+                lock.release()
+                self._own.is_writing = False
 
-    def _was_left(self) -> bool:
-        """Release the lock if no thread owns it: the handler of a signal raised beside it."""
-        if self._owner is None and self._forking is None:
-            with suppress(RuntimeError):
-                self._lock.release()
-            return True
-        return False
+    def _busy(self, wait: float) -> StorageConflict | StorageUnavailable:
+        if not wait:
+            return StorageConflict(f"{self._where} has another writer")
+        return StorageUnavailable(
+            f"{self._where} had no turn to write for {wait:g} s; "
+            "a transaction of this process is held open that long (does a handler send "
+            "through the endpoint instead of its context?)"
+        )
 
     def _refusal(self) -> StorageUnavailable:
         if self._where in _stuck:
@@ -98,9 +98,13 @@ class SqliteWriters:
 
     def before_fork(self) -> None:
         """Wait until no other thread writes, and admit none."""
-        me = threading.get_ident()
-        if self._owner != me and self._lock.acquire(timeout=_FORK_WAIT):
-            self._forking = me
+        me, acquired = threading.get_ident(), list[bool]()
+        try:
+            if not self._own.is_writing:
+                _acquire(self._lock, _FORK_WAIT, acquired)
+        finally:
+            if acquired and acquired[0]:
+                self._forking = me
 
     def after_fork_in_parent(self) -> None:
         """Admit the next writer."""
@@ -112,4 +116,13 @@ class SqliteWriters:
         """Begin anew, in a child."""
         if self._lock.locked() and self._forking != threading.get_ident():
             _stuck.add(self._where)
-        self._lock, self._owner, self._forking = threading.Lock(), None, None
+        self._lock, self._forking, self._own.is_writing = threading.Lock(), None, False
+
+
+def _acquire(lock: threading.Lock, wait: float, acquired: list[bool]) -> None:
+    """Add to *acquired* whether *lock* was free within *wait* seconds.
+
+    In one call of the interpreter: a signal's handler, or an exception that another thread sets,
+    comes before both or after both. Between them the lock would have no owner, and stay locked.
+    """
+    acquired.extend(map(lock.acquire, (True,), (wait,)))

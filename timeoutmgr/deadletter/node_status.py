@@ -66,12 +66,7 @@ def read_node_status(manager: QueueManager) -> NodeStatus:
     # Without a parameter: PostgreSQL takes two parameters for two expressions.
     is_of_node = dead_letters.app_queue == literal_column("''")
     lying = (
-        select(
-            dead_letters.xact,
-            is_of_node,
-            func.count(),
-            func.min(dead_letters.kept),
-        )
+        select(dead_letters.xact, is_of_node, func.count(), func.min(dead_letters.kept))
         .where(dead_letters.node == manager.node)
         .group_by(dead_letters.xact, is_of_node)
     )

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from timeoutmgr.contracts import (
-    Clock,
-    Persistence,
-    TransactionMode,
-    Transport,
-)
+from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
 from timeoutmgr.errors import FeatureRefused
 from timeoutmgr.features.breakers import Breakers
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings

@@ -97,10 +97,7 @@ class StoresReport:
         """Return the parts of the report for which the days are too few, with the reasons."""
         needed = {
             "growth": ("compares the last week with the week before", _TWO_WEEKS),
-            "anomalies": (
-                "compare a day with the same weekday of three weeks before",
-                FEWEST_DAYS,
-            ),
+            "anomalies": ("compare a day with the same weekday of three weeks before", FEWEST_DAYS),
         }
         return {
             part: f"{part} {why}; give at least {days} days (--days), got {self.options.days}"
@@ -156,11 +153,7 @@ class StoresReport:
 
 @in_utc
 def report(
-    spark: "SparkSession",
-    options: ReportOptions,
-    *,
-    clock: Clock,
-    progress: Progress = silent,
+    spark: "SparkSession", options: ReportOptions, *, clock: Clock, progress: Progress = silent
 ) -> StoresReport:
     """Return the load ahead, and what the last days were like; nothing is changed."""
     names = _labels([one.name for one in each_store(options.stores)])
