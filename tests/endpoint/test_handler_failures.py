@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 
 import psycopg.errors
 import pymysql
@@ -10,6 +12,7 @@ import pytest
 from sqlalchemy import exc
 
 from tests.endpoint.test_handlers import Harness, bill
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import HandlerFailed, LeaseLost
@@ -85,3 +88,68 @@ def test_any_other_error_is_raised_unchanged(error: Exception, mode: Transaction
         raising(error).handle(bill(), mode)
 
     assert failed.value is error
+
+
+def exited(code: object) -> Callable[[], object]:
+    def leave() -> object:
+        raise SystemExit(code)
+
+    return leave
+
+
+def fail() -> object:
+    raise ValueError("in a child")
+
+
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [
+        pytest.param(lambda: None, 0, id="return"),
+        pytest.param(fail, 1, id="raise"),
+        pytest.param(exited(None), 0, id="exit"),
+        pytest.param(exited(7), 7, id="exit with a number"),
+        pytest.param(exited("enough"), 1, id="exit with a text"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn beside threads
+def test_a_child_of_a_handler_ends_where_it_leaves_the_handler(
+    leave: Callable[[], object], code: int
+) -> None:
+    children: list[int] = []
+
+    def fork(_body: object, _context: HandlerContext) -> None:
+        child = os.fork()
+        if child == 0:
+            leave()
+        else:
+            children.append(child)
+
+    parent = os.getpid()
+    try:
+        Harness(Bill=[fork]).handle(bill())
+    finally:
+        if os.getpid() != parent:  # a child that went on as a second worker
+            os._exit(99)
+
+    assert [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in children] == [code]
+
+
+def test_a_send_by_the_context_in_a_child_of_the_handler_is_refused() -> None:
+    def refused(context: HandlerContext) -> int:
+        with pytest.raises(RuntimeError, match="runs in the parent of this process"):
+            context.send("billing", "Bill", {"n": 1})
+        with pytest.raises(RuntimeError, match="runs in the parent of this process"):
+            _ = context.session
+        return 0
+
+    ended: list[int] = []
+
+    def fork(_body: object, context: HandlerContext) -> None:
+        ended.append(ended_in_a_child(lambda: refused(context)))
+        context.send("billing", "Bill", {"n": 2}, message_id="of the parent")
+
+    harness = Harness(Bill=[fork])
+    harness.handle(bill(), ATOMIC)
+
+    assert ended == [0]
+    assert harness.transport.ids("billing") == ["of the parent"]

@@ -6,6 +6,7 @@ that the transaction still lives. A deadlock (MySQL 1213), a full disk (SQLite),
 savepoints with it. Then no message of the batch may be acknowledged.
 """
 
+import os
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sqlalchemy.exc import SAWarning, SQLAlchemyError
@@ -27,8 +28,8 @@ _NO_TRANSACTION: Final = (
     "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
 )
 _SESSION_ENDED: Final = (
-    "the handler of this session has ended, and its transaction with it; end every thread and "
-    "task that uses context.session before the handler returns"
+    "the handler of this session has ended, and its transaction with it, or runs in the parent of "
+    "this process; end every thread and task that uses context.session before the handler returns"
 )
 
 
@@ -64,8 +65,19 @@ class HandlerSession:
         self._session: Session | None = None
         self._async_session: AsyncSession | None = None
         self._savepoint: NestedTransaction | None = None
-        self.has_ended = False
-        """Whether the handlers of the message have ended; all views of a context share it."""
+        self._process: int | None = os.getpid()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the handlers of the message have ended; all views of a context share it.
+
+        A child that a handler forks has no part in it: nothing would send what the child collects.
+        """
+        return self._process != os.getpid()
+
+    def end(self) -> None:
+        """Refuse sends and sessions from now on."""
+        self._process = None
 
     def open(self) -> "Session":
         """Return the session; its commit and rollback end at the savepoint.
@@ -163,9 +175,9 @@ def _refuse_bind(*_given: object, **_keywords: object) -> "Connection":
 def context_ended() -> RuntimeError:
     """Return the error of a send that nothing would put into a queue any more."""
     return RuntimeError(
-        "the handler of this context has ended, and its message is settled without this send; end "
-        "every thread and task that sends with the context before the handler returns, or send "
-        "with the endpoint itself"
+        "the handler of this context has ended, or runs in the parent of this process, and its "
+        "message is settled without this send; end every thread and task that sends with the "
+        "context before the handler returns, or send with the endpoint itself"
     )
 
 

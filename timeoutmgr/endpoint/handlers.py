@@ -1,6 +1,7 @@
 """Handlers of an endpoint: a step that calls them, and the context from which they send."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from timeoutmgr.message.labels import Labels
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
 from timeoutmgr.message.validation import decode_body
+from timeoutmgr.resilience.after_fork import end_child
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
 from timeoutmgr.sender.composer import (
     Composer,
@@ -321,7 +323,7 @@ class HandlerContext:
 
         Effects are kept last: once they are, ``undo`` cannot take them back.
         """
-        self._session.has_ended = True  # first: a message that is collected later would be lost
+        self._session.end()  # first: a message that is collected later would be lost
         outgoing = self.collected()
         self._session.keep()
         return outgoing
@@ -336,7 +338,7 @@ class HandlerContext:
 
     def end(self) -> None:
         """Refuse sends from now on, in every view of this context: the handler has ended."""
-        self._session.has_ended = True
+        self._session.end()
 
     def share_session(self, other: "HandlerContext") -> None:
         """Use the session of *other*: both end together, and are kept or undone together."""
@@ -649,8 +651,16 @@ def _call_each(found: Sequence[Handler], body: object, context: HandlerContext) 
 
 
 def call_handler(handler: Callable[[Any, Any], object], body: object, context: object) -> None:
-    """Call *handler*; raise HandlerFailed if it returned an object that still has to run."""
-    left = unrun(handler(body, context))
+    """Call *handler*; raise HandlerFailed if it returned an object that still has to run.
+
+    A child that it forked does not return: it would be a worker too, on the parent's connections.
+    """
+    process = os.getpid()
+    try:
+        left = unrun(handler(body, context))
+    finally:
+        if os.getpid() != process:
+            end_child(sys.exc_info()[1])
     if left is not None:
         raise HandlerFailed(
             TypeError(

@@ -1,7 +1,9 @@
 """Restart after a fork: connections, locks and threads belong to the parent."""
 
 import os
-from typing import Final, Protocol
+import sys
+import traceback
+from typing import Final, NoReturn, Protocol
 from weakref import WeakSet
 
 
@@ -19,6 +21,18 @@ _inherited: Final[WeakSet[Inherited]] = WeakSet()
 def begin_anew_after_fork(one: Inherited) -> None:
     """Have ``one.after_fork`` called in every child, for as long as *one* lives."""
     _inherited.add(one)
+
+
+def end_child(error: BaseException | None) -> NoReturn:
+    """End this process as Python ends it with *error*, but without the exit functions."""
+    code: object = error.code if isinstance(error, SystemExit) else error
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
+    elif not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _after_fork() -> None:
