@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ import kombu as kombu_package
 import pytest
 import redis
 
+from tests.services.private import PrivateServer
 from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
@@ -486,6 +487,66 @@ def test_a_redis_connection_that_is_cut_is_made_again(redis_url: str, unique: st
                 receiver.release(received)
                 assert ids(receive(receiver, 1)) == ["a"]
             session.delete_queues([unique])
+
+
+@pytest.fixture
+def full_redis(private_server: Callable[[str], PrivateServer]) -> Iterator[redis.Redis]:
+    """A Redis of its own, which a test may fill."""
+    with redis.Redis.from_url(private_server("redis").url) as client:
+        client.config_set("maxmemory-policy", "noeviction")
+        yield client
+        client.config_set("maxmemory", "0")
+
+
+def url_of(client: redis.Redis) -> str:
+    place = client.get_connection_kwargs()
+    return f"redis://{place['host']}:{place['port']}/{place['db']}"
+
+
+@pytest.mark.parametrize("prefix", ["", "tenant."])
+def test_messages_of_a_full_redis_are_noted_and_none_is_lost(
+    full_redis: redis.Redis, unique: str, prefix: str
+) -> None:
+    options: Any = {"channel_options": {"global_keyprefix": prefix}}
+    with (
+        closing(KombuTransport(url_of(full_redis), accept_loss=True, **options)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+        send(session, unique, "released", "acknowledged")
+        full_redis.config_set("maxmemory", "1")
+        with closing(session.receiver(unique, prefetch=2)) as receiver:
+            received = receive(receiver, 2)
+
+            assert full_redis.hlen(f"{prefix}unacked") == 2
+            assert full_redis.zcard(f"{prefix}unacked_index") == 2
+            receiver.ack(received[1:])
+            assert receiver.receive(1, 0.2) == []
+            with pytest.raises(TransportUnavailable, match="OutOfMemory"):
+                session.send([Outgoing(unique, Message(id="refused"))])
+            full_redis.config_set("maxmemory", "0")
+            receiver.release(received[:1])
+            assert ids(receive(receiver, 1)) == ["released"]
+
+
+def test_without_the_right_to_note_messages_a_receiver_is_refused(
+    full_redis: redis.Redis, unique: str
+) -> None:
+    keys = [f"~{name}*" for name in (unique, "_kombu", "timeoutmgr")]
+    words = ("ACL", "SETUSER", "shop", "reset", "on", ">word", "+@all", *keys)
+    full_redis.execute_command(*words)  # type: ignore[no-untyped-call]  # has no types
+    url = url_of(full_redis).replace("//", "//shop:word@")
+    with (
+        closing(KombuTransport(url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+        send(session, unique, "kept")
+
+        with pytest.raises(TransportUnavailable, match=r"grant the user the keys .*unacked_index"):
+            session.receiver(unique, prefetch=1)
+
+        assert session.count(unique) == 1
 
 
 def test_a_missing_redis_raises_transport_unavailable() -> None:

@@ -123,6 +123,13 @@ class PutsBackToFront(Protocol):
     puts_back_to_front: bool
 
 
+@runtime_checkable
+class AnswersRefusals(Protocol):
+    """A channel whose errors *refusals* say that the broker has done nothing."""
+
+    refusals: tuple[type[Exception], ...]
+
+
 class VirtualLink:
     """A connected kombu connection with one channel, and the errors that it raises."""
 
@@ -144,6 +151,9 @@ class VirtualLink:
             self.channel: Any = connection.channel()
             self.registry = make_registry(self.channel)
             self.puts_back_to_front = isinstance(self.channel, PutsBackToFront)
+            self.refusals = (
+                self.channel.refusals if isinstance(self.channel, AnswersRefusals) else ()
+            )
         except self.errors as error:
             self.close()
             unavailable("connecting", error)

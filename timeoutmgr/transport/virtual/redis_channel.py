@@ -22,6 +22,13 @@ _DEEPEST: Final = 100
 """Levels of an item that is taken as it is. Far below JSON's limit: it is written down again,
 some levels deeper, and again where it is put back."""
 
+_NOTE: Final = """
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+"""
+"""A full Redis (``noeviction``) refuses a script's first write if it adds, and no later write."""
+
 
 class _QoS(redis.QoS):
     """Keeps messages in Redis alone until they are settled: kombu would keep each body too."""
@@ -30,17 +37,55 @@ class _QoS(redis.QoS):
         """Note in Redis, as kombu does, that *message* is not acknowledged yet."""
         note, errors = _unacked(message), self.channel.connection_errors
         for may_fail in errors, ():  # twice: where a connection is lost, so is the message
-            with suppress(*may_fail), self.pipe_or_acquire() as pipe:
-                # The wall clock: kombu in any process compares the score with its own time.time().
-                pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
-                pipe.hset(self.unacked_key, delivery_tag, note)
-                pipe.execute()
+            with suppress(*may_fail):
+                self._note(delivery_tag, note)
                 break
         virtual.QoS.append(self, None, delivery_tag)  # type: ignore[no-untyped-call]  # as below
 
+    def _note(self, tag: str, note: bytes) -> None:
+        # The wall clock: kombu in any process compares the score with its own time.time().
+        now = time.time()
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.zadd(self.unacked_index_key, {tag: now})
+                pipe.hset(self.unacked_key, tag, note)
+                pipe.execute()
+        except exceptions.OutOfMemoryError:
+            keys = [
+                f"{self.channel.global_keyprefix}{key}"
+                for key in (self.unacked_index_key, self.unacked_key)
+            ]
+            with self.channel.conn_or_acquire() as client:
+                client.eval(_NOTE, len(keys), *keys, tag, now, note)
+
+    def require_right(self) -> None:
+        """Raise NoPermissionError if messages cannot be noted: without a note they can be lost."""
+        try:
+            self._remove("")
+        except exceptions.NoPermissionError as error:
+            keys = f"{self.unacked_index_key}, {self.unacked_key}"
+            raise exceptions.NoPermissionError(
+                f"{error}; grant the user the keys of unacknowledged messages ({keys})"
+            ) from error
+
+    def ack(self, delivery_tag: str) -> None:
+        self._remove(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]  # kombu's is untyped
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Put back what a consumer kept for too long; a full Redis has no room for the lock."""
+        with suppress(exceptions.OutOfMemoryError):
+            super().restore_visible(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
+
+    def _remove(self, tag: str) -> None:
+        # In no transaction, as kombu: a full Redis refuses each command of a transaction.
+        with self.channel.conn_or_acquire() as client:
+            pipe = client.pipeline(transaction=False)
+            pipe.zrem(self.unacked_index_key, tag).hdel(self.unacked_key, tag).execute()
+
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if not requeue:
-            super().reject(delivery_tag)  # type: ignore[no-untyped-call]  # kombu's is untyped
+            self.ack(delivery_tag)
             return
         # To the end that is read next; kombu's own puts it behind all that wait.
         self.restore_by_tag(delivery_tag)  # type: ignore[no-untyped-call]  # as above
@@ -52,6 +97,12 @@ class RawRedisChannel(redis.Channel):
 
     QoS = _QoS
     puts_back_to_front = True
+    refusals = (exceptions.ResponseError,)
+
+    def basic_consume(self, *args: Any, **kwargs: Any) -> Any:
+        """Consume, unless messages cannot be noted: they are off their list before the note."""
+        self.qos.require_right()
+        return super().basic_consume(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
 
     def close(self) -> None:
         """Close, and put back unacknowledged messages, though the pending BRPOP may fail."""

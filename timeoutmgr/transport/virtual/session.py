@@ -92,6 +92,10 @@ class VirtualSession:
                         _publish(link.channel, one, payload)
                         results[index] = SendResult.CONFIRMED
             except link.errors as error:
+                # Of several queues behind a route the first may have taken the message.
+                is_refused = isinstance(error, link.refusals) and one.via is None
+                if is_refused and SendResult.CONFIRMED not in results:
+                    unavailable("sending", error)
                 # Earlier messages are stored; the result of this message and its followers is
                 # unknown.
                 logger.warning(
