@@ -91,6 +91,22 @@ def test_a_sentence_with_an_at_sign_is_no_url(text: str) -> None:
     assert masked(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "there is no column 'x'; leave it out with --ignore-extra, or say by --map due=COLUMN",
+        "the batch is there; name another batch=NUMBER",
+        "is that a question? Then set the name of its key in spark.pyspark.python=PATH",
+    ],
+)
+def test_a_sentence_behind_a_semicolon_is_no_parameter(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_a_secret_behind_a_semicolon_and_a_space_is_masked() -> None:
+    assert masked("Server=x; Password=s3cret; Port=1") == "Server=x; Password=***; Port=1"
+
+
 def test_a_log_line_about_a_name_with_an_at_sign_keeps_time_level_and_logger() -> None:
     record = logging.LogRecord("shop", 30, "f", 1, "no saga for %s", ("bob@example.com",), None)
     record.created, record.msecs = 0.0, 0.0

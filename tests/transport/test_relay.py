@@ -7,8 +7,10 @@ from contextlib import closing
 import amqp
 import pytest
 
+from timeoutmgr.message.message import Message, Received
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import relay as relays
+from timeoutmgr.transport.amqp.frames import RawContent
 from timeoutmgr.transport.amqp.relay import Relayed
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
@@ -40,3 +42,16 @@ def test_large_bodies_come_in_bounded_batches_and_all_arrive(
     assert max(sizes) <= 13 * BODY  # the relay accepts all messages of a single read
     numbers = [int.from_bytes(one.received.message.body[:2]) for part in batches for one in part]
     assert numbers == list(range(MESSAGES))
+
+
+def test_a_message_with_the_user_of_its_producer_is_published_by_another_user() -> None:
+    content = RawContent(message_id="m1", user_id="producer", expiration="60000", priority=3)
+    received = Received(message=Message(id="m1"), queue="q", tag=1, delivery_count=0, defect=None)
+    relayed = Relayed(received, {}, content)
+
+    published = relayed.publishing("", "q", {})
+
+    read = amqp.basic_message.Message()
+    read._load_properties(amqp.spec.Basic.CLASS_ID, published.header, 12)
+    assert (read.properties["message_id"], read.properties["priority"]) == ("m1", 3)
+    assert not {"user_id", "expiration"} & read.properties.keys()

@@ -24,8 +24,9 @@ _USER_PASSWORD = re.compile(r"(?P<before>//[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)
 _BARE_PASSWORD = re.compile(r"(?P<before>^[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
 # A password in which "/", "?" or "#" should have been quoted: up to the last "@" of its URL.
 _RAW_PASSWORD = re.compile(r"(?P<before>//[^/?#@:\s]*:)(?P<password>(?:(?!://)\S){0,256})(?=@)")
-# A name that held a "?" would be tried again from each of its question marks: quadratic.
-_PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[^=&;#?]+)=)(?P<value>[^&#;]*)")
+# A name that held a "?" would be tried again from each of its question marks: quadratic. With white
+# space in it, it is a sentence behind a semicolon.
+_PARAMETER = re.compile(r"(?P<before>[?&;]\s*+(?P<name>[^=&;#?\s]++)=)(?P<value>[^&#;]*)")
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?|pwd|secret|token|credential|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|(^|[_.-])key$|signature|^sig$|^auth$",

@@ -45,8 +45,9 @@ class Relayed:
             for name, value in self.headers.items()
             if name.lower() not in BROKER_HEADERS
         }
-        # "expiration" would be a second time to live.
-        kept = {name: v for name, v in self.content.properties.items() if name != "expiration"}
+        # "expiration" would be a second time to live; "user_id" is refused from another user.
+        left_out = ("expiration", "user_id")
+        kept = {name: v for name, v in self.content.properties.items() if name not in left_out}
         content = RawContent(**kept | {_HEADERS: table | dict(more), "delivery_mode": _PERSISTENT})
         body = self.received.message.body
         header = pack(">HHQ", spec.Basic.CLASS_ID, 0, len(body)) + content._serialize_properties()
