@@ -164,8 +164,10 @@ def cpu_seconds(do: Callable[[], object]) -> float:
 @pytest.mark.parametrize("token", TOKENS)
 def test_masking_a_long_text_is_linear(token: str) -> None:
     text = (token * 1_000_000)[:1_000_000]
+    quarter = text[:250_000]
 
-    assert cpu_seconds(lambda: redact(text)) < 0.05
+    # Quadratic would be 16 times as long; a busy machine is half as fast now and then.
+    assert cpu_seconds(lambda: redact(text)) < 10 * cpu_seconds(lambda: redact(quarter))
 
 
 @pytest.mark.parametrize("token", [*SIGNS, "\n", "\ud800", "é"])
