@@ -29,6 +29,8 @@ from timeoutmgr.recurrence.occurrences import Occurrences, parse
 
 CHANNEL: Final = "recurring"
 """The channel of a cancel by a changed schedule, in the history."""
+_CLOCKS_DIFFER: Final[Micros] = 60_000_000
+"""The clocks of two processes may differ by as much: neither replaces the run of the other."""
 
 
 class StoresRuns(Protocol):
@@ -58,19 +60,22 @@ class StoresRuns(Protocol):
 class Advance:
     """Effect of ``advance``: the record now, the instants of stored runs, and the skipped runs.
 
-    *skipped* says that occurrences were missed and get no run of their own.
+    *skipped* says that occurrences were missed and get no run of their own. *replaced* is the
+    instant of the run that a clock stored while it was ahead.
     """
 
     record: ScheduleRecord
     stored: Sequence[Micros] = ()
     skipped: bool = False
+    replaced: Micros | None = None
 
 
 def needs_change(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
     """Return whether ``advance`` may have to change *record*, as it was read without the lock."""
     if record.every != definition.occurrences.text:
         return True
-    return not record.is_paused and (record.run_due is None or record.run_due <= now)
+    is_due = record.run_due is None or record.run_due <= now
+    return not record.is_paused and (is_due or _is_ahead(record, definition, now))
 
 
 def advance(
@@ -83,12 +88,17 @@ def advance(
     """
     now = locked.now()
     record = _configured(locked, definition, started, now)
+    replaced = record.run_due if _is_ahead(record, definition, now) else None
+    if replaced is not None:
+        # What that clock says of the configuration is as wrong: a later process is to be followed.
+        configured_at = min(record.configured_at, now)
+        record = replace(_without_run(locked, CHANNEL), configured_at=configured_at)
     result = Advance(record)
     if not record.is_paused and (record.run_due is None or record.run_due <= now):
         result = _next(locked, record, definition, runs, now)
     if result.record != locked.record:
         locked.write(result.record)
-    return result
+    return replace(result, replaced=replaced)
 
 
 def pause(locked: LockedSchedule, channel: str) -> bool:
@@ -132,6 +142,23 @@ def _configured(
     return replace(record, every=occurrences.text, configured_at=started, done_until=now)
 
 
+def _in_force(record: ScheduleRecord, definition: RecurringTimeout) -> Occurrences:
+    own = definition.occurrences
+    return own if record.every == own.text else parse(record.every)
+
+
+def _is_ahead(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
+    """Return whether the stored run is later than the next: the clock that chose it was set back.
+
+    Until that run is due no other run would be stored.
+    """
+    latest = now + _CLOCKS_DIFFER
+    if record.run_due is None or record.run_due <= latest:
+        return False
+    following = _in_force(record, definition).after(latest)
+    return following is not None and record.run_due > following
+
+
 def _next(
     locked: LockedSchedule,
     record: ScheduleRecord,
@@ -139,9 +166,7 @@ def _next(
     runs: StoresRuns,
     now: Micros,
 ) -> Advance:
-    occurrences = definition.occurrences
-    if record.every != occurrences.text:
-        occurrences = parse(record.every)
+    occurrences = _in_force(record, definition)
     done = max(record.done_until or 0, record.run_due or 0)
     missed, skipped = _missed(locked, record, definition.policy, occurrences, (done, now))
     next_due = occurrences.after(now)

@@ -88,8 +88,8 @@ class RecurringTask(ThreadTask):
             self._ready()
             self._is_ready = True
         now = self._store.now()
-        if self._started is None:
-            self._started = now
+        if self._started is None or self._started > now:
+            self._started = now  # not by a clock that was ahead: its config would stay in force
         records = {record.name: record for record in self._store.schedules()}
         waits = [IDLE]
         for definition in self._definitions:
@@ -127,6 +127,15 @@ class RecurringTask(ThreadTask):
         return result.record
 
     def _report(self, name: str, result: Advance) -> None:
+        if result.replaced is not None:
+            logger.warning(
+                "endpoint %s replaced the run of %.80r for %s by the next occurrence: the clock "
+                "was set back",
+                self._runs.endpoint,
+                name,
+                from_micros(result.replaced).isoformat(),
+                extra=self._fields("recurring_run_replaced", name),
+            )
         if result.skipped:
             logger.warning(
                 "endpoint %s skipped missed occurrences of %.80r",
