@@ -291,6 +291,7 @@ class Poller:
         self._schedule = PollSchedule(interval)
         self._stop = threading.Event()
         self._offset: Micros = 0
+        self._reported: Micros = 0  # the offset of the last critical error, 0 without one
         self._is_measured = False
         self._seen = self._measured = self._wall_ahead()
         self._polled = clock.monotonic()
@@ -302,6 +303,7 @@ class Poller:
     def start(self) -> None:
         """Start polling, at once."""
         self._stop.clear()
+        self._reported = 0
         self._polled = self._clock.monotonic()
         scheduler = BackgroundScheduler(
             logger=_SCHEDULER_LOGGER,
@@ -386,7 +388,10 @@ class Poller:
         self._measured, self._is_measured = wall_ahead, True
         seconds = offset / 1_000_000
         self._telemetry.value("clock_offset_seconds", seconds)
-        if abs(offset) > _OFFSET_CRITICAL:
+        if abs(offset) <= _OFFSET_CRITICAL:
+            self._reported = 0
+        if abs(offset - self._reported) > _OFFSET_CRITICAL:
+            self._reported = offset
             self._on_clock_offset(seconds)
         elif abs(offset) > _OFFSET_WARNING:
             logger.warning(

@@ -76,6 +76,42 @@ def test_the_clocks_offset_is_measured_and_reported(
 
 
 @pytest.mark.behaviour(55)
+@pytest.mark.parametrize(
+    ("offsets", "reported"),
+    [
+        ([300, 300, 300.4, 290], [300]),
+        ([300, 5, 300], [300, 300]),
+        ([300, -300, 1000], [300, -300, 1000]),
+        ([5, 40, 60, 80], [40, 80]),
+    ],
+)
+def test_a_critical_offset_is_reported_once_until_it_moves(
+    offsets: list[float], reported: list[float]
+) -> None:
+    """The measurement of the heartbeat forces a poll, which measures again."""
+    loop = Loop()
+
+    for offset in offsets:
+        loop.poller.measure_offset(lambda offset=offset: round(offset * SECOND))
+
+    assert loop.offsets == reported
+
+
+@pytest.mark.behaviour(55)
+def test_a_poller_that_starts_again_reports_its_critical_offset_again() -> None:
+    loop = Loop()
+    loop.poller.measure_offset(lambda: 300 * SECOND)
+    try:
+        loop.started()
+
+        loop.poller.measure_offset(lambda: 300 * SECOND)
+
+        assert loop.offsets == [300, 300]
+    finally:
+        loop.poller.stop()
+
+
+@pytest.mark.behaviour(55)
 def test_an_offset_known_from_another_answer_is_not_queried_again() -> None:
     loop = Loop(offset=0)
 
