@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.places import make_private, refuse_network_file_system
@@ -92,3 +93,21 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     make_private(path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+def test_a_file_that_was_named_from_a_folder_stays_there_when_the_process_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    database = Database("sqlite:///here.db")
+    with database.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (note TEXT)"))
+
+    monkeypatch.chdir(elsewhere)
+    with database.begin() as connection:
+        connection.execute(text("INSERT INTO notes VALUES ('there')"))
+    database.dispose()
+
+    assert database.path == tmp_path / "here.db"
+    assert not [*elsewhere.iterdir()]

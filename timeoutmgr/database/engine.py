@@ -480,7 +480,10 @@ def _parsed(url: str | URL) -> URL:
         raise ConfigurationError(
             f"{shown!r} has a raw '@' in its password; quote '@' of a password as %40"
         )
-    return parsed
+    file = parsed.database or ":memory:"
+    if parsed.get_backend_name() != "sqlite" or file.startswith((":", "file:")):
+        return parsed
+    return parsed.set(database=os.path.abspath(file))  # a handler may change the folder
 
 
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
