@@ -12,7 +12,7 @@ from sqlalchemy import Insert, literal
 from sqlalchemy.sql import FromClause
 
 from chaos.foreign_messages import with_traces
-from timeoutmgr.contracts import Sending, SendResult, Transport, TransportSession
+from timeoutmgr.contracts import Sending, SendResult, StartsSending, Transport, TransportSession
 from timeoutmgr.database.row_moves import KeepsRows, MessageRows
 from timeoutmgr.message.foreign import Route
 from timeoutmgr.message.message import Outgoing
@@ -66,11 +66,11 @@ class _SigningSession:
         self._inner = inner
         self._queues = queues
         self._sender = sender
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        # No method of this class: callers ask whether a session has it.
-        return self._signing(found) if name == "start_sending" else found
+        # No methods of this class: callers ask whether a session has them.
+        own, given = vars(type(self)), (name for name in dir(inner) if name[0] != "_")
+        vars(self).update({name: getattr(inner, name) for name in given if name not in own})
+        if isinstance(inner, StartsSending):
+            vars(self)["start_sending"] = self._signing(inner.start_sending)
 
     def _signing(self, start: Callable[..., Sending]) -> Callable[[Sequence[Outgoing]], Sending]:
         return lambda outgoing: start([self._sign(one) for one in outgoing])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from sqlalchemy import select
@@ -20,7 +23,7 @@ from timeoutmgr.deadletter import DeliveryOptions, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.manager import Quotas
 from timeoutmgr.deadletter.policies import DeadLetterForwarding
-from timeoutmgr.errors import NodeFull, StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import NodeFull, StorageUnavailable, TransportUnavailable, Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_delayed_store
 from timeoutmgr.message.validation import Limits
@@ -28,7 +31,8 @@ from timeoutmgr.resilience.breakers import RateBreaker
 from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue
 from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.delivery_policy import Undeliverable
+from timeoutmgr.transport.work import IsolatedSends, Work
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -251,16 +255,26 @@ def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_on
     assert (harness.stored, harness.transport.ids("error")) == ([], [])
 
 
-def test_in_one_transaction_an_unavailable_dead_letter_store_rolls_back_the_batch(
+def test_in_its_own_database_an_unavailable_dead_letter_store_rolls_no_transaction_back(
     make: Make,
 ) -> None:
     harness = make(SCOPE)
 
-    with harness.node.away(), pytest.raises(StorageUnavailable):
+    with harness.node.away():
         harness.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
-    assert sorted(harness.stored) == ["fine", "lost"]
-    assert harness.transport.ids("billing") == []
+    assert harness.stored == ["lost"]
+    assert harness.transport.ids("billing") == ["fine"]
+
+
+def test_in_one_transaction_an_unavailable_dead_letter_store_undoes_all_of_it(make: Make) -> None:
+    node = make(SCOPE).node
+    joined = DeadLetterForwarding(replace(node.service, joins=True))
+    lost = an_asking("lost", "nowhere")
+    failed = Undeliverable(lost, lost.message, Unroutable("nowhere"))
+
+    with node.away(), pytest.raises(StorageUnavailable), node.database.begin() as connection:
+        joined.settle([failed], cast(IsolatedSends, SimpleNamespace(scope=connection)))
 
 
 @WAYS

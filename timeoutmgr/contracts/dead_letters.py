@@ -174,6 +174,11 @@ class DeadLetterResult:
 class DeadLetters(Protocol):
     """The dead-letter queues and journals of this endpoint's node."""
 
+    @property
+    def joins(self) -> bool:
+        """Whether the transaction of the queues can span their store."""
+        ...
+
     def queue_of(self, destination: str) -> str:
         """Return the queue that *destination*, which may be a format name, stands for.
 

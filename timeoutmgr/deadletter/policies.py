@@ -277,8 +277,7 @@ class DeadLetterForwarding(ForwardingPolicy):
                 )
                 found.others.append(one)
             except (StorageUnavailable, TransportUnavailable) as error:
-                # A full node has changed nothing, and must not hold up other messages.
-                if work.scope is not None and not isinstance(error, NodeFull):
+                if self._breaks(error, work):
                     raise
                 logger.error(
                     "timeout %.80r stays stored, there is no place for its dead letter yet: %s",
@@ -291,6 +290,16 @@ class DeadLetterForwarding(ForwardingPolicy):
                 (found.settled if is_placed else found.others).append(one)
                 reach("dispatch.buried")
         return found
+
+    def _breaks(self, error: TimeoutManagerError, work: IsolatedSends) -> bool:
+        """Return whether *error* leaves the transaction of *work* in doubt.
+
+        A full node has changed nothing, and a store elsewhere is in no transaction of the queues.
+        Neither must hold up other messages.
+        """
+        if work.scope is None or isinstance(error, NodeFull):
+            return False
+        return self.dead_letters.joins or isinstance(error, TransportUnavailable)
 
     def _place_timeout(self, one: Undeliverable, work: IsolatedSends) -> bool:
         placed = self.dead_letters.dead_letter(
