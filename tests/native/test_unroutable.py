@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import amqp
 import pytest
 
 from tests.acceptance.place import PROMPT
@@ -15,6 +16,8 @@ from timeoutmgr.deadletter import (
     StoredCopyQueue,
 )
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.native.infrastructure import DelayLevels
+from timeoutmgr.native.names import OURS, UNROUTABLE
 from timeoutmgr.testing.signals import RecordingTelemetry, eventually
 
 
@@ -79,3 +82,20 @@ def test_a_queue_that_was_made_too_late_to_be_bound_gets_its_message(fleet: Flee
     telemetry = sales._parts.settings.telemetry
     assert isinstance(telemetry, RecordingTelemetry)
     telemetry.wait_for("unroutable_delivered")
+
+
+def test_a_check_of_the_alternate_exchange_leaves_no_message_and_the_order_of_others(
+    fleet: Fleet, raw_channel: amqp.Channel
+) -> None:
+    levels = DelayLevels(transport=fleet.transport, names=OURS, queue_type="quorum")
+    levels.install()
+    raw_channel.queue_purge(UNROUTABLE)
+    for body in ("1", "2", "3"):
+        raw_channel.basic_publish(amqp.Message(body), routing_key=UNROUTABLE)
+    eventually(lambda: fleet.session.count(UNROUTABLE) == 3, "all are there")
+
+    assert levels.has_alternate()
+
+    eventually(lambda: fleet.session.count(UNROUTABLE) >= 3, "all are back")
+    found = [raw_channel.basic_get(UNROUTABLE, no_ack=True) for _ in range(4)]
+    assert [each and each.body for each in found] == ["1", "2", "3", None]

@@ -349,6 +349,45 @@ def test_the_queue_of_dead_messages_is_that_of_argument_or_policy(
     assert QueueProperties(arguments=arguments, policy=policy).dead_message_queue == queue
 
 
+@pytest.mark.parametrize(
+    ("arguments", "policy", "named"),
+    [
+        ({}, {}, []),
+        ({}, {"message-ttl": 1001}, []),
+        ({}, {"message-ttl": 1000}, ["a policy sets message-ttl to 1000"]),
+        ({}, {"dead-letter-exchange": "dlx"}, []),
+        ({}, {"dead-letter-routing-key": "dead"}, ["the dead-letter routing key is dead"]),
+        ({"x-message-ttl": 5}, {}, ["x-message-ttl is 5, and should be 1001"]),
+        ({"x-dead-letter-exchange": None}, {}, ["is None, and should be next"]),
+        ({"x-expires": 7}, {}, ["x-expires is 7"]),
+    ],
+)
+def test_of_the_arguments_that_a_queue_should_have_only_a_difference_is_a_loss(
+    arguments: dict[str, object], policy: dict[str, object], named: list[str]
+) -> None:
+    meant = {"x-message-ttl": 1001, "x-dead-letter-exchange": "next"}
+    found = QueueProperties(arguments=meant | arguments, policy=policy, meant=meant)
+
+    losses = found.losses("")
+
+    assert len(losses) == len(named)
+    assert all(words in loss for words, loss in zip(named, losses, strict=True))
+
+
+def test_a_queue_that_differs_from_the_arguments_that_it_should_have_is_reported(
+    session: TransportSession, foreign: Callable[..., str]
+) -> None:
+    name = foreign(arguments={"x-message-ttl": 1000, "x-dead-letter-exchange": "next"})
+    right = {"x-message-ttl": 1000, "x-dead-letter-exchange": "next"}
+    assert isinstance(session, InspectsQueues)
+
+    [sound] = session.inspect_queues({name: right})
+    [other] = session.inspect_queues({name: right | {"x-message-ttl": 2000}})
+
+    assert sound.losses == ()
+    assert other.losses == ("x-message-ttl is 1000, and should be 2000",)
+
+
 @dataclass(frozen=True)
 class Policies:
     """A management API that reports *policy* for each queue."""

@@ -81,10 +81,10 @@ class TopologySession(TransportSession, Protocol):
         """Delete the exchanges and queues of *topology* with their messages; missing is fine."""
         ...
 
-    def is_routed(self, exchange: str, key: str) -> bool:
+    def is_routed(self, exchange: str, key: str, rest: str) -> bool:
         """Return whether *exchange* knows a queue for *key*.
 
-        A probe finds out: an empty message with the header PROBE, which lives a second.
+        A probe finds out: an empty message with the header PROBE, taken back from the queue *rest*.
         """
         ...
 
@@ -150,6 +150,8 @@ class InspectsQueues(Protocol):
 
         With *error_queue* a queue that ``create_queues`` made is recognised at once; any other
         queue takes more questions. Without *policies* nothing is asked that may take seconds.
+        *names* may be a mapping to the arguments that each queue should have: of those only a
+        difference is a loss.
         Raises TransportUnavailable.
         """
         ...

@@ -1,8 +1,9 @@
 """Installers, which create missing queues and tables; and the checks of a start."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError
@@ -88,21 +89,38 @@ def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
 
 def refusals_of_delays(parts: AssembledEndpoint, report: QueueReport) -> tuple[str, ...]:
     """Return the limits at which the queue of *report* refuses what native delays deliver to it."""
-    gets_delays = parts.features.native_delays is not None
-    return report.refusals if gets_delays and report.queue == parts.settings.input_queue else ()
+    levels = tuple(each.name for each in parts.features.levels)
+    is_own = bool(levels) and report.queue == parts.settings.input_queue
+    return report.refusals if is_own or report.queue.startswith(levels) else ()
 
 
 def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
-    """Yield a report on each existing queue of the endpoint, if the transport can inspect."""
+    """Yield reports on the existing queues of the endpoint, if the transport can inspect.
+
+    Delay levels with the same answers have one report.
+    """
     error_queue = parts.settings.error_queue
-    if not parts.queues:
-        return
     consumed = [satellite.consumption.queue for satellite in parts.satellites]
     rest = [name for name in dict.fromkeys([*parts.queues, *consumed]) if name != error_queue]
+    levels = [one for one in parts.features.levels if one.name not in rest]
     with closing(parts.settings.transport.session()) as session:
-        if isinstance(session, InspectsQueues):
+        if not isinstance(session, InspectsQueues):
+            return
+        if parts.queues:
             yield from session.inspect_queues([error_queue])
             yield from session.inspect_queues(rest, error_queue=error_queue)
+        if levels:
+            found = session.inspect_queues({one.name: one.arguments or {} for one in levels})
+            yield from _alike(found)
+
+
+def _alike(reports: Iterable[QueueReport]) -> Iterator[QueueReport]:
+    """Yield one report for all queues with the same answers: a policy is often for all levels."""
+    queues: dict[QueueReport, list[str]] = {}
+    for report in reports:
+        queues.setdefault(replace(report, queue=""), []).append(report.queue)
+    for report, (first, *others) in queues.items():
+        yield replace(report, queue=f"{first} and {len(others)} more" if others else first)
 
 
 def _log(report: QueueReport, endpoint: str) -> None:

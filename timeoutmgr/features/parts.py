@@ -14,6 +14,7 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
+from timeoutmgr.contracts.transports import Queue
 from timeoutmgr.database.failures import tells_of_absence
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
@@ -121,7 +122,7 @@ class ManagerRoute:
 class FeatureParts:
     """The parts that a feature gives the endpoint, or the parts of all its features.
 
-    *native_delays* come before *manager*, even beside a store;
+    *native_delays* come before *manager*, even beside a store, and go through the queues *levels*;
     *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
     steps and failures; commands use *dead_letters*; a broker sends dead messages of the endpoint's
     queue to *dead_messages_to*, in place of the error queue; *wake* has the pollers hear of a
@@ -137,6 +138,7 @@ class FeatureParts:
     wake: Callable[[Micros], None] | None = None
     manager: ManagerRoute | None = None
     native_delays: NativeDelays | None = None
+    levels: tuple[Queue, ...] = ()
     missing_destinations: MissingDestinations | None = None
     delivery: DeliveryPolicies | None = None
     dead_letters: DeadLetters | None = None

@@ -10,7 +10,12 @@ from timeoutmgr.errors import ConfigurationError, FeatureRefused, InvalidMessage
 from timeoutmgr.features.feature import LAST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.leftovers import KEEP_OR_FORCE, Uninstalled, refuse_leftovers
 from timeoutmgr.features.parts import FeatureParts, Satellite
-from timeoutmgr.native.infrastructure import DelayLevels, Destinations, delay_topology
+from timeoutmgr.native.infrastructure import (
+    DelayLevels,
+    Destinations,
+    delay_topology,
+    unroutable_topology,
+)
 from timeoutmgr.native.levels import check_destination
 from timeoutmgr.native.names import UNROUTABLE, NameSet, NativeRoute, name_set
 from timeoutmgr.transport.pump import Consumption
@@ -104,6 +109,7 @@ class NativeDelayedDelivery:
             ),
             missing_destinations=Destinations(names, settings.name, settings.error_queue),
             installed=(InstalledLevels(levels, settings, drains),),
+            levels=(unroutable_topology() + delay_topology(names, levels.queue_type)).queues,
             satellites=() if settings.send_only else (_unroutable(context),),
         )
 

@@ -187,7 +187,7 @@ class DelayLevels:
     def has_alternate(self) -> bool:
         """Return whether messages that the delivery exchange cannot route reach a queue."""
         with self.session() as session:
-            return session.is_routed(self.names.delivery, routing_key(0, NOBODY))
+            return session.is_routed(self.names.delivery, routing_key(0, NOBODY), UNROUTABLE)
 
     def counts(self) -> dict[str, int]:
         """Return how many messages each level holds, the longest first; missing ones are left out.

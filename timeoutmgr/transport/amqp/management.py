@@ -37,6 +37,8 @@ class QueueProperties:
     exclusive: bool = False
     arguments: Mapping[str, object] = field(default_factory=dict)
     policy: Mapping[str, object] = field(default_factory=dict)
+    meant: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments that it should have: of these only a difference is a loss."""
 
     @property
     def kind(self) -> str:
@@ -102,7 +104,16 @@ class QueueProperties:
         if self.kind == "stream":
             yield "x-queue-type is 'stream': a stream never settles a message, it ages it out"
 
+    def _differences(self) -> Iterator[str]:
+        for name, wanted in self.meant.items():
+            if (found := self.arguments.get(name)) != wanted:
+                yield f"{name} is {found}, and should be {wanted}"
+        key = self.dead_messages("routing-key")
+        if self.meant and key is not None:
+            yield f"the dead-letter routing key is {key}: the broker passes messages on under it"
+
     def _shared_losses(self) -> Iterator[str]:
+        yield from self._differences()
         for name, consequence in (
             ("expires", "the broker deletes the queue when no consumer was there for so long"),
             ("message-ttl", "the broker removes a message that waits for longer"),
@@ -115,10 +126,13 @@ class QueueProperties:
                 yield f"{each}: a full queue drops its oldest message ({self._overflow()})"
 
     def _set(self, name: str) -> Iterator[str]:
-        if self.arguments.get(f"x-{name}") is not None:
-            yield f"x-{name} is {self.arguments[f'x-{name}']}"
-        if self.policy.get(name) is not None:
-            yield f"a policy sets {name} to {self.policy[name]}"
+        argument, meant = self.arguments.get(f"x-{name}"), self.meant.get(f"x-{name}")
+        if argument is not None and meant is None:
+            yield f"x-{name} is {argument}"
+        limit = self.policy.get(name)
+        # Of argument and policy the lower counts.
+        if limit is not None and (meant is None or meant > limit):
+            yield f"a policy sets {name} to {limit}"
 
     def _overflow(self) -> str:
         # An argument of the queue wins over a policy here; for limits the lower value counts.

@@ -137,6 +137,8 @@ class QueueInspection:
         self._expected = expected
         self._management = management
         self._silence = "" if management else "management_url is 'off'"
+        self.meant: Mapping[str, Mapping[str, Any]] = {}
+        """Arguments by the name of the queue that should have them: they are no losses."""
 
     def report(self, name: str) -> QueueReport:
         """Return the known properties of queue *name*, which exists."""
@@ -145,7 +147,7 @@ class QueueInspection:
             found = self._known(name, reported)
         except UnreadableProperties as reason:
             unchecked = str(reason)
-        found = found or QueueProperties()
+        found = replace(found, meant=self.meant.get(name, {})) if found else QueueProperties()
         dead_end = self._dead_end(name, found)
         default = found.default_losses(self._server_version, dead_end)
         is_certain = reported is not None and self._is_consumed
@@ -188,7 +190,7 @@ class QueueInspection:
             raise UnreadableProperties(
                 "only RabbitMQ 3.9 and later tells a queue's properties safely"
             )
-        return probe(self._channel, name, self._expected)
+        return probe(self._channel, name, self.meant.get(name) or self._expected)
 
     def _reported(self, name: str) -> QueueProperties | None:
         if self._management is None or self._silence:
@@ -221,7 +223,7 @@ class QueueInspection:
         return "x-dead-letter-exchange" in self._expected
 
     def _doubts(self, found: QueueProperties) -> tuple[str, ...]:
-        wanted = self._expected.get("x-queue-type")
+        wanted = (found.meant or self._expected).get("x-queue-type")
         if wanted != "quorum" or found.kind != "classic":
             return ()
         return ("it is a classic queue on one node, not a quorum queue on several",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -117,6 +117,8 @@ class RabbitMQSession:
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             there = [name for name in names if topologies.has_queue(channel, name)]
             inspection = self._inspection(connection, channel, error_queue, policies=policies)
+            if isinstance(names, Mapping):
+                inspection.meant = names
             return [inspection.report(name) for name in there]
 
     def dead_messages_to(self, queue: str) -> str | None:
@@ -280,10 +282,10 @@ class RabbitMQSession:
                 topologies.bind_exchanges(channel, there, exchange, key_of)
         return missing
 
-    def is_routed(self, exchange: str, key: str) -> bool:
-        """Return whether *exchange* knows a queue for *key*."""
+    def is_routed(self, exchange: str, key: str, rest: str) -> bool:
+        """Return whether *exchange* knows a queue for *key*; a probe is taken back from *rest*."""
         with self._channel("probing an exchange") as channel:
-            return topologies.is_routed(channel, exchange, key)
+            return topologies.is_routed(channel, exchange, key, rest)
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, None if it has none."""

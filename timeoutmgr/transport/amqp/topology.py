@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from amqp import Message
@@ -25,8 +25,10 @@ _KNOWN_FOR: Final = 60.0
 _MOST_KNOWN: Final = 10_000
 """Queues whose answers are kept: destinations come from callers."""
 _NEVER: Final = (False, 0.0)
-_PROBE_TTL = 1000
-"""Milliseconds after which a probe is gone from where it came to rest."""
+_PROBE_TTL: Final = 10_000
+"""Milliseconds after which a probe expires that came to rest elsewhere than was expected."""
+_MOST_BEFORE_PROBE: Final = 1000
+"""Messages before a probe that are fetched to find it: a backlog must not fill the memory."""
 
 
 def declare(channel: Any, topology: Topology) -> None:
@@ -91,8 +93,12 @@ def bind_queues(
     return absent
 
 
-def is_routed(channel: Any, exchange: str, key: str) -> bool:
-    """Return whether *exchange* knows a queue for *key*; a probe that lives a second finds out."""
+def is_routed(channel: Any, exchange: str, key: str, rest: str) -> bool:
+    """Return whether *exchange* knows a queue for *key*; a probe finds out.
+
+    It is taken back from the queue *rest*, where it would expire and become a dead letter. The end
+    of *channel* gives back what was fetched with it, each to its place.
+    """
     returned: list[object] = []
     channel.confirm_select()
     channel.events["basic_return"].add(lambda *_: returned.append(True))
@@ -101,7 +107,21 @@ def is_routed(channel: Any, exchange: str, key: str) -> bool:
     )
     # The answer to a publish comes behind its return: first returned, then confirmed.
     channel.basic_publish_confirm(probe, exchange, key, mandatory=True)
+    if not returned:
+        with suppress(AccessRefused):  # without the right to read it is left to expire
+            _remove_probe(channel, rest)
     return not returned
+
+
+def _remove_probe(channel: Any, queue: str) -> None:
+    """Remove a probe from *queue*, unless a satellite was faster; any probe is as good."""
+    for _ in range(_MOST_BEFORE_PROBE):
+        found = channel.basic_get(queue)
+        if found is None:
+            return
+        if PROBE in (found.headers or {}):
+            channel.basic_ack(found.delivery_tag)
+            return
 
 
 def has_queue(channel: Any, name: str) -> bool:
