@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,19 @@ from tests.pipeline.archives import write_events
 from tests.pipeline.lakes import KEYS, S3, ids_in
 from tests.pipeline.rows import batch, count, read, row, settle
 from tests.pipeline.test_restore import archived, end, restored
+from tests.support.clock import START
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import DeadLetterStore, NodeQueue
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyQueue
+from timeoutmgr.deadletter.tables import to_row
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.headers import RELATED_TO_TIMEOUT, RETRIES_TIMESTAMP
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.erase import Certificate, erase
 from timeoutmgr.pipeline.jobs.stream import stream, writer_lock
@@ -38,6 +43,7 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.ledger import exclusive_lock
 from timeoutmgr.pipeline.options import StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity
+from timeoutmgr.pipeline.writers.erasure import Erasure, Key
 from timeoutmgr.pipeline.writers.loader import Loader
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -348,59 +354,179 @@ def test_the_certificate_says_what_it_does_not_reach(store_of: Callable[[str], S
         assert word in texts
 
 
+def with_queues(store: Store, folder: Path, *, apart: bool = False) -> Path:
+    """Give the settings of *store* a SQL queue and a node, in its file or *apart*; install them."""
+    toml, own = Path(store.name), store.database.path
+    queue, letters = (folder / "queue.db", folder / "letters.db") if apart else (own, own)
+    given = toml.read_text().replace("memory://", f"sqlite:///{queue}")
+    given = given.replace('["timeout-manager"]', '["timeout-manager", "dead-letter-queues"]')
+    node = f'[dead-letter-queues]\nnode = "n1"\nstore = "sqlite:///{letters}"\n'
+    toml.write_text(f"{given}\n{node}")
+    assert CliRunner().invoke(cli, ["--config", str(toml), "install"]).exit_code == 0
+    return toml
+
+
+@contextmanager
+def node_in(file: Path | None) -> Iterator[QueueManager]:
+    """Lend the node whose dead letters are in *file*."""
+    with closing(DeadLetterStore(Database(f"sqlite:///{file}"))) as store:
+        yield QueueManager(store=store, node="n1")
+
+
+def fail(file: Path | None, *messages: Message) -> None:
+    """Put *messages* into the error queue in *file*."""
+    with closing(SqlTransport(f"sqlite:///{file}")) as transport:
+        transport.install()
+        with closing(transport.session()) as session:
+            session.create_queues(["error"])
+            session.send([Outgoing("error", message) for message in messages])
+
+
+def of(customer: str, id_: str = "one", **headers: str) -> Message:
+    return Message(id=id_, headers={"Customer": customer, **headers}, body=customer.encode())
+
+
+def erased_with_copies(toml: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code of the command, and the certificate."""
+    given = words or ("--header", f"Customer={CANARY}")
+    command = ("--config", str(toml), "--json", "pipeline", "erase", "--copies", *given)
+    done = CliRunner().invoke(cli, command)
+    return done.exit_code, json.loads(done.stdout)
+
+
 def test_copies_in_the_error_queue_are_erased_with_the_store(
     store_of: Callable[[str], Store], tmp_path: Path
 ) -> None:
     store = store_of("sqlite")
     fill(store)
-    url = f"sqlite:///{store.database.path}"
-    toml = Path(store.name)
-    toml.write_text(toml.read_text().replace("memory://", url))
-    transport = SqlTransport(url)
-    transport.install()
-    with closing(transport), closing(transport.session()) as session:
-        session.create_queues(["error"])
-        of_person = [
-            Message(id="one", headers={"Customer": CANARY}, body=CANARY.encode()),
-            Message(id="one", headers={"Customer": CANARY}, body=CANARY.encode()),
-            Message(id="two", headers={"Customer": "other"}, body=b"other"),
-        ]
-        session.send([Outgoing("error", message) for message in of_person])
+    toml = with_queues(store, tmp_path)
+    fail(store.database.path, of(CANARY), of(CANARY), of("other"), of("other", "two"))
 
-    words = ("--config", str(toml), "--json", "pipeline", "erase", "--copies")
-    done = CliRunner().invoke(cli, [*words, "--header", f"Customer={CANARY}"])
+    code, document = erased_with_copies(toml)
 
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    assert (document["removed"]["error copies"], document["timeouts"]) == (2, 2)
+    assert (code, document["timeouts"], document["left"]) == (0, 2, 0)
+    assert document["removed"]["error copies"] == 2
     assert not any("errors delete" in one for one in document["not_reached"])
+    assert any("other nodes" in one for one in document["not_reached"])
     assert files_with(tmp_path, CANARY) == []
 
 
-def test_dead_letters_and_the_journal_are_erased_with_the_store(
+def test_copies_on_the_node_are_erased_with_the_store_and_its_counts_stay_exact(
     store_of: Callable[[str], Store], tmp_path: Path
 ) -> None:
     store = store_of("sqlite")
-    url, toml = f"sqlite:///{store.database.path}", Path(store.name)
-    given = toml.read_text().replace("memory://", url)
-    given = given.replace('["timeout-manager"]', '["timeout-manager", "dead-letter-queues"]')
-    toml.write_text(f'{given}\n[dead-letter-queues]\nnode = "n1"\n')
-    assert CliRunner().invoke(cli, ["--config", str(toml), "install"]).exit_code == 0
-    manager = QueueManager(store=DeadLetterStore(Database(url)), node="n1")
-    for id_, customer in (("one", CANARY), ("two", "other")):
-        message = Message(id=id_, headers={"Customer": customer}, body=customer.encode())
-        manager.place(replace(a_stored_copy(id_, "billing"), message=message))
-    assert files_with(tmp_path, CANARY) != []
+    toml = with_queues(store, tmp_path)
+    with node_in(store.database.path) as manager:
+        dead, awaiting = ("d1", "d2"), ("a1", "a2")
+        copies = {
+            id_: replace(a_stored_copy(), message=of(customer, id_))
+            for ids in (dead, awaiting)
+            for id_, customer in zip(ids, (CANARY, "other"), strict=True)
+        }
+        for id_ in dead:
+            manager.place(copies[id_])
+        manager.keep([copies[id_] for id_ in awaiting], START, None)
 
-    words = ("--config", str(toml), "--json", "pipeline", "erase", "--copies")
-    done = CliRunner().invoke(cli, [*words, "--header", f"Customer={CANARY}"])
+        code, document = erased_with_copies(toml)
 
-    left = [one.message.id for one in StoredCopyQueue(manager, NodeQueue.DEADLETTER).every()]
-    manager.store.close()
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["removed"]["stored copies"] == 1
-    assert left == ["two"]
+        status = read_node_status(manager)
+        assert status.awaiting == 1
+        assert status.node_share.used == sum(
+            to_row("n1", copies[id_])["bytes"] for id_ in ("d2", "a2")
+        )
+        assert manager.sweep(START) == 1
+        left = StoredCopyQueue(manager, NodeQueue.DEADLETTER).every()
+        assert {one.message.id for one in left} == {"d2", "a2"}
+    assert (code, document["removed"]["stored copies"], document["left"]) == (0, 2, 0)
     assert files_with(tmp_path, CANARY) == []
+
+
+@pytest.mark.parametrize(("step", "code", "left"), [("erase", 0, 0), ("overwrite", 1, 1)])
+def test_a_timeout_that_fails_during_a_step_is_erased_as_a_copy_or_counts_as_left(
+    step: str,
+    code: int,
+    left: int,
+    store_of: Callable[[str], Store],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = store_of("sqlite")
+    toml = with_queues(store, tmp_path)
+    real = getattr(Erasure, step)
+
+    def overtaken(*given: Any) -> Any:
+        fail(store.database.path, of(CANARY))
+        return real(*given)
+
+    monkeypatch.setattr(Erasure, step, overtaken)
+
+    assert erased_with_copies(toml)[0] == code
+    monkeypatch.undo()
+    _code, again = erased_with_copies(toml)
+    assert again["removed"]["error copies"] == left
+
+
+def test_copies_are_found_by_the_ids_of_timeouts_and_those_of_another_endpoint_stay(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    toml = with_queues(store, tmp_path)
+    id_ = row(1)["id"]
+    other = {RELATED_TO_TIMEOUT: timeout_id("billing", "m1")}
+    retried = {RELATED_TO_TIMEOUT: timeout_id("sales", "m1|now"), RETRIES_TIMESTAMP: "now"}
+    messages = [
+        of("a", "m1"),
+        of("b", "m1", **{RELATED_TO_TIMEOUT: id_}),
+        of("c", "m1", **retried),
+        of("d", "m1", **other),
+        of("e", "m3"),
+    ]
+    fail(store.database.path, *messages)
+
+    code, document = erased_with_copies(toml, "--ids", id_)
+    _code, by_header = erased_with_copies(toml, "--header", "Customer=d")
+
+    assert (code, document["timeouts"], document["removed"]["error copies"]) == (0, 1, 3)
+    assert by_header["removed"]["error copies"] == 1
+
+
+def test_no_byte_is_left_in_the_files_of_the_queue_and_of_the_dead_letters(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    toml = with_queues(store, tmp_path, apart=True)
+    fail(tmp_path / "queue.db", of(CANARY))
+    with node_in(tmp_path / "letters.db") as manager:
+        manager.place(replace(a_stored_copy(), message=of(CANARY)))
+    assert len(files_with(tmp_path, CANARY)) >= 3
+
+    code, document = erased_with_copies(toml)
+
+    assert (code, files_with(tmp_path, CANARY)) == (0, [])
+    assert not any("row versions" in one for one in document["not_reached"])
+
+
+def test_the_certificate_names_row_versions_of_a_server_that_has_copies(
+    store_of: Callable[[str], Store],
+) -> None:
+    store, server = store_of("sqlite"), store_of("postgres")
+
+    @dataclass
+    class OnServer:
+        databases: Sequence[Database]
+
+        def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
+            return {}
+
+    certificate = erase(
+        EraseOptions(store=store.name, ids=("x",)),
+        clock=SystemClock(),
+        copies=OnServer([server.database]),
+    )
+
+    assert any("row versions" in one for one in certificate.not_reached)
 
 
 def test_nothing_selected_is_refused() -> None:

@@ -64,10 +64,11 @@ class StoredCopyQueue:
     """An own queue of a node, or by its *name* the dead-letter queue of an application.
 
     For a journal, *name* is the queue of that journal; without a name, it is the node's journal.
+    Of no *kind* are the copies that await their final acknowledgement.
     """
 
     manager: QueueManager
-    kind: NodeQueue
+    kind: NodeQueue | None
     name: str = ""
 
     def peek(
@@ -169,6 +170,8 @@ class StoredCopyQueue:
     @property
     def _table(self) -> Table:
         tables = self.manager.store.tables
+        if self.kind is None:
+            return tables.awaiting
         return tables.journals if self.kind is NodeQueue.JOURNAL else tables.dead_letters
 
     def _conditions(self, which: StoredCopyFilter) -> list[ColumnElement[bool]]:
@@ -178,7 +181,7 @@ class StoredCopyQueue:
             found.append(table.c.target == int(bool(self.name)))
             if self.name:
                 found.append(table.c.destination == self.name)
-        else:
+        elif self.kind is not None:
             found.append(table.c.xact == int(self.kind is NodeQueue.DEADXACT))
             found.append(table.c.app_queue == self.name)
         for column, value in (
@@ -224,6 +227,8 @@ class StoredCopyQueue:
             # A message that was sent again may return at once: its new copy has another instant.
             "kept": copy.kept,
         }
+        if self.kind is None:
+            return key
         if self.kind is NodeQueue.JOURNAL:
             return key | {"target": int(bool(self.name))}
         # The copy may have moved meanwhile, to another dead-letter queue, say: leave it there.

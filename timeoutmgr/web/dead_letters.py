@@ -124,7 +124,7 @@ def _groups(queue: StoredCopyQueue) -> list[CopyGroup]:
     names = {each.value: each.name for each in MessageClass}
     made = [
         CopyGroup(
-            queue=queue.kind.value,
+            queue=str(queue.kind),
             name=names.get(number, f"{number:#06x}"),
             number=number,
             count=sum(group.count for group in groups),

@@ -1,7 +1,7 @@
 """``timeoutmgr pipeline erase``: a person's timeouts, with a certificate."""
 
 import json
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
-from timeoutmgr.cli.pipeline.person_copies import erase_copies
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -20,7 +19,7 @@ from timeoutmgr.cli.pipeline.shared import (
     store_name,
     write_page,
 )
-from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.pipeline.lake_options import EraseOptions
 
 
@@ -53,23 +52,25 @@ def erase(
     A timeout is erased if any option names it. Rows are removed from pending timeouts, labels,
     history, the history table and the table `pending`, with older files of both; the id keeps a
     tombstone without content. The certificate has counts and digests, and lists what is not
-    reached. Copies are found by saga id, header and the queue that they were for. The exit code is
-    3 if nothing was found, 1 if something is left. It needs no Spark.
+    reached. Copies are found by saga id, header, id and the queue that they were for. The exit code
+    is 3 if nothing was found, 1 if something is left. It needs no Spark.
 
     Examples:
       timeoutmgr pipeline erase --saga-ids c-17,c-18 --lake delta:s3://lake/history --dry-run
       timeoutmgr pipeline erase --header Customer=17 --copies --certificate erased-17.json
     """
+    from timeoutmgr.cli.pipeline.person_copies import PersonCopies
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.erase import erase as run
 
     given = job_options(EraseOptions, options, store=store_name(shared, store))
-    copies = partial(erase_copies, shared, given) if with_copies else None
-    found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
+    with assembled(shared) if with_copies else nullcontext() as parts:
+        copies = None if parts is None else PersonCopies(parts, given)
+        found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
     document = found.document()
     if certificate is not None:
         write_page(certificate, json.dumps(document, indent=2) + "\n")
     shared.show(document, lambda: output.print_pairs([*document.items()]))
-    if not found.timeouts and not any(found.removed.values()):
-        return Exit.NOT_FOUND
-    return Exit.FAILED if found.left and not found.dry_run else Exit.OK
+    if found.left and not found.dry_run:
+        return Exit.FAILED
+    return Exit.OK if found.timeouts or any(found.removed.values()) else Exit.NOT_FOUND

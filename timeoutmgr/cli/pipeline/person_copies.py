@@ -1,82 +1,102 @@
 """The copies of a person's messages in the error queue and in dead-letter queues, for ``erase``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from timeoutmgr.cli.shared import Shared, assembled
-from timeoutmgr.message.headers import FAILED_QUEUE, SAGA_ID
-from timeoutmgr.message.message import Message
+from timeoutmgr.database import Database, as_database
+from timeoutmgr.deadletter.queues import StoredCopyQueue
+from timeoutmgr.deadletter.service import DeadLetterService
+from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.message.headers import FAILED_QUEUE, RELATED_TO_TIMEOUT, SAGA_ID
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry, timeout_id
+from timeoutmgr.pipeline.lake_options import EraseOptions
+from timeoutmgr.pipeline.writers.erasure import Key
+from timeoutmgr.transport import error_queue_retry as errors
 
-if TYPE_CHECKING:
-    from timeoutmgr.endpoint.assembly import AssembledEndpoint
-    from timeoutmgr.pipeline.lake_options import EraseOptions
 
+@dataclass(frozen=True, slots=True)
+class PersonCopies:
+    """The copies that *options* select in the queues of the endpoint that *parts* are of.
 
-def erase_copies(shared: Shared, options: "EraseOptions") -> dict[str, int]:
-    """Delete the copies that *options* select from the endpoint's queues; return the counts.
-
-    The error queue and the node's own dead-letter queues and journal are searched.
+    The error queue, and the node's own dead-letter queues, its journal and the copies that await
+    their final acknowledgement, since a sweep makes dead letters of them.
     """
-    with assembled(shared) as parts:
-        return {
-            "error copies": _in_error_queue(parts, options),
-            "stored copies": _in_dead_letters(parts, options),
-        }
+
+    parts: AssembledEndpoint
+    options: EraseOptions
+
+    @property
+    def databases(self) -> list[Database]:
+        """The databases that they may be in."""
+        service, shared = self.parts.features.dead_letters, self.parts.settings.transport.database
+        found = [] if shared is None else [as_database(shared)]
+        if isinstance(service, DeadLetterService):
+            found.append(service.manager.store.database)
+        return found
+
+    def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
+        """Count the copies, also those of the timeouts *keys*; *delete* them if asked to."""
+        endpoints = {self.parts.settings.name, *(endpoint for endpoint, _id in keys)}
+        ids = {*self.options.ids, *(id_ for _endpoint, id_ in keys)}
+        which = _OfPerson(options=self.options, erased=ids, endpoints=endpoints)
+        found = self._stored(which)
+        stored = sum(queue.delete(copies) if delete else len(copies) for queue, copies in found)
+        return {"error copies": self._error_copies(which, delete), "stored copies": stored}
+
+    def _error_copies(self, which: "_OfPerson", delete: bool) -> int:
+        given = self.parts.settings
+        with closing(errors.browse(given.transport, given.error_queue, which)) as found:
+            count = sum(1 for _copy in found)
+        if not count or not delete:
+            return count
+        queue = errors.EndpointErrorQueue(
+            name=given.error_queue, endpoint=given.name, limits=given.limits
+        )
+        request = errors.RetryRequest(which=which, delete=True)
+        done = errors.retry(given.transport, queue, request)
+        return sum(one.result is errors.RetryResult.DELETED for one in done)
+
+    def _stored(self, which: "_OfPerson") -> Iterator[tuple[StoredCopyQueue, list[StoredCopy]]]:
+        service = self.parts.features.dead_letters
+        if isinstance(service, DeadLetterService):
+            for kind in (None, *NodeQueue):  # in the direction in which a sweep moves copies
+                queue = StoredCopyQueue(service.manager, kind)
+                copies = queue.every()
+                yield queue, [one for one in copies if which.has(one.message, one.destination)]
 
 
-def _is_selected(options: "EraseOptions") -> Callable[[Message, str | None], bool]:
-    def test(message: Message, queue: str | None) -> bool:
-        given: Mapping[str, str] = message.headers
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfPerson(errors.FailureFilter):
+    """Selects by *options*, or by ids of *erased* timeouts, which were of *endpoints*."""
+
+    options: EraseOptions
+    erased: set[str]
+    endpoints: set[str]
+
+    def matches(self, received: Received) -> bool:
+        return self.has(received.message, received.message.headers.get(FAILED_QUEUE))
+
+    def has(self, message: Message, queue: str | None) -> bool:
+        given, options = message.headers, self.options
         return (
             given.get(SAGA_ID) in options.saga_ids
             or queue in options.destinations
             or any(given.get(name) == value for name, value in options.headers.items())
+            or not self.erased.isdisjoint(self._ids(message))
         )
 
-    return test
+    def _ids(self, message: Message) -> set[str]:
+        """Return the id of *message* and the ids that its timeouts may have.
 
-
-def _in_error_queue(parts: "AssembledEndpoint", options: "EraseOptions") -> int:
-    from timeoutmgr.transport.error_queue_retry import (
-        EndpointErrorQueue,
-        FailureFilter,
-        RetryRequest,
-        RetryResult,
-        browse,
-        retry,
-    )
-
-    settings, test = parts.settings, _is_selected(options)
-    with closing(browse(settings.transport, settings.error_queue, FailureFilter())) as found:
-        copies = (one.message for one in found)
-        ids = [one.id for one in copies if test(one, one.headers.get(FAILED_QUEUE))]
-    if not ids:
-        return 0
-    queue = EndpointErrorQueue(
-        name=settings.error_queue, endpoint=settings.name, limits=settings.limits
-    )
-    # Of an id that failed twice, a run deletes a single copy.
-    deleted = 0
-    while done := sum(
-        one.result is RetryResult.DELETED
-        for one in retry(settings.transport, queue, RetryRequest(ids=frozenset(ids), delete=True))
-    ):
-        deleted += done
-    return deleted
-
-
-def _in_dead_letters(parts: "AssembledEndpoint", options: "EraseOptions") -> int:
-    from timeoutmgr.deadletter.queues import StoredCopyQueue
-    from timeoutmgr.deadletter.service import DeadLetterService
-    from timeoutmgr.deadletter.stored_copy import NodeQueue
-
-    service, test = parts.features.dead_letters, _is_selected(options)
-    if not isinstance(service, DeadLetterService):
-        return 0
-    count = 0
-    for kind in (NodeQueue.DEADLETTER, NodeQueue.DEADXACT, NodeQueue.JOURNAL):
-        queue = StoredCopyQueue(service.manager, kind)
-        copies = [one for one in queue.every() if test(one.message, one.destination)]
-        count += queue.delete(copies)
-    return count
+        Another endpoint may have a timeout of the same message id: the id of its timeout tells them
+        apart, except for a delayed retry, whose first timeout has another id.
+        """
+        given = message.headers
+        named = {message.id, given.get(RELATED_TO_TIMEOUT, message.id)}
+        if RELATED_TO_TIMEOUT not in given or is_delayed_retry(given):
+            for one in self.endpoints:
+                named |= {timeout_id(one, message.id), id_of_timeout(one, message)}
+        return named

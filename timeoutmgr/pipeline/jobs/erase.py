@@ -5,15 +5,16 @@ them in every place, though the rows by which they were found are no longer ther
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
@@ -27,7 +28,6 @@ from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSelection
 
 KIND: Final = "erase"
-EraseCopies: TypeAlias = Callable[[], Mapping[str, int]]
 _KEYS: Final = "keys"
 _IN_LAKE: Final = (
     ("lake history", WRITTEN, ERASED),
@@ -36,20 +36,23 @@ _IN_LAKE: Final = (
 """What the certificate calls the tables of a lake, their columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
-    "messages in queues of the broker, and journals and dead-letter queues of applications",
+    "messages in queues of the broker or in work, journals and dead-letter queues of applications",
     "timeouts that ended before: history has neither saga ids nor headers; name them by --ids or "
     "--destinations",
     "rows of the audit and of cleared sagas, which name saga ids",
     "message ids in logs and traces of programs",
 )
 _COPIES: Final = (
-    "error copies, dead letters, the journal: give --copies, or see `timeoutmgr errors delete`, "
-    "`timeoutmgr deadletters delete` and `timeoutmgr journal delete`"
+    "error copies, the journal, dead letters and awaiting copies: give --copies, or see "
+    "`timeoutmgr errors delete`, `timeoutmgr deadletters delete` and `timeoutmgr journal delete`"
 )
 _OTHER_STORES: Final = (
     "rows in the lake of other stores, and of this store under another name: see --of"
 )
-_DEAD_ROWS: Final = "row versions that the database has not cleaned yet, and its write-ahead logs"
+_OTHER_COPIES: Final = (
+    "error copies in other error queues, and all copies of other nodes: run it with their settings"
+)
+_DEAD_ROWS: Final = "row versions that a database has not cleaned yet, and its write-ahead logs"
 _UNCOMMITTED: Final = (
     "files of Delta and Iceberg whose commit was cut off or overtaken: vacuum them in full, with "
     "your engine, while nothing writes"
@@ -63,7 +66,7 @@ _SNAPSHOTS: Final = (
 class Certificate:
     """What was found and removed, by digests alone: *ids* and *selection* are SHA-256 in hex.
 
-    *removed* counts rows by table, *left* timeouts that were found again at the end.
+    *removed* counts rows by table, *left* timeouts and copies that were found again at the end.
     """
 
     run_id: str
@@ -81,17 +84,29 @@ class Certificate:
         return asdict(self) | {"at": from_micros(self.at).isoformat()}
 
 
+class Copies(Protocol):
+    """A person's copies outside of the tables of timeouts."""
+
+    @property
+    def databases(self) -> Sequence[Database]:
+        """The databases that they may be in."""
+        ...
+
+    def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
+        """Count them by place, also those of the timeouts *keys*; *delete* them if asked to."""
+        ...
+
+
 def erase(
     options: EraseOptions,
     *,
     clock: Clock,
     progress: Progress = silent,
-    copies: EraseCopies | None = None,
+    copies: Copies | None = None,
 ) -> Certificate:
     """Remove the timeouts that *options* select; with *dry_run* only count them.
 
-    *copies* removes their copies elsewhere and returns counts; it is called first, since queues may
-    be in the same database, and not with *dry_run*.
+    Then their *copies*, except with *dry_run*: a timeout that failed meanwhile has become a copy.
 
     Raises RunConflict while another process erases in the same store or archives it, or streams
     it and has not committed yet, and CommitConflict while others go on to commit to the lake: run
@@ -129,7 +144,7 @@ class _Erase:
         progress: Progress,
         run_id: str,
         now: Micros,
-        copies: EraseCopies | None,
+        copies: Copies | None,
     ) -> None:
         self._options, self._progress, self._copies = options, progress, copies
         self._run_id, self._now = run_id, now
@@ -154,17 +169,19 @@ class _Erase:
         return writer_lock(self._store, history)
 
     def run(self, keys: set[Key]) -> Certificate:
-        """Erase *keys* in the store, then in the lake, and look again.
+        """Erase *keys* in the store, then their copies, then in the lake, and look again.
 
         A stream goes on meanwhile: what it reads after the first step has nothing of them, and what
         it has read before, it does not commit any more.
         """
-        removed = {} if self._copies is None else dict(self._copies())
+        copies = self._copies
         self._progress("erasing in the store")
-        removed |= self._erasure.erase(sorted(keys), self._now, self._run_id)
-        self._is_overwritten = self._erasure.overwrite()
+        removed = self._erasure.erase(sorted(keys), self._now, self._run_id)
+        removed |= {} if copies is None else copies.count(keys, delete=True)
+        self._is_overwritten = self._erasure.overwrite(() if copies is None else copies.databases)
         removed |= self._erase_in_lake({id_ for _endpoint, id_ in keys})
-        return self.certificate(keys, removed, left=len(self.find()))
+        left = len(self.find()) + (0 if copies is None else sum(copies.count(keys).values()))
+        return self.certificate(keys, removed, left=left)
 
     def find(self) -> set[Key]:
         """Return the timeouts of the person that the store has, or the lake of this store."""
@@ -226,7 +243,7 @@ class _Erase:
         places = [table.place.partition(":")[0] for table in self._tables]
         return (
             *_ALWAYS,
-            *((_COPIES,) if self._copies is None else ()),
+            _COPIES if self._copies is None else _OTHER_COPIES,
             *((_OTHER_STORES,) if self._tables else ()),
             *(() if self._is_overwritten else (_DEAD_ROWS,)),
             *((_UNCOMMITTED,) if {"delta", "iceberg"} & {*places} else ()),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, delete, false, insert, or_, select, update
 
 from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.database import Database
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.stores import Store
 
@@ -76,22 +77,14 @@ class Erasure:
                 counts[name] = counts.get(name, 0) + count
         return counts
 
-    def overwrite(self) -> bool:
+    def overwrite(self, others: Iterable[Database] = ()) -> bool:
         """Have SQLite write its file anew and empty its log; return whether nothing is left there.
 
-        Another process that reads meanwhile keeps the log.
+        The same for *others*, which may be in the same file. Another process that reads meanwhile
+        keeps the log.
         """
-        if not self._store.database.is_sqlite:
-            return False
-        connection = self._store.database.engine.raw_connection()
-        try:
-            file: Any = connection.driver_connection
-            file.execute("PRAGMA secure_delete=ON")
-            file.execute("VACUUM")
-            (is_busy, *_), *_ = file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            connection.close()
-        return not is_busy
+        places = {one.describe(): one for one in (self._store.database, *others)}
+        return False not in [_overwritten(one) for one in places.values()]
 
     def _erase(
         self, connection: Connection, endpoint: str, ids: Sequence[str], at: Micros, run_id: str
@@ -155,6 +148,20 @@ class Erasure:
     def _rows(self, wanted: Any) -> Iterator[Any]:
         with self._store.database.read() as connection:
             yield from connection.execute(wanted)
+
+
+def _overwritten(database: Database) -> bool:
+    if not database.is_sqlite:
+        return False
+    connection = database.engine.raw_connection()
+    try:
+        file: Any = connection.driver_connection
+        file.execute("PRAGMA secure_delete=ON")
+        file.execute("VACUUM")
+        (is_busy, *_), *_ = file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.close()
+    return not is_busy
 
 
 def _common(table: Any, subject: PersonSelection) -> Iterable[ColumnElement[bool]]:
