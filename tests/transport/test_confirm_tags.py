@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from amqp import spec
-from amqp.exceptions import NotFound
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from tests.transport.confirming import Broker, Said, ack, nack, publishing, publishings, returned
 from timeoutmgr.contracts import SendResult
+from timeoutmgr.transport.amqp.frames import publish_method
 
 CONFIRMED, REFUSED = SendResult.CONFIRMED, SendResult.REFUSED
 UNROUTABLE, UNKNOWN = SendResult.UNROUTABLE, SendResult.UNKNOWN
@@ -240,6 +241,38 @@ def test_a_message_with_a_queue_besides_a_missing_exchange_is_unknown() -> None:
     results = Broker(NO_EXCHANGE).window().send([replace(message, to_queue=b"past it")])
 
     assert results == [UNKNOWN]
+
+
+TOO_LARGE = PreconditionFailed("message size 2 is larger than max size 1", spec.Basic.Publish)
+NOT_FOR_US = AccessRefused("access to exchange 'amq.default' refused", spec.Basic.Publish)
+
+
+@pytest.mark.parametrize("error", [TOO_LARGE, NOT_FOR_US], ids=["too large", "not for us"])
+def test_a_message_alone_that_the_broker_closes_the_channel_over_is_refused(
+    error: Exception,
+) -> None:
+    assert sent(1, error) == [REFUSED]
+    assert sent(2, ack(1), error) == [CONFIRMED, REFUSED]
+    assert sent(2, error) == [UNKNOWN, UNKNOWN]
+
+
+def test_a_large_message_with_a_queue_besides_its_exchange_is_refused() -> None:
+    [message] = publishings("m")
+
+    results = Broker(TOO_LARGE).window().send([replace(message, to_queue=b"past it")])
+
+    assert results == [REFUSED]
+
+
+def test_the_first_messages_to_a_default_exchange_that_is_not_for_us_are_all_refused() -> None:
+    to_queue = [replace(one, method=publish_method("q")) for one in publishings(*"abc")]
+    elsewhere = [replace(one, method=publish_method("q", "e")) for one in publishings("d")]
+
+    assert Broker(NOT_FOR_US).window().send(to_queue) == [REFUSED] * 3
+    assert Broker(TOO_LARGE).window().send(to_queue) == [UNKNOWN] * 3
+    assert Broker(NOT_FOR_US).window().send([*elsewhere, *to_queue]) == [UNKNOWN] * 4
+    later = Broker(ack(1), NOT_FOR_US).window().send(to_queue)
+    assert later == [CONFIRMED, UNKNOWN, UNKNOWN]
 
 
 def test_a_publish_is_unknown_if_another_request_was_not_found() -> None:

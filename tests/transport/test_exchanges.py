@@ -294,6 +294,25 @@ def test_an_answer_is_asked_for_again_after_a_minute() -> None:
     assert known.exchange_of("a") == ""
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "message size 2000009 is larger than configured max size 1000000",
+        "message size 2000009 larger than configured max size 1000000",
+    ],
+)
+def test_the_brokers_limit_of_a_body_is_known_for_a_minute(reason: str) -> None:
+    clock = FakeClock()
+    known = ExchangeAddresses(None, clock.monotonic)
+
+    assert known.largest_body(5_000_000) == 5_000_000
+    known.forget(f"PreconditionFailed: Basic.publish: (406) PRECONDITION_FAILED - {reason}")
+    assert known.largest_body(5_000_000) == 1_000_000
+    assert known.largest_body(10) == 10
+    clock.advance(60)
+    assert known.largest_body(5_000_000) == 5_000_000
+
+
 def test_an_exchange_that_may_not_be_written_to_is_passed_by_from_then_on(
     private_server: Callable[[str], PrivateServer], unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:

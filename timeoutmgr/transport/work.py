@@ -358,7 +358,7 @@ def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult
         if result is SendResult.REFUSED:
             raise TransportUnavailable(
                 f"the broker refused message {sent.message.id!r:.80} for {sent.destination!r:.80}; "
-                "its queue may be full, an alarm may be on, or an exchange on its way is missing: "
+                "its queue may be full, an alarm on, or an exchange missing or not for this user: "
                 "the log has the broker's reason, and `timeoutmgr install` declares exchanges"
             )
         if result is SendResult.UNKNOWN:

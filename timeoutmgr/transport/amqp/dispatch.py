@@ -12,13 +12,13 @@ from itertools import takewhile
 from typing import Any
 
 from amqp import spec
-from amqp.exceptions import AccessRefused, NotFound
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.amqp.connection import BROKER_ERRORS, AmqpConnection
-from timeoutmgr.transport.amqp.frames import message_frames
+from timeoutmgr.transport.amqp.frames import message_frames, publish_method
 
 logger = logging.getLogger(__name__)
 
@@ -222,8 +222,10 @@ class ConfirmWindow:
             on_one_line(reason + (_DECLARE if _lacks_exchange(error) else "")),
             extra={"event": "messages_unconfirmed"},
         )
+        is_refusal = self._is_refusal(error)
         for tag, started in self._waiting.items():
-            started.results[tag - started.first] = self._answer_given_up(started, tag, error)
+            answer = self._answer_given_up(started, tag, error, is_refusal)
+            started.results[tag - started.first] = answer
         self._waiting.clear()
         # A blocked connection is kept to hear of the end of the alarm. Sending on yet another
         # connection meanwhile would leave one more copy in the broker's socket buffers each time.
@@ -231,21 +233,36 @@ class ConfirmWindow:
             self._connection.drop(reason)
 
     def _answer_given_up(
-        self, started: Started, tag: int, error: Exception | None
+        self, started: Started, tag: int, error: Exception | None, is_refusal: bool
     ) -> SendResult | None:
         """Return the result of the message with *tag*, whose confirm did not come; None if unknown.
 
-        A missing exchange accepts nothing: if a single message waits, the error is about it. Of
-        several messages the earlier may have been accepted. A message that has a queue besides
-        stays unknown: the next send goes to the queue, and a refusal would have it cut.
+        A message with a queue besides an exchange that is not there, or not for us, stays unknown:
+        the next send goes to the queue, and a refusal would have it cut.
         """
         message = started.publishings[tag - started.first]
         is_refused = message.on_trial and isinstance(error, _REFUSALS)
         # A returned message was not accepted, though its confirm did not come.
         if is_refused or self._came_back(started, tag):
             return SendResult.UNROUTABLE
-        is_alone = len(self._waiting) == 1 and message.to_queue is None
-        return SendResult.REFUSED if is_alone and _lacks_exchange(error) else None
+        has_other_way = message.to_queue is not None and isinstance(error, _REFUSALS)
+        return SendResult.REFUSED if is_refusal and not has_other_way else None
+
+    def _is_refusal(self, error: Exception | None) -> bool:
+        """Return whether the broker closed the channel over a publish, and took none that waits.
+
+        If a single message waits, the error is about it. Of several the earlier may have been
+        accepted, unless all are the first, and to the default exchange, which is not for us.
+        """
+        if not isinstance(error, (*_REFUSALS, PreconditionFailed)):
+            return False
+        waiting = [each.publishings[tag - each.first] for tag, each in self._waiting.items()]
+        is_about_all = len(waiting) == 1 or (
+            isinstance(error, AccessRefused)
+            and len(waiting) == self._tag
+            and all(one.method == publish_method(one.routing_key) for one in waiting)
+        )
+        return is_about_all and error.method_sig == spec.Basic.Publish
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         self._settle(tag, multiple, SendResult.CONFIRMED)

@@ -153,12 +153,15 @@ class RabbitMQSession:
     ) -> list[SendResult]:
         """Publish in confirm windows.
 
-        Raises TransportUnavailable only where nothing was written, and InvalidMessage before
-        anything is.
+        Raises TransportUnavailable only where nothing was written, and InvalidMessage where the
+        broker took nothing.
         """
         if transaction is not None:
             refuse_transaction("AMQP")
-        return self.start_sending(outgoing).results()
+        results = self.start_sending(outgoing).results()
+        if results == [SendResult.REFUSED]:
+            self._check_sizes(outgoing)  # the broker may have told its limit with the refusal
+        return results
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
         """Publish in confirm windows; the last is waited for when the results are asked for."""
@@ -352,8 +355,7 @@ class RabbitMQSession:
 
     def _part_with_spent(self, connection: AmqpConnection, window: ConfirmWindow) -> None:
         if window.spent and window is self._window:
-            if self._exchanges.is_on:
-                self._exchanges.forget(connection.broken or "")
+            self._exchanges.forget(connection.broken or "")
             self._held_up = connection if connection.blocked else None
             self._connection, self._window = None, None
 
@@ -383,8 +385,8 @@ class RabbitMQSession:
                 found.note(name, has_exchange=topologies.has_fanout(channel, name))
 
     def _prepare(self, outgoing: Sequence[Outgoing]) -> list[EncodedMessage]:
-        limit = self._settings.max_message_size
         exchange_of = self._exchanges.exchange_of if self._exchanges.is_on else _default_exchange
+        self._check_sizes(outgoing)
         methods: dict[tuple[str, str], bytes] = {}
         publishings = []
         for one in outgoing:
@@ -397,9 +399,6 @@ class RabbitMQSession:
             if method is None:
                 check_short(key, "destination")
                 method = methods[address] = publish_method(key, exchange)
-            body = one.message.body
-            if len(body) > limit:
-                raise MessageTooLarge("body", len(body), limit, "max_message_size")
             message_id, header = _content_header(one)
             publishings.append(
                 EncodedMessage(
@@ -407,11 +406,17 @@ class RabbitMQSession:
                     message_id=message_id,
                     method=method,
                     header=header,
-                    body=body,
+                    body=one.message.body,
                     to_queue=publish_method(key) if exchange and one.via is None else None,
                 )
             )
         return publishings
+
+    def _check_sizes(self, outgoing: Sequence[Outgoing]) -> None:
+        limit = self._exchanges.largest_body(self._settings.max_message_size)
+        for one in outgoing:
+            if (size := len(one.message.body)) > limit:
+                raise MessageTooLarge("body", size, limit, "max_message_size, or the broker's")
 
     def _declare_routes(self, outgoing: Sequence[Outgoing]) -> list[int]:
         """Declare new routes; return the places of the first message by each, if by an exchange."""

@@ -25,6 +25,7 @@ _KNOWN_FOR: Final = 60.0
 _MOST_KNOWN: Final = 10_000
 """Queues whose answers are kept: destinations come from callers."""
 _NEVER: Final = (False, 0.0)
+_TOO_LARGE: Final = re.compile(r"message size \d+ .*max size (\d+)")
 _PROBE_TTL: Final = 10_000
 """Milliseconds after which a probe expires that came to rest elsewhere than was expected."""
 _MOST_BEFORE_PROBE: Final = 1000
@@ -191,6 +192,9 @@ def declare_own_exchanges(channel: Any, queues: Collection[str]) -> None:
 class ExchangeAddresses:
     """Which queues have an exchange of their own name; all sessions of a transport share it.
 
+    So do they share the broker's limit of a body. It tells that where it closes a channel over a
+    message, which leaves others in doubt: for a minute a larger body is not sent.
+
     A program of the conventional topology publishes to the exchange alone. An answer of the broker
     is known for a minute: an exchange that comes later is not used at once, and the queue is
     reached without it.
@@ -202,6 +206,7 @@ class ExchangeAddresses:
         self._is_chosen = chosen is not None
         self._monotonic = monotonic
         self._known: dict[str, tuple[bool, float]] = {}
+        self._largest, self._largest_until = 0, 0.0
         self._may_publish = True
         self.is_on = chosen == "conventional"
 
@@ -226,14 +231,20 @@ class ExchangeAddresses:
         """Return the exchange to publish to for *queue*; the default exchange knows each queue."""
         return queue if self._known.get(queue, _NEVER)[0] else ""
 
+    def largest_body(self, own: int) -> int:
+        """Return the limit of a body: *own*, or the broker's if it has just told a smaller."""
+        return min(own, self._largest) if self._monotonic() < self._largest_until else own
+
     def forget(self, reason: str) -> None:
-        """Forget all answers after the loss of a connection for *reason*.
+        """Forget all answers after the loss of a connection for *reason*, which may tell a limit.
 
         The broker closes a channel for a publish to an exchange that is gone; and for a user who
         may not write to an exchange, so that from then on queues alone are used.
         """
         self._known.clear()
-        if reason.startswith(AccessRefused.__name__) and self._may_publish:
+        if (found := _TOO_LARGE.search(reason)) is not None:
+            self._largest, self._largest_until = int(found[1]), self._monotonic() + _KNOWN_FOR
+        if reason.startswith(AccessRefused.__name__) and self._may_publish and self.is_on:
             self._may_publish = False
             logger.warning(
                 "transport publishes to queues alone, past the exchanges of their names: %s; give "
