@@ -84,11 +84,7 @@ class _Found:
         self.last_due = max(dues if self.last_due is None else [self.last_due, *dues])
 
     def report(self) -> dict[str, Any]:
-        return {
-            "selected": self.selected,
-            "first_due": self.first_due,
-            "last_due": self.last_due,
-        }
+        return {"selected": self.selected, "first_due": self.first_due, "last_due": self.last_due}
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,7 @@ class SagaCommands:
         self._cleared = cleared
         self._audit = audit
         timeouts, keys = context.tables.timeouts, context.tables.keys
-        of_saga = (
-            timeouts.c.endpoint == context.endpoint,
-            timeouts.c.saga_id == bindparam("saga"),
-        )
+        of_saga = (timeouts.c.endpoint == context.endpoint, timeouts.c.saga_id == bindparam("saga"))
         key = keys.c.endpoint == context.endpoint
         self._some = (
             select(timeouts.c.id, timeouts.c.created, timeouts.c.place)

@@ -153,11 +153,7 @@ class NotifyWakeups:
     """PostgreSQL's NOTIFY. A process that is alone opens no connection to listen on."""
 
     def __init__(
-        self,
-        context: StoreContext,
-        channel: str,
-        wake: WakePoller,
-        has_others: Callable[[], bool],
+        self, context: StoreContext, channel: str, wake: WakePoller, has_others: Callable[[], bool]
     ) -> None:
         self._database: Final = context.database
         self._parameters: Final = {"channel": channel, "payload": context.me}

@@ -92,10 +92,7 @@ class TimeoutQueries:
         return sorted(found, key=lambda timeout: _in_order(timeout.key))[:limit]
 
     def key_pages(
-        self,
-        which: TimeoutFilter | Sequence[str],
-        more: Sequence[ColumnElement[bool]],
-        size: int,
+        self, which: TimeoutFilter | Sequence[str], more: Sequence[ColumnElement[bool]], size: int
     ) -> Iterator[Sequence[Row[Any]]]:
         """Yield the due times, ids and versions of all matches that meet *more*, by due and id.
 

@@ -148,12 +148,7 @@ class RowChanges:
         self.record(connection, "cancelled", free, run_id, channel)
 
     def reroute(
-        self,
-        connection: Connection,
-        free: Free,
-        to: str,
-        run_id: str | None,
-        channel: str | None,
+        self, connection: Connection, free: Free, to: str, run_id: str | None, channel: str | None
     ) -> list[PlaceMove]:
         """Send the locked rows *free* to *to* when they are due.
 

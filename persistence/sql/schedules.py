@@ -75,11 +75,7 @@ class SqlLockedSchedule:
     """See :class:`timeoutmgr.contracts.LockedSchedule`: its row is locked by a transaction."""
 
     def __init__(
-        self,
-        context: StoreContext,
-        commands: TimeoutCommands,
-        connection: Connection,
-        name: str,
+        self, context: StoreContext, commands: TimeoutCommands, connection: Connection, name: str
     ) -> None:
         self._context = context
         self._commands = commands

@@ -23,11 +23,7 @@ from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.delivery_policy import (
-    PLAIN_FORWARDING,
-    ForwardingPolicy,
-    Undeliverable,
-)
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work, send_each
 

@@ -31,7 +31,7 @@ from timeoutmgr.resilience.breakers import RateBreaker
 from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue
 from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.transport.delivery_policy import Undeliverable
+from timeoutmgr.transport.delivery_policy import Settlement, Undeliverable
 from timeoutmgr.transport.work import IsolatedSends, Work
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
@@ -267,14 +267,28 @@ def test_in_its_own_database_an_unavailable_dead_letter_store_rolls_no_transacti
     assert harness.transport.ids("billing") == ["fine"]
 
 
-def test_in_one_transaction_an_unavailable_dead_letter_store_undoes_all_of_it(make: Make) -> None:
-    node = make(SCOPE).node
+def settled_in_one_transaction(node: DeadLetterNode) -> Settlement:
+    """Settle an undeliverable timeout in the transaction that the dead-letter store shares."""
     joined = DeadLetterForwarding(replace(node.service, joins=True))
     lost = an_asking("lost", "nowhere")
     failed = Undeliverable(lost, lost.message, Unroutable("nowhere"))
+    with node.database.begin() as connection:
+        return joined.settle([failed], cast(IsolatedSends, SimpleNamespace(scope=connection)))
 
-    with node.away(), pytest.raises(StorageUnavailable), node.database.begin() as connection:
-        joined.settle([failed], cast(IsolatedSends, SimpleNamespace(scope=connection)))
+
+def test_in_one_transaction_an_unavailable_dead_letter_store_undoes_all_of_it(make: Make) -> None:
+    node = make(SCOPE).node
+
+    with node.away(), pytest.raises(StorageUnavailable):
+        settled_in_one_transaction(node)
+
+
+def test_in_one_transaction_a_full_node_postpones_its_message(make: Make) -> None:
+    node = make(SCOPE, quotas=Quotas(node=1)).node
+
+    settlement = settled_in_one_transaction(node)
+
+    assert [one.timeout.message.id for one in settlement.postponed] == ["lost"]
 
 
 @WAYS

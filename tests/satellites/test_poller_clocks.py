@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.satellites.polling import DAY, Loop
@@ -92,7 +94,7 @@ def test_a_critical_offset_is_reported_once_until_it_moves(
     loop = Loop()
 
     for offset in offsets:
-        loop.poller.measure_offset(lambda offset=offset: round(offset * SECOND))
+        loop.poller.measure_offset(partial(round, offset * SECOND))
 
     assert loop.offsets == reported
 

@@ -124,11 +124,7 @@ def send_now(shared: Shared, timeout_id: str) -> Exit:
 @common(environment=False)
 @click.pass_obj
 def reroute(
-    shared: Shared,
-    queue: str,
-    selection: TimeoutSelection,
-    everything: bool,
-    dry_run: bool,
+    shared: Shared, queue: str, selection: TimeoutSelection, everything: bool, dry_run: bool
 ) -> Exit:
     """Send the selected pending timeouts to QUEUE, each when it is due.
 

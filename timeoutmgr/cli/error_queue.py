@@ -218,10 +218,7 @@ def export_errors(
       timeoutmgr errors export --queue billing
     """
     count = 0
-    with (
-        _browsed(shared, selection) as (_queue, messages),
-        export_to(path) as target,
-    ):
+    with _browsed(shared, selection) as (_queue, messages), export_to(path) as target:
         for received in islice(messages, limit):
             encoded = base64.b64encode(received.message.body).decode()
             document = _whole_document(received) | {"body_base64": encoded}

@@ -104,7 +104,7 @@ selects_timeouts: Final = bundled(
     ListFlags,
     limit(
         f"Maximum number of timeouts to list, {_LISTED} by default; of timeouts to count by "
-        f"--count-by, {_COUNTED:,} by default.",
+        f"--count-by, {_COUNTED:,} by default."
     ),
     option(
         "--format",

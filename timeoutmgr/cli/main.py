@@ -218,11 +218,7 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
 
 
 def _report(
-    shared: Shared,
-    kind: str,
-    text: str,
-    code: Exit,
-    ours: type[TimeoutManagerError] | None = None,
+    shared: Shared, kind: str, text: str, code: Exit, ours: type[TimeoutManagerError] | None = None
 ) -> None:
     """Print an error, and where its class *ours* is explained.
 

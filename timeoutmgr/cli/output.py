@@ -231,8 +231,7 @@ def text_formatter(process: int | None = None) -> logging.Formatter:
     """Return the formatter of lines for people; they name the number of a *process*, if any."""
     who = "" if process is None else f"[{process}] "
     return MaskingFormatter(
-        f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s",
-        "%Y-%m-%dT%H:%M:%S",
+        f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
 
 

@@ -326,9 +326,7 @@ class Child:
                 passed.append(self._observer.memory.descriptor)
                 own += ["--counts", str(passed[-1])]
             self._process = subprocess.Popen(
-                [*self._command, *own, *health],
-                stdin=subprocess.DEVNULL,
-                pass_fds=passed,
+                [*self._command, *own, *health], stdin=subprocess.DEVNULL, pass_fds=passed
             )
         ours.setblocking(False)
         self._line = ours

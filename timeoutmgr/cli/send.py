@@ -52,9 +52,7 @@ class SendFlags:
     option("--saga", help="Saga of the message, for cancel-saga."),
     option("--id", "message_id", help="Message id. Without it, a random id."),
     option(
-        "--cancellable",
-        is_flag=True,
-        help="Send only if a store keeps the message, not a broker.",
+        "--cancellable", is_flag=True, help="Send only if a store keeps the message, not a broker."
     ),
     option(
         "--on-conflict",

@@ -62,12 +62,7 @@ from timeoutmgr.contracts.reports import (
     StoreStatistics,
 )
 from timeoutmgr.contracts.sagas import Cancelled, ClearsInOrder, FindsByLabels, SagaClear
-from timeoutmgr.contracts.schedules import (
-    KeepsSchedules,
-    LockedSchedule,
-    RunState,
-    ScheduleRecord,
-)
+from timeoutmgr.contracts.schedules import KeepsSchedules, LockedSchedule, RunState, ScheduleRecord
 from timeoutmgr.contracts.sessions import (
     Answered,
     BrowsesQueues,

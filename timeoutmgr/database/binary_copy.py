@@ -37,9 +37,7 @@ _Row = dict[str, Any]
 
 
 def misfit(
-    connection: Connection,
-    rows: Sequence[_Row],
-    reserve: Callable[[_Row], int] = lambda _row: 0,
+    connection: Connection, rows: Sequence[_Row], reserve: Callable[[_Row], int] = lambda _row: 0
 ) -> str | None:
     """Return why a message fits in no statement; None if all fit.
 

@@ -49,12 +49,7 @@ from timeoutmgr.database.engine import Database
 from timeoutmgr.database.indexes import LOCK_TIMEOUT, one_table_at_a_time
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.database.session_locks import applock
-from timeoutmgr.errors import (
-    ConfigurationError,
-    SchemaMissing,
-    StorageConflict,
-    StorageUnavailable,
-)
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageConflict, StorageUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config

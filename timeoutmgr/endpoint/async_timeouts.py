@@ -172,11 +172,7 @@ class AsyncTimeouts:
                 yield one
 
     async def list_in_bounds(
-        self,
-        *,
-        limit: int = 100,
-        after: str | None = None,
-        **selection: Unpack[SelectionKeywords],
+        self, *, limit: int = 100, after: str | None = None, **selection: Unpack[SelectionKeywords]
     ) -> TimeoutPage:
         """Return the first *limit* pending timeouts behind the cursor *after*, by due time."""
         return await self._run(

@@ -56,11 +56,7 @@ def audited_in(
     """
     work = AuditedWork()
     begun = AuditEntry(
-        action=action,
-        by=by,
-        selection=selection,
-        outcome=AuditOutcome.STARTED,
-        run_id=uuid4().hex,
+        action=action, by=by, selection=selection, outcome=AuditOutcome.STARTED, run_id=uuid4().hex
     )
     with attempt(store, action, by, selection):
         _keep(store, begun)

@@ -450,11 +450,7 @@ class EndpointConfiguration:
     ) -> "Callable[[TypedListHandler[Body]], TypedListHandler[Body]]": ...
 
     def handler(
-        self,
-        message_type: Any = ANY,
-        *,
-        batch: Any = None,
-        session: Literal[False] | None = None,
+        self, message_type: Any = ANY, *, batch: Any = None, session: Literal[False] | None = None
     ) -> Any:
         """Return a decorator that registers a function as a handler of *message_type*.
 

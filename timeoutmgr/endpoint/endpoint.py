@@ -32,19 +32,8 @@ from timeoutmgr.message.validation import check_destination
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, send_many, store_many
-from timeoutmgr.sender.composer import (
-    SendKeywords,
-    SendOptions,
-    Sent,
-    ToSend,
-    TypedSendKeywords,
-)
-from timeoutmgr.sender.in_transaction import (
-    callers_connection,
-    send_inside,
-    time_in,
-    wake_or_wait,
-)
+from timeoutmgr.sender.composer import SendKeywords, SendOptions, Sent, ToSend, TypedSendKeywords
+from timeoutmgr.sender.in_transaction import callers_connection, send_inside, time_in, wake_or_wait
 from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
 

@@ -507,11 +507,7 @@ class Timeouts:
             left = None if left is None else left - len(page)
 
     def list_in_bounds(
-        self,
-        *,
-        limit: int = 100,
-        after: str | None = None,
-        **selection: Unpack[SelectionKeywords],
+        self, *, limit: int = 100, after: str | None = None, **selection: Unpack[SelectionKeywords]
     ) -> TimeoutPage:
         """Return the first *limit* pending timeouts behind the cursor *after*, by due time.
 

@@ -224,10 +224,7 @@ ERROR_QUEUE_MESSAGES: Final = Metric(
     labels=(REASON,),
 )
 UNDELIVERABLE: Final = Metric(
-    "dead_letters",
-    Kind.COUNTER,
-    "dead letters that were placed, by their class",
-    labels=(CLASS,),
+    "dead_letters", Kind.COUNTER, "dead letters that were placed, by their class", labels=(CLASS,)
 )
 
 _DURATIONS: Final = {

@@ -19,9 +19,7 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     InfoMetricFamily,
 )
-from prometheus_client.metrics_core import (
-    Metric as Family,
-)
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from timeoutmgr._version import __version__

@@ -45,10 +45,7 @@ def not_ready(sections: Sequence[Section], now: float) -> list[str]:
     for number, section in enumerate(sections, 1):
         if section.has(State.DRAINING):
             found.append(f"process {number}: stopping")
-        for what, state in (
-            ("store", State.STORE_ANSWERED),
-            ("broker", State.BROKER_ANSWERED),
-        ):
+        for what, state in (("store", State.STORE_ANSWERED), ("broker", State.BROKER_ANSWERED)):
             # Also not a number: there was no answer yet.
             if not now - section.state(state) <= ANSWER:
                 found.append(f"process {number}: the {what} has not answered for {ANSWER:.0f} s")

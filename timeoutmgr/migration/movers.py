@@ -111,9 +111,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _answers(
-    processes: dict[Connection, SpawnProcess],
-    run: MigrationRun,
-    on_batch: Callable[[Batch], None],
+    processes: dict[Connection, SpawnProcess], run: MigrationRun, on_batch: Callable[[Batch], None]
 ) -> Iterator[MoverError | None]:
     """Yield the error of each process, or None, as it ends; pass on each batch that is moved."""
     answering = dict(processes)

@@ -279,8 +279,7 @@ class ScheduleOptions:
         ),
     )
     jitter: timedelta | None = field(
-        default=None,
-        metadata=option("--jitter", "How much later smeared rows may be.", positive),
+        default=None, metadata=option("--jitter", "How much later smeared rows may be.", positive)
     )
     since: datetime | None = field(
         default=None, metadata=option("--since", "Only rows that are due since.", with_zone)
@@ -356,8 +355,7 @@ class ForecastOptions:
         default=timedelta(days=7), metadata=option("--horizon", "How far ahead.")
     )
     capacity: float | None = field(
-        default=None,
-        metadata=option("--capacity", "Messages a second that can be sent.", positive),
+        default=None, metadata=option("--capacity", "Messages a second that can be sent.", positive)
     )
     endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)

@@ -90,11 +90,7 @@ class Recovery(Enum):
 
 
 def decide(
-    settings: RecoverabilitySettings,
-    message: Message,
-    error: Exception,
-    attempt: int,
-    now: Micros,
+    settings: RecoverabilitySettings, message: Message, error: Exception, attempt: int, now: Micros
 ) -> Recovery:
     """Return what to do after attempt number *attempt* (1 is the first) at *message* failed."""
     if isinstance(error, MessageRejected):

@@ -158,10 +158,7 @@ def _summary(results: Mapping[str, int]) -> tuple[str, bool]:
 
 
 async def told(
-    board: Dashboard,
-    request: Request,
-    path: str,
-    done: Callable[[], Awaitable[tuple[str, bool]]],
+    board: Dashboard, request: Request, path: str, done: Callable[[], Awaitable[tuple[str, bool]]]
 ) -> Response:
     """Await *done* and go to *path*, which shows the result or the reason against it."""
     try:

@@ -70,8 +70,7 @@ class DueKeys:
         self._next_due: Final = select(due).where(*mine, due > now).order_by(due, id_).limit(1)
         # Each round trip of a claim counts: where one timeout is due at a time, they are its cost.
         self._claimable_and_next: Final = union_all(
-            select(self._claimable.subquery()),
-            select(self._next_due.subquery(), null()),
+            select(self._claimable.subquery()), select(self._next_due.subquery(), null())
         )
         first = (
             select(due, id_).where(*mine, seen).order_by(due, id_).limit(1).subquery("first_row")

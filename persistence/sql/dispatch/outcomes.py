@@ -151,10 +151,7 @@ def _text(value: str) -> Any:
 
 _HEADERS: Final = PLACED.index("headers")
 """The place in a locked row, which is faster to read than by its name."""
-_STATES = {
-    OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
-    OutcomeKind.FAILED: TimeoutState.FAILED,
-}
+_STATES = {OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED, OutcomeKind.FAILED: TimeoutState.FAILED}
 
 
 class OutcomeWriter:

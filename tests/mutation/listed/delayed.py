@@ -96,11 +96,9 @@ MUTANTS = (
         name="a full node holds up its neighbours",
         promise="A full node holds up only what is to be buried.",
         file="timeoutmgr/deadletter/policies.py",
-        before="work.scope is not None and not isinstance(error, NodeFull)",
-        after="work.scope is not None",
-        tests=(
-            f"{_DEAD_LETTER_TESTS}::test_a_full_node_delays_only_messages_that_become_dead_letters",
-        ),
+        before="work.scope is None or isinstance(error, NodeFull)",
+        after="work.scope is None",
+        tests=(f"{_DEAD_LETTER_TESTS}::test_in_one_transaction_a_full_node_postpones_its_message",),
     ),
     Mutant(
         name="a kept message is kept for the queue of the delayed ones",

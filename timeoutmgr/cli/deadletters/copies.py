@@ -77,10 +77,7 @@ def export_copies(
 ) -> Exit:
     """Write the selected copies as JSON lines to *path*, or to standard output."""
     count = 0
-    with (
-        opened(shared, selection) as lent,
-        export_to(path) as target,
-    ):
+    with opened(shared, selection) as lent, export_to(path) as target:
         for copy in selection.copies(lent.queue, limit):
             target.write(copy_document(copy, whole=True))
             count += 1

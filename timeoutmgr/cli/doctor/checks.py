@@ -38,11 +38,7 @@ from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.proof import durability_doubts
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.installation import (
-    REMEDY,
-    host_file_beside_broker,
-    missing_exchanges,
-)
+from timeoutmgr.endpoint.installation import REMEDY, host_file_beside_broker, missing_exchanges
 from timeoutmgr.endpoint.timeouts import grouped
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.features.delayed_delivery import StoreStart

@@ -64,10 +64,7 @@ LAYOUTS: Final = MappingProxyType(
                 saga=True,
             ),
             ForeignColumns(
-                "msmq",
-                "timeouts",
-                ("Id", "Destination", "State", "Time", "Headers"),
-                saga=False,
+                "msmq", "timeouts", ("Id", "Destination", "State", "Time", "Headers"), saga=False
             ),
         )
     }

@@ -82,8 +82,7 @@ class LevelsOrigin:
             Problem(self.names.name, f"{len(missing)} of its queues are missing", "check --from"),
         )
         return Survey(
-            count=sum(count or 0 for count in counts.values()),
-            problems=problems if missing else (),
+            count=sum(count or 0 for count in counts.values()), problems=problems if missing else ()
         )
 
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:

@@ -29,10 +29,7 @@ from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSele
 
 KIND: Final = "erase"
 _KEYS: Final = "keys"
-_IN_LAKE: Final = (
-    ("lake history", WRITTEN, ERASED),
-    ("lake pending", PENDING_WRITTEN, None),
-)
+_IN_LAKE: Final = (("lake history", WRITTEN, ERASED), ("lake pending", PENDING_WRITTEN, None))
 """What the certificate calls the tables of a lake, their columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",

@@ -97,11 +97,7 @@ class LatenessReport:
 
 @in_utc
 def lateness(
-    spark: "SparkSession",
-    options: LatenessOptions,
-    *,
-    clock: Clock,
-    progress: Progress = silent,
+    spark: "SparkSession", options: LatenessOptions, *, clock: Clock, progress: Progress = silent
 ) -> LatenessReport:
     """Return how late messages were dispatched; nothing is changed."""
     with ExitStack() as stack, worker_errors():

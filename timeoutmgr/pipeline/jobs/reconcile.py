@@ -104,11 +104,7 @@ class ReconcileReport:
 
 @in_utc
 def reconcile(
-    spark: "SparkSession",
-    options: ReconcileOptions,
-    *,
-    clock: Clock,
-    progress: Progress = silent,
+    spark: "SparkSession", options: ReconcileOptions, *, clock: Clock, progress: Progress = silent
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
     if options.out is not None:

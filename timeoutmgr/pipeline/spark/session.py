@@ -73,8 +73,7 @@ class SessionOptions:
         ),
     )
     remote: str | None = field(
-        default=None,
-        metadata=option("--remote", "A Spark Connect server instead, sc://host:port."),
+        default=None, metadata=option("--remote", "A Spark Connect server instead, sc://host:port.")
     )
     java_home: Path | None = field(
         default=None, metadata=option("--java-home", "The Java to run Spark with, 17 or later.")

@@ -47,10 +47,7 @@ _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
 
 
 def normalised(
-    frame: "DataFrame",
-    columns: Mapping[str, str] = _BY_THEIR_NAMES,
-    *,
-    ignore_extra: bool = False,
+    frame: "DataFrame", columns: Mapping[str, str] = _BY_THEIR_NAMES, *, ignore_extra: bool = False
 ) -> "DataFrame":
     """Return *frame* with all of COLUMNS: missing columns are empty.
 
@@ -213,8 +210,7 @@ def _when(kinds: Mapping[str, t.DataType], rules: RequestRules) -> tuple["Column
         _because(raw.isNull() & f.col("delay").isNull(), "neither due nor delay is given"),
         _because(raw.isNotNull() & f.col("delay").isNotNull(), "due and delay exclude each other"),
         _because(
-            raw.isNotNull() & at.isNull(),
-            f"due is no instant with a time zone, such as {EXPECTED}",
+            raw.isNotNull() & at.isNull(), f"due is no instant with a time zone, such as {EXPECTED}"
         ),
         _because(
             f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"

@@ -132,10 +132,7 @@ def each_once(chunk: pa.Table, *, may_differ: bool = True) -> pa.Table:
     keys = chunk.select(["endpoint", "id", "due"]).combine_chunks()
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
     endpoints, ids = (pc.take(keys[name].combine_chunks(), order) for name in ("endpoint", "id"))
-    again = pc.and_(
-        pc.equal(endpoints[1:], endpoints[:-1]),
-        pc.equal(ids[1:], ids[:-1]),
-    )
+    again = pc.and_(pc.equal(endpoints[1:], endpoints[:-1]), pc.equal(ids[1:], ids[:-1]))
     if not pc.any(again).as_py():
         return chunk  # as it nearly always is: to copy the bodies would take longer than all else
     if not may_differ:

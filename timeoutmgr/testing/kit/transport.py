@@ -10,12 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from timeoutmgr.clock import Clock
-from timeoutmgr.contracts import (
-    SendResult,
-    Transaction,
-    TransactionMode,
-    TransportCapabilities,
-)
+from timeoutmgr.contracts import SendResult, Transaction, TransactionMode, TransportCapabilities
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, from_wire, to_wire
 from timeoutmgr.message.message import Message, Outgoing, Received, with_headers

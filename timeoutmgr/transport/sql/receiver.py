@@ -102,11 +102,7 @@ class SqlReceiver:
         self.ack_tags(_tags(received), connection)
 
     def ack_tags(
-        self,
-        tags: list[LeaseTag],
-        transaction: Connection | None = None,
-        *,
-        lazily: bool = False,
+        self, tags: list[LeaseTag], transaction: Connection | None = None, *, lazily: bool = False
     ) -> None:
         """Settle messages by tags, as ``ack`` does; *lazily* as ``Leases.ack`` says."""
         if not tags:

@@ -184,11 +184,7 @@ def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
 
 
 def row_of(
-    queue: str,
-    message: Message,
-    headers: str,
-    properties: str | None,
-    now: Micros,
+    queue: str, message: Message, headers: str, properties: str | None, now: Micros
 ) -> dict[str, Any]:
     """Return a row of *message*, with *headers* and kombu's *properties* as JSON in ASCII."""
     _check("message id", message.id, MESSAGE_ID_LENGTH)

@@ -8,11 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from timeoutmgr.contracts import Receiver, SendResult, Transaction
-from timeoutmgr.errors import (
-    ConfigurationError,
-    MessageTooLarge,
-    QueueMissing,
-)
+from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message.foreign import Route, foreign_of, without_route
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line

@@ -174,10 +174,7 @@ def _claims(metadata: MetaData, prefix: str) -> Table:
 def _small(metadata: MetaData, prefix: str) -> list[Table]:
     return [
         Table(
-            f"{prefix}endpoints",
-            metadata,
-            Column("endpoint", _WORD, primary_key=True),
-            **_INNODB,
+            f"{prefix}endpoints", metadata, Column("endpoint", _WORD, primary_key=True), **_INNODB
         ),
         Table(
             f"{prefix}processes",

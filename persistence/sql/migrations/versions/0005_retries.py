@@ -20,9 +20,7 @@ def upgrade() -> None:
     attributes = revision_attributes()
     prefix = attributes["prefix"]
     timeouts = Table(
-        f"{prefix}timeouts",
-        MetaData(schema=attributes["schema"]),
-        Column("endpoint", KeyText(255)),
+        f"{prefix}timeouts", MetaData(schema=attributes["schema"]), Column("endpoint", KeyText(255))
     )
     original_due = Column("original_due", BigInteger())
     add_missing_columns(timeouts, original_due)

@@ -39,11 +39,6 @@ def upgrade() -> None:
     )
     few = history.c.run_id.is_not(None) | (history.c.event != literal_column("'dispatched'"))
     create_index_patiently(
-        Index(
-            f"{prefix}timeout_history_few",
-            history.c.id,
-            postgresql_where=few,
-            sqlite_where=few,
-        )
+        Index(f"{prefix}timeout_history_few", history.c.id, postgresql_where=few, sqlite_where=few)
     )
     drop_index(f"{prefix}timeout_history_id", history)

@@ -14,12 +14,7 @@ __all__ = ["DelayedStoreConformance", "DelayedStores", "SetClock"]
 
 
 class DelayedStoreConformance(
-    SharedCases,
-    DelayedInsertion,
-    DelayedFetch,
-    DelayedRemoval,
-    DelayedAttempts,
-    DelayedRaces,
+    SharedCases, DelayedInsertion, DelayedFetch, DelayedRemoval, DelayedAttempts, DelayedRaces
 ):
     """All that :class:`timeoutmgr.contracts.DelayedMessageStore` promises, as tests.
 

@@ -34,11 +34,7 @@ class DelayedAttempts(DelayedSuite):
         for count in (1, 2, 3):
             assert store.increment_failure_count(stored, now - 1)
             [found] = fetched(store, clock)
-            assert (found.attempts, found.due, found.message) == (
-                count,
-                stored.due,
-                stored.message,
-            )
+            assert (found.attempts, found.due, found.message) == (count, stored.due, stored.message)
 
     def test_a_failure_count_returns_whether_the_store_had_the_message(
         self, store: DelayedMessageStore, now: Micros

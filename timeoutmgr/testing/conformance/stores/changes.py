@@ -40,11 +40,7 @@ class PauseCases(StoreSuite):
         found = store.find("a")
         assert found is not None
         assert found[1] is not None
-        assert (found[0], found[1].due, found[1].attempts) == (
-            TimeoutState.PENDING,
-            due.due,
-            0,
-        )
+        assert (found[0], found[1].due, found[1].attempts) == (TimeoutState.PENDING, due.due, 0)
 
     @needs(pauses_dispatch=True)
     def test_a_resume_sends_what_was_parked(self, store: TimeoutStore, now: Micros) -> None:

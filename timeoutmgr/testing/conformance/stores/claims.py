@@ -9,12 +9,7 @@ import pytest
 from timeoutmgr.contracts import CancelResult, Chunk, OutcomeKind, TimeoutStore
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    HOUR,
-    SECOND,
-    SetClock,
-    timeout,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     StoreSuite,
     dispatch,

@@ -27,12 +27,7 @@ from timeoutmgr.message.foreign import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import with_headers
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    HOUR,
-    SetClock,
-    Undone,
-    timeout,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, SetClock, Undone, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     Stores,

@@ -135,11 +135,7 @@ class TransportContents(TransportSuite):
 
     @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
     def test_headers_that_steer_a_broker_are_not_passed_on(
-        self,
-        session: TransportSession,
-        receiver: Receiver,
-        queue: str,
-        spell: Callable[[str], str],
+        self, session: TransportSession, receiver: Receiver, queue: str, spell: Callable[[str], str]
     ) -> None:
         steering = {spell(name): queue for name in names.BROKER_HEADERS}
         message = Message(id="a", headers={**steering, "kept": "yes"}, body=b"body")

@@ -24,9 +24,6 @@ def upgrade() -> None:
     some = messages.c.expires_at.is_not(None)
     create_index_patiently(
         Index(
-            f"{prefix}queue_expiry",
-            messages.c.expires_at,
-            postgresql_where=some,
-            sqlite_where=some,
+            f"{prefix}queue_expiry", messages.c.expires_at, postgresql_where=some, sqlite_where=some
         )
     )
