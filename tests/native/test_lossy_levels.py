@@ -13,7 +13,8 @@ from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import CombinationRefused, LossyQueue
 from timeoutmgr.native.names import OURS
-from timeoutmgr.transport.amqp.management import ManagementApi, QueueProperties
+from timeoutmgr.transport.amqp.management import ManagementApi
+from timeoutmgr.transport.queue_view import QueueProperties
 
 SetPolicy = Callable[..., None]
 LONGEST = 2**27 * 1000 + OURS.margin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -69,6 +69,16 @@ def test_an_acknowledgement_on_a_lost_connection_raises(
         with pytest.raises(LeaseLost):
             receiver.ack(received)
         receiver.release(received)
+
+
+def test_a_refusal_that_is_cut_inside_a_character_is_a_refusal(rabbitmq_url: str) -> None:
+    missing = urlsplit(rabbitmq_url)._replace(path=f"/{quote('a' + 'ü' * 118)}").geturl()
+    with (
+        closing(KombuTransport(missing)) as transport,
+        closing(transport.session()) as session,
+        pytest.raises(TransportUnavailable, match="NOT_ALLOWED - vhost aü"),
+    ):
+        session.ping()
 
 
 def test_a_deleted_queue_ends_its_receiver(session: TransportSession, unique: str) -> None:

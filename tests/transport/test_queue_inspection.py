@@ -17,13 +17,13 @@ from tests.services.rabbitmq import PrivateRabbitMQ
 from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.amqp import queue_inspection
-from timeoutmgr.transport.amqp.management import QueueProperties
 from timeoutmgr.transport.amqp.queue_inspection import (
     QueueInspection,
     UnreadableProperties,
     probe,
 )
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.queue_view import QueueProperties
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {"x-queue-type": "classic"}
@@ -247,6 +247,20 @@ class CutOff:
 def test_an_answer_that_is_cut_off_is_no_answer() -> None:
     with pytest.raises(UnreadableProperties, match="not understood"):
         probe(CutOff(), "q" * 250, {})
+
+
+def test_an_answer_that_is_cut_inside_a_character_leaves_the_queue_unchecked(
+    session: TransportSession, raw_channel: amqp.Channel
+) -> None:
+    name = "ü" * 99
+    raw_channel.queue_declare(name, durable=True, auto_delete=False, arguments={"x-max-length": 9})
+    try:
+        [report] = inspected(session, name)
+    finally:
+        raw_channel.queue_delete(name)
+
+    assert report.queue == name
+    assert 'not understood: "PRECONDITION_FAILED - inequivalent arg' in report.unchecked
 
 
 def test_without_the_configure_right_and_without_the_api_the_report_says_not_checked(

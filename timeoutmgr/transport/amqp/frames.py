@@ -35,6 +35,7 @@ _STRING = ord("S")
 _PERSISTENT = 2
 _IS_MANDATORY = b"\x01"
 _WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.GetOk})
+_CLOSES = frozenset({spec.Connection.Close, spec.Channel.Close})
 
 # The properties of a basic message in the order of their flags, and how each is written:
 # short string, table, octet, 64-bit number.
@@ -269,6 +270,8 @@ def raw_frame_handler(
         if kind == METHOD:
             method = unpack_from(">HH", payload, 0)
             if method not in _WITH_CONTENT:
+                if method in _CLOSES:
+                    payload = _with_whole_characters(payload)
                 callback(channel, method, payload, None)
                 return True
             partial[channel] = RawContent(frame_method=method, frame_args=payload)
@@ -288,6 +291,16 @@ def raw_frame_handler(
         return True
 
     return on_frame
+
+
+def _with_whole_characters(close: bytes) -> bytes:
+    """Return the payload of a close, its text without the character that the broker cut in two.
+
+    RabbitMQ cuts a text, with the name of a queue in it, to AMQP's 255 bytes.
+    """
+    end = 7 + close[6]  # the text is behind the method's two numbers, the code and its own size
+    text = close[7:end].decode(errors="ignore").encode()
+    return close[:6] + _short(text) + close[end:]
 
 
 def _short(text: bytes) -> bytes:

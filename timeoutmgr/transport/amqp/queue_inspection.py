@@ -20,7 +20,8 @@ from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
 
 from timeoutmgr.contracts import QueueReport
 from timeoutmgr.transport.amqp import topology
-from timeoutmgr.transport.amqp.management import ManagementApi, QueueProperties, Unanswered
+from timeoutmgr.transport.amqp.management import ManagementApi, Unanswered
+from timeoutmgr.transport.queue_view import QueueProperties
 
 OLDEST: Final = (3, 9)
 """The first RabbitMQ that refuses a new queue with the probe's argument."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.transport.queue_view import QueueProperties
 
 _MILLISECOND: Final = 1000
 _OVERFLOWS: Final = {"reject-publish": False, "drop-head": True}
@@ -40,6 +41,18 @@ class QueueOptions:
     def has_owners(self) -> bool:
         """Whether the owners of the queue are written down."""
         return self.is_temporary or self.expires is not None
+
+    def properties(self) -> QueueProperties:
+        """Return the options by RabbitMQ's names, so that a loss has the same words there."""
+        given = {
+            "x-expires": self.expires and self.expires // _MILLISECOND,
+            "x-message-ttl": self.message_ttl and self.message_ttl // _MILLISECOND,
+            "x-max-length": self.max_length,
+            "x-overflow": "drop-head" if self.drop_head else "reject-publish",
+        }
+        return QueueProperties(
+            auto_delete=self.auto_delete, exclusive=self.exclusive, arguments=given
+        )
 
     def text(self) -> str:
         """Return the options as the row of the queue keeps them."""

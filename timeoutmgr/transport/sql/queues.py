@@ -146,6 +146,11 @@ class SqlQueues:
             there = self._existing(names, connection)
         return [name for name in dict.fromkeys(names) if name not in there]
 
+    def existing(self, names: Collection[str]) -> dict[str, QueueOptions]:
+        """Return the options of those of *names* that exist."""
+        with self._database.read() as connection:
+            return self._existing(names, connection)
+
     def delete(self, names: Collection[str]) -> None:
         """Delete queues with messages and bindings; a missing queue is fine."""
         which = {"names": [name for name in names if is_queue_name(name)]}
@@ -165,8 +170,7 @@ class SqlQueues:
 
     def options(self, queue: str) -> QueueOptions:
         """Return the options of *queue*; a missing queue has those of a plain queue."""
-        with self._database.read() as connection:
-            return self._existing([queue], connection).get(queue, PLAIN)
+        return self.existing([queue]).get(queue, PLAIN)
 
     def count_unexpired(self, queue: str) -> int:
         """Return how many messages of *queue* a consumer of kombu may be given."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from timeoutmgr.contracts import Clock, SendResult, Transaction
+from timeoutmgr.contracts import Clock, QueueReport, SendResult, Transaction
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.instants import LATEST, Micros
@@ -149,6 +149,18 @@ class SqlSession:
         """Return the *names* that do not exist."""
         with as_transport(self.database):
             return self.queues.missing(names)
+
+    def inspect_queues(
+        self, names: Collection[str], *, error_queue: str | None = None, policies: bool = True
+    ) -> list[QueueReport]:
+        """Report on each of *names* that exists, by the options of its first declaration."""
+        with as_transport(self.database):
+            there = self.queues.existing(names)
+        found = {name: there[name].properties() for name in names if name in there}
+        return [
+            QueueReport(queue=name, losses=each.losses(dead_end=""), refusals=each.refusals())
+            for name, each in found.items()
+        ]
 
     def delete_queues(self, names: Collection[str]) -> None:
         """Delete queues with their messages and bindings."""
