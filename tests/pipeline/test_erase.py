@@ -554,3 +554,31 @@ def test_the_command_writes_the_certificate(
     assert (done.exit_code, none.exit_code) == (0, 3)
     assert json.loads(done.stdout) == document
     assert (document["timeouts"], document["left"]) == (3, 0)
+
+
+@pytest.mark.parametrize("name", ["there.json", "no-folder/certificate.json"])
+def test_nothing_is_erased_if_the_certificate_cannot_be_a_new_file(
+    store_of: Callable[[str], Store], tmp_path: Path, name: str
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    (tmp_path / "there.json").write_text("an earlier certificate")
+    words = ["--header", f"Customer={CANARY}", "--certificate", str(tmp_path / name)]
+
+    refused = CliRunner().invoke(cli, ["pipeline", "erase", "--store", store.name, *words])
+    erased_later = erased(store, headers={"Customer": CANARY})
+
+    assert (refused.exit_code, "--certificate" in refused.stderr) == (2, True)
+    assert (tmp_path / "there.json").read_text() == "an earlier certificate"
+    assert erased_later.timeouts == 2
+
+
+def test_a_search_that_finds_nothing_leaves_no_certificate(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    path = tmp_path / "certificate.json"
+    words = ["--ids", "x", "--store", store_of("sqlite").name, "--certificate", str(path)]
+
+    done = CliRunner().invoke(cli, ["pipeline", "erase", *words])
+
+    assert (done.exit_code, path.exists()) == (3, False)

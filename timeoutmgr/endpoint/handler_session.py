@@ -65,7 +65,8 @@ class HandlerSession:
         self._session: Session | None = None
         self._async_session: AsyncSession | None = None
         self._savepoint: NestedTransaction | None = None
-        self._process: int | None = os.getpid()
+        self.process: int | None = os.getpid()
+        """The process of the handlers; None when they have ended."""
 
     @property
     def has_ended(self) -> bool:
@@ -73,11 +74,7 @@ class HandlerSession:
 
         A child that a handler forks has no part in it: nothing would send what the child collects.
         """
-        return self._process != os.getpid()
-
-    def end(self) -> None:
-        """Refuse sends and sessions from now on."""
-        self._process = None
+        return self.process != os.getpid()
 
     def open(self) -> "Session":
         """Return the session; its commit and rollback end at the savepoint.

@@ -323,7 +323,7 @@ class HandlerContext:
 
         Effects are kept last: once they are, ``undo`` cannot take them back.
         """
-        self._session.end()  # first: a message that is collected later would be lost
+        self._session.process = None  # first: a message that is collected later would be lost
         outgoing = self.collected()
         self._session.keep()
         return outgoing
@@ -338,7 +338,7 @@ class HandlerContext:
 
     def end(self) -> None:
         """Refuse sends from now on, in every view of this context: the handler has ended."""
-        self._session.end()
+        self._session.process = None
 
     def share_session(self, other: "HandlerContext") -> None:
         """Use the session of *other*: both end together, and are kept or undone together."""

@@ -1,6 +1,6 @@
 """``timeoutmgr pipeline erase``: a person's timeouts, with a certificate."""
 
-import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from timeoutmgr.cli.pipeline.shared import (
     of_store,
     progress,
     store_name,
-    write_page,
 )
 from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.written_files import Export, Unwritten, export_to
 from timeoutmgr.pipeline.lake_options import EraseOptions
 
 
@@ -28,7 +28,7 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
 @option(
     "--certificate",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the certificate there, as JSON.",
+    help="Write the certificate into this new file, as JSON; none if nothing was found.",
 )
 @option(
     "--copies",
@@ -64,13 +64,24 @@ def erase(
     from timeoutmgr.pipeline.jobs.erase import erase as run
 
     given = job_options(EraseOptions, options, store=store_name(shared, store))
-    with assembled(shared) if with_copies else nullcontext() as parts:
-        copies = None if parts is None else PersonCopies(parts, given)
-        found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
-    document = found.document()
-    if certificate is not None:
-        write_page(certificate, json.dumps(document, indent=2) + "\n")
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    with nullcontext() if certificate is None else export_to(certificate, "--certificate") as file:
+        with assembled(shared) if with_copies else nullcontext() as parts:
+            copies = None if parts is None else PersonCopies(parts, given)
+            found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
+        document = found.document()
+        shared.show(document, lambda: output.print_pairs([*document.items()]))
+        if file is not None and found.has_found:
+            _write(file, document)
     if found.left and not found.dry_run:
         return Exit.FAILED
-    return Exit.OK if found.timeouts or any(found.removed.values()) else Exit.NOT_FOUND
+    return Exit.OK if found.has_found else Exit.NOT_FOUND
+
+
+def _write(file: Export, document: Mapping[str, Any]) -> None:
+    try:
+        file.write(document)
+        file.save()
+    except Unwritten as error:
+        raise Unwritten(
+            f"{error.message.partition(', and')[0]}, and the erasure is done; keep what was printed"
+        ) from None

@@ -76,6 +76,11 @@ class Certificate:
     left: int
     not_reached: tuple[str, ...] = field(default=())
 
+    @property
+    def has_found(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.timeouts) or any(self.removed.values())
+
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         return asdict(self) | {"at": from_micros(self.at).isoformat()}
