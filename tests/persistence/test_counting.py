@@ -8,14 +8,17 @@ import pytest
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, outcomes, timeout
+from timeoutmgr.cli.doctor import checks
 from timeoutmgr.contracts import (
     Count,
+    GroupBy,
     Insight,
     Key,
     OutcomeKind,
     TimeoutFilter,
 )
 from timeoutmgr.persistence.sql import insight as looking
+from timeoutmgr.persistence.sql import searches
 
 ALL = TimeoutFilter()
 
@@ -61,6 +64,20 @@ def test_where_no_index_helps_only_the_first_rows_are_read(sql: Stores) -> None:
 
     assert store.count_in_bounds(other) == Count(1, exact=False)
     assert store.count_in_bounds(TimeoutFilter(destination="other", due_from=NOW + 3)) == Count(1)
+
+
+def test_the_doctor_counts_on_where_the_store_ends_a_count(
+    sql: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searches, "FIRST", 10)
+    monkeypatch.setattr(searches, "TIME", 0)
+    store = sql()
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(24)])
+    store.store_many([timeout("ghost", NOW + SECOND, destination="ghost")])
+    assert isinstance(store, Insight)
+    assert store.groups(ALL, GroupBy.DESTINATION, limit=100).searched_to is not None
+
+    assert checks._counted(store) == {"billing": 24, "ghost": 1}
 
 
 def test_a_search_for_a_destination_ends_behind_so_many_rows(sql: Stores) -> None:

@@ -134,8 +134,8 @@ def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags)
     Parked timeouts come last, and timeouts that wait for another try come at the time of that try.
     A narrow terminal shows whole ids, relative due times, and as many columns as fit.
     --count-by counts the earliest timeouts, up to --limit. A total with a plus sign is a lower
-    bound; --count reads on. A search that reads many timeouts which do not match ends before the
-    last timeout, and prints the cursor to go on.
+    bound; --count reads on. A search that takes long, or a count, ends before the last timeout, and
+    prints the cursor to go on.
 
     Examples:
       timeoutmgr list --saga order-7
