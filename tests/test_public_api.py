@@ -7,6 +7,7 @@ import enum
 import importlib
 import inspect
 import os
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -115,5 +116,7 @@ class _Plain:
             return value
         if isinstance(value, str):
             return cls(value) if value else cls("''")
+        if typing.get_origin(value) is typing.Unpack:  # each Python shows it its own way
+            return cls(f"Unpack[{typing.get_args(value)[0].__name__}]")
         text = repr(value) if not inspect.isclass(value) else value.__name__
         return cls("..." if " object at 0x" in text or text.startswith("<") else text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import select, update
 
 from tests.pipeline.archives import write_events
 from tests.pipeline.lakes import ids_in
 from tests.pipeline.rows import count, settle
+from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
@@ -164,8 +167,12 @@ def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) ->
         pytest.raises(RunConflict, match=r"writes into .* stop it first"),
     ):
         give_up(StreamOptions(store=postgres.name, to=place))
-    assert give_up(StreamOptions(store=postgres.name, to=place))
-    assert not give_up(StreamOptions(store=postgres.name, to=place))
+    words = ["--json", "pipeline", "stream", "--store", postgres.name, "--to", place, "--abort"]
+    ended = [CliRunner().invoke(cli, words) for _ in range(2)]
+    assert [(one.exit_code, json.loads(one.stdout)) for one in ended] == [
+        (0, {"given_up": True}),
+        (3, {"given_up": False}),
+    ]
 
 
 class Stop(Event):

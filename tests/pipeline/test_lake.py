@@ -328,6 +328,14 @@ def test_a_table_that_is_missing_is_not_read(place: str) -> None:
         present_table(place)
 
 
+def test_plain_files_in_the_folder_of_a_delta_table_are_refused(tmp_path: Path) -> None:
+    place = f"{tmp_path}/history"
+    open_table(f"delta:{place}").append("east", reader(events(range(2))), {"batch": 1})
+
+    with pytest.raises(ConfigurationError, match=f"write its place as delta:{place}"):
+        open_table(place)
+
+
 @pytest.mark.parametrize("kind", S3_TOO)
 def test_other_tools_read_the_table(
     kind: str, place_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch

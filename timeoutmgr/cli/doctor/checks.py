@@ -350,7 +350,7 @@ def _guarded(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Findi
             level=Level.FAIL,
             check=check,
             text=str(error),
-            remedy="start the server, or correct the address and the password",
+            remedy="start the server, or correct its address, the password or the rights",
         )
 
 

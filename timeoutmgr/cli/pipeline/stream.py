@@ -46,7 +46,9 @@ def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -
 
     given = job_options(StreamOptions, options, store=store_name(shared, store))
     if aborts:
-        return Exit.OK if give_up(given) else Exit.NOT_FOUND
+        ended = {"given_up": give_up(given)}
+        shared.show(ended, lambda: output.print_pairs([*ended.items()]))
+        return Exit.OK if ended["given_up"] else Exit.NOT_FOUND
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())

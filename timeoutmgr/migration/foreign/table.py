@@ -260,7 +260,7 @@ class ForeignTable:
                 return Table(self._name, MetaData(schema=self._schema), autoload_with=connection)
         except exc.NoSuchTableError as error:
             raise SchemaMissing(
-                f"{self.describe()} does not exist; name it with --table and --schema"
+                f"{self.describe()} does not exist; name it with --table and --from-schema"
             ) from error
 
     @cached_property

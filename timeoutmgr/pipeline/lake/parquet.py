@@ -65,6 +65,8 @@ class ParquetHistory:
         clock: Clock | None = None,
         written: pa.Schema = WRITTEN,
     ) -> None:
+        if Path(place, "_delta_log").is_dir():  # its vacuum would remove our files
+            raise ConfigurationError(f"{place} is a Delta table; write its place as delta:{place}")
         self.place = place
         self._clock: Final = clock or SystemClock()
         self._written: Final = written
