@@ -45,6 +45,7 @@ class SqlPersistence:
         self._database: Final = url if isinstance(url, Database) else Database.shared(url)
         self._database.used_by(self)
         self._tables: Final = tables(schema, prefix)
+        self._database.unqualified.add(self._tables.timeouts)
         self._markers: Final = Markers(self._database, self._tables.endpoints)
         self._schema, self._prefix = schema, prefix
         self._version_table: Final = f"{prefix}timeouts_version"

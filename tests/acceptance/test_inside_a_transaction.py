@@ -101,6 +101,23 @@ def test_a_missing_destination_is_refused_inside_a_transaction_too(place: Place)
     assert party.endpoint.timeouts.count() == 0
 
 
+@matrix(pairs=[REFERENCE, Pair("rabbitmq", "postgres")])
+@pytest.mark.behaviour(41)
+def test_a_session_that_looks_into_another_schema_is_refused(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        connection.execute(text("SET LOCAL search_path = information_schema"))
+        with pytest.raises(CombinationRefused, match="another search_path"):
+            party.endpoint.send_local("Ping", "elsewhere", delay=SOON, session=connection)
+        connection.rollback()
+        connection.execute(text("SET LOCAL search_path = information_schema, public"))
+        kept = party.endpoint.send_local("Ping", "kept", delay=SOON, session=connection)
+        connection.commit()
+
+    party.inbox.wait_for_id(kept.message_id)
+
+
 @matrix(pairs=[Pair("rabbitmq", "memory"), Pair("redis", "memory"), REFERENCE])
 def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str) -> None:
     party = Party(place).start()

@@ -33,7 +33,11 @@ from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.database.idle_connections import replace_closed
-from timeoutmgr.database.places import make_private, refuse_network_file_system
+from timeoutmgr.database.places import (
+    UnqualifiedTables,
+    make_private,
+    refuse_network_file_system,
+)
 from timeoutmgr.database.round_trips import (
     DriverStatement,
     PipelinedTransaction,
@@ -137,6 +141,7 @@ class Database:
         self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
             _any_writer if self._writers is None else self._writers.one
         )
+        self.unqualified: Final = UnqualifiedTables()
         self._users: Final[WeakSet[object]] = WeakSet()
         self.proved: Final = Proved()
         self._parts: dict[Callable[[Database], ProcessPart], Any] = {}

@@ -3,13 +3,17 @@
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from sqlalchemy import Connection, Table, text
 from sqlalchemy.engine import URL
 
 from timeoutmgr.errors import CombinationRefused
+
+Lent: TypeAlias = AbstractContextManager[Connection]
 
 # --- places for an embedded database, and its file mode ---------------------------------------
 
@@ -87,6 +91,42 @@ def one_connection_serves(one: URL, other: URL) -> bool:
 def _search_path(url: URL) -> str | None:
     asked = _SEARCH_PATH.findall(_asked(url, "options"))
     return asked[-1] if asked else None
+
+
+class UnqualifiedTables:
+    """Tables without a schema, which PostgreSQL finds by the search path of each session.
+
+    The session of a program may look in another schema: a message would be in a table of the same
+    name there, which nothing reads.
+    """
+
+    def __init__(self) -> None:
+        self._names: Final[dict[str, None]] = {}
+        self._own: Sequence[object] | None = None
+
+    def add(self, table: Table) -> None:
+        """Note *table* if it has no schema."""
+        if table.schema is None:
+            self._names[table.name] = None
+
+    def require(self, theirs: Connection, ours: Callable[[], Lent]) -> None:
+        """Raise CombinationRefused if *theirs* finds other tables than *ours*, or none of them."""
+        if theirs.dialect.name != "postgresql" or not self._names:
+            return
+        if (found := self._seen_by(theirs)) == self._own:
+            return
+        with ours() as connection:  # the first time, and after another install
+            self._own = self._seen_by(connection)
+        if found != self._own:
+            raise CombinationRefused(
+                "session= with another search_path",
+                f"it finds other tables than the endpoint's ({', '.join(self._names)}), or none",
+                "Set search_path back before the send, or give transport and persistence a schema.",
+            )
+
+    def _seen_by(self, connection: Connection) -> Sequence[object]:
+        oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
+        return tuple(connection.execute(text(f"SELECT {', '.join(oids)}")).one())
 
 
 def server_of(url: URL, database: str | None = None) -> str:

@@ -107,6 +107,9 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     if composed.final_queue is not None and outlet.check_destinations:
         outlet.sender.require_queues([composed.final_queue])
     _begin(connection)
+    for database in {*_databases(outlet)}:
+        if _is_in(database, connection):
+            database.unqualified.require(connection, database.read)
     can_store = composed.due is not None and _is_in(_stored_in(outlet), connection)
     is_foreign = ROUTE in composed.outgoing.message.headers
     if _is_in(outlet.transport.database, connection) and not (can_store and is_foreign):

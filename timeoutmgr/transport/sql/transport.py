@@ -77,6 +77,7 @@ class SqlTransport:
         self._destinations = _other_broker(destinations)
         self.owner: Final = _checked_owner(owner or uuid.uuid4().hex)
         self._tables = tables(self._schema, self._prefix)
+        self._database.unqualified.add(self._tables.messages)
         dialect = self._database.dialect
         statements = queue_statements(self._tables, dialect)
         table = self._tables.messages.fullname
