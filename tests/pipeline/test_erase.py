@@ -40,7 +40,7 @@ from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import read_history
 from timeoutmgr.pipeline.lake.writer import TransactionWriter
 from timeoutmgr.pipeline.lake_options import EraseOptions
-from timeoutmgr.pipeline.ledger import exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.writers.erasure import Erasure, Key
@@ -554,6 +554,32 @@ def test_the_command_writes_the_certificate(
     assert (done.exit_code, none.exit_code) == (0, 3)
     assert json.loads(done.stdout) == document
     assert (document["timeouts"], document["left"]) == (3, 0)
+
+
+def test_the_ids_of_an_interrupted_run_are_dropped_by_the_run_that_ends_it(
+    store_of: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    found = {"headers": {"Customer": CANARY}}
+
+    def interrupt(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Erasure, "overwrite", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            erased(store, **found)
+    ended, again = erased(store, **found), erased(store, **found)
+
+    assert (ended.timeouts, ended.interrupted_runs, ended.left) == (2, 1, 0)
+    assert (again.timeouts, again.interrupted_runs, again.has_found) == (0, 0, False)
+    ledger = JobLedger(store)
+    runs = [
+        *ledger.runs("erase", JobRunState.ABORTED),
+        *ledger.runs("erase", JobRunState.COMPLETED),
+    ]
+    assert [("keys" in (run.report or {})) for run in runs] == [False] * 3
 
 
 @pytest.mark.parametrize("name", ["there.json", "no-folder/certificate.json"])

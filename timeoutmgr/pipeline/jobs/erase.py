@@ -7,7 +7,7 @@ them in every place, though the rows by which they were found are no longer ther
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
@@ -64,6 +64,7 @@ class Certificate:
     """What was found and removed, by digests alone: *ids* and *selection* are SHA-256 in hex.
 
     *removed* counts rows by table, *left* timeouts and copies that were found again at the end.
+    What *interrupted_runs* of the same selection had removed is not counted again.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class Certificate:
     removed: Mapping[str, int]
     left: int
     not_reached: tuple[str, ...] = field(default=())
+    interrupted_runs: int = 0
 
     @property
     def has_found(self) -> bool:
@@ -130,11 +132,14 @@ def erase(
         ledger.abort_the_dead(KIND)
         ledger.begin(run_id, KIND, {"selection": job.digest})
         with at_work(store, ledger, run_id):
-            keys = job.find() | _of_dead_runs(ledger, job.digest)
+            interrupted = _interrupted(ledger, job.digest)
+            keys = job.find().union(*interrupted.values())
             ledger.note(run_id, {_KEYS: sorted(map(list, keys))})
-            certificate = job.run(keys)
+            certificate = replace(job.run(keys), interrupted_runs=len(interrupted))
         ledger.note(run_id, certificate.document())
         ledger.move(run_id, JobRunState.COMPLETED)
+        for one in interrupted:
+            ledger.note(one, {})
         return certificate
 
 
@@ -264,11 +269,15 @@ def _name_in(tables: Sequence[HistoryTable], own: str) -> str:
     )
 
 
-def _of_dead_runs(ledger: JobLedger, digest: str) -> set[Key]:
+def _interrupted(ledger: JobLedger, digest: str) -> dict[str, set[Key]]:
     """Return the timeouts that runs of the same selection have found, and not all erased."""
     dead = ledger.runs(KIND, JobRunState.ABORTED)
-    noted = [run.report or {} for run in dead if run.parameters["selection"] == digest]
-    return {(endpoint, id_) for one in noted for endpoint, id_ in one.get(_KEYS, ())}
+    noted = {run.run_id: run.report or {} for run in dead if run.parameters["selection"] == digest}
+    return {
+        run_id: {(endpoint, id_) for endpoint, id_ in one[_KEYS]}
+        for run_id, one in noted.items()
+        if one.get(_KEYS)
+    }
 
 
 def _removed(table: HistoryTable, doomed: Doomed) -> int:
