@@ -119,4 +119,5 @@ class _Plain:
         if typing.get_origin(value) is typing.Unpack:  # each Python shows it its own way
             return cls(f"Unpack[{typing.get_args(value)[0].__name__}]")
         text = repr(value) if not inspect.isclass(value) else value.__name__
+        text = text.replace("pathlib._local.", "pathlib.")  # where Python 3.13 has its classes
         return cls("..." if " object at 0x" in text or text.startswith("<") else text)
