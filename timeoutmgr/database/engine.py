@@ -182,6 +182,13 @@ class Database:
             return cls._shared[key]
 
     @classmethod
+    def require_own_tables(cls, what: str, connection: Connection) -> None:
+        """Raise CombinationRefused if *connection*, of one of our engines, finds other tables."""
+        for database in list(cls._all):
+            if connection.engine is database.engine:
+                database.unqualified.require(what, connection, database.read)
+
+    @classmethod
     def after_fork(cls) -> None:
         """Forget the shared databases: a child must not talk on its parent's connections.
 

@@ -109,8 +109,11 @@ class UnqualifiedTables:
         if table.schema is None:
             self._names[table.name] = None
 
-    def require(self, theirs: Connection, ours: Callable[[], Lent]) -> None:
-        """Raise CombinationRefused if *theirs* finds other tables than *ours*, or none of them."""
+    def require(self, what: str, theirs: Connection, ours: Callable[[], Lent]) -> None:
+        """Raise CombinationRefused if *theirs* finds other tables than *ours*, or none of them.
+
+        *what* is the connection's name in the error.
+        """
         if theirs.dialect.name != "postgresql" or not self._names:
             return
         if (found := self._seen_by(theirs)) == self._own:
@@ -119,9 +122,9 @@ class UnqualifiedTables:
             self._own = self._seen_by(connection)
         if found != self._own:
             raise CombinationRefused(
-                "session= with another search_path",
+                f"{what} with another search_path",
                 f"it finds other tables than the endpoint's ({', '.join(self._names)}), or none",
-                "Set search_path back before the send, or give transport and persistence a schema.",
+                "Set search_path back, or give transport and persistence a schema.",
             )
 
     def _seen_by(self, connection: Connection) -> Sequence[object]:

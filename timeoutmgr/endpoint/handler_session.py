@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from sqlalchemy.exc import SAWarning, SQLAlchemyError
 
 from timeoutmgr.contracts import Transaction
-from timeoutmgr.database import as_connection
+from timeoutmgr.database import Database, as_connection
 from timeoutmgr.errors import TransactionLost
 from timeoutmgr.message.instants import Micros
 
@@ -64,6 +64,7 @@ class HandlerSession:
         self._mode: JoinMode = "rollback_only" if ends_transaction else "create_savepoint"
         self._session: Session | None = None
         self._async_session: AsyncSession | None = None
+        self._connection: Connection | None = None
         self._savepoint: NestedTransaction | None = None
         self.process: int | None = os.getpid()
         """The process of the handlers; None when they have ended."""
@@ -115,19 +116,32 @@ class HandlerSession:
         transaction = self._work.transaction
         if transaction is None:
             raise RuntimeError(_NO_TRANSACTION)
-        connection = as_connection(transaction)
+        connection = self._connection = as_connection(transaction)
         if self._savepoint is None and not self._ends_transaction:
             self._savepoint = connection.begin_nested()
         return connection
 
     def keep(self) -> None:
-        """Keep the effects, for the commit of the batch. Raises TransactionLost."""
+        """Keep the effects, for the commit of the batch.
+
+        Raises TransactionLost, and CombinationRefused if the handler has changed where PostgreSQL
+        looks for tables: its message would be settled in those of another schema, or in none.
+        """
         if self._session is None:
             return
         self._session.commit()
         self._session.close()
         self._refuse_use()
+        self._require_own_tables()
         self._end(undo=False)
+
+    def _require_own_tables(self) -> None:
+        if self._connection is None:  # a coroutine's session that executed nothing
+            return
+        try:
+            Database.require_own_tables("context.session", self._connection)
+        except SQLAlchemyError as error:  # the handler has swallowed what ended the transaction
+            raise _lost(error) from error
 
     def undo(self) -> None:
         """Undo the effects, and nothing else in the transaction. Raises TransactionLost."""

@@ -143,6 +143,30 @@ def test_a_handler_that_swallows_an_error_and_with_it_its_transaction_has_failed
         assert stand.left() == (0, 1)
 
 
+@ONLY_POSTGRES
+@pytest.mark.parametrize("way", ["SET", "SET LOCAL"])
+def test_a_message_whose_handler_leaves_another_search_path_fails_after_its_attempts(
+    transport: SqlTransport, way: str
+) -> None:
+    with handling(transport, executing(f"{way} search_path = information_schema")) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
+
+
+@ONLY_POSTGRES
+def test_a_handler_may_set_the_search_path_back(transport: SqlTransport) -> None:
+    def set_and_set_back(_body: Any, context: HandlerContext) -> None:
+        context.session.execute(text("SET LOCAL search_path = information_schema"))
+        context.session.execute(text("SET LOCAL search_path = public"))
+
+    with handling(transport, set_and_set_back) as stand:
+        stand.handle()
+
+        assert (stand.attempts, stand.left()) == (1, (0, 0))
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_handler_that_waits_for_its_own_transaction_has_failed(
     transport: SqlTransport, url: str, prefix: str
