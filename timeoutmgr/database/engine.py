@@ -129,7 +129,8 @@ class Database:
     _all: ClassVar[WeakSet["Database"]] = WeakSet()
 
     def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
-        self.url: Final = _parsed(url)
+        self._given: Final = _parsed(url)
+        self.url: Final = _located(self._given)
         self.settings: Final = settings or DatabaseSettings()
         require_experimental(self.url, self.settings.experimental)
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
@@ -235,7 +236,7 @@ class Database:
 
     def describe(self) -> str:
         """Return the URL without password and query, fit for logs."""
-        return self.url.set(query={}).render_as_string(hide_password=True)
+        return self._given.set(query={}).render_as_string(hide_password=True)
 
     def connections(self) -> tuple[int, int]:
         """Return how many connections of the pools are used, and how many are idle."""
@@ -492,10 +493,15 @@ def _parsed(url: str | URL) -> URL:
         raise ConfigurationError(
             f"{shown!r} has a raw '@' in its password; quote '@' of a password as %40"
         )
-    file = parsed.database or ":memory:"
-    if parsed.get_backend_name() != "sqlite" or file.startswith((":", "file:")):
-        return parsed
-    return parsed.set(database=os.path.abspath(file))  # a handler may change the folder
+    return parsed
+
+
+def _located(url: URL) -> URL:
+    """Return *url* with the whole path of a SQLite file: a handler may change the folder."""
+    file = url.database or ":memory:"
+    if url.get_backend_name() != "sqlite" or file.startswith((":", "file:")):
+        return url
+    return url.set(database=os.path.abspath(file))
 
 
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
