@@ -430,10 +430,7 @@ class Poller:
         """Wait until *instant* of this host's clock, unless the poll was forced long before it."""
         early = instant - self._clock.now()
         if 0 < early <= LEAD + _AFTER_DUE:
-            self._rest(early)
-
-    def _rest(self, micros: Micros) -> None:
-        self._stop.wait(micros / 1_000_000)
+            self._stop.wait(early / 1_000_000)
 
     def _poll_once(self) -> Micros | None:
         self._ready()

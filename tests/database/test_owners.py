@@ -128,17 +128,21 @@ def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
     tmp_path: Path, unique: str
 ) -> None:
     database = Database(f"sqlite:///{tmp_path / 'x.db'}")
-    lock, (ended, end) = _FileLock(database, unique), os.pipe()
+    lock, (ended, end), (running, runs) = _FileLock(database, unique), os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(end)
+        os.write(runs, b".")
         os.read(ended, 1)
         os._exit(0)
+    os.read(running, 1)
     lock.let_go()  # as the death of this process does
 
-    assert _eventually_dead(SessionLocks(database), unique)
-    os.close(end)
-    os.waitpid(child, 0)
+    try:
+        assert _eventually_dead(SessionLocks(database), unique)
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
 
 
 def test_only_the_dead_of_several_owners_are_returned(

@@ -81,8 +81,7 @@ class SqlTransport:
         dialect = self._database.dialect
         statements = queue_statements(self._tables, dialect)
         table = self._tables.messages.fullname
-        is_postgresql = dialect.name == "postgresql"
-        channel = channel_of(table) if is_postgresql else None
+        channel = channel_of(table) if dialect.name == "postgresql" else None
         notify_channel = channel if self.settings.notify else None
         self.wakeups: Final = QueueWakeups.of(self._database, table)
         self.lease_statements: Final = lease_statements(self._tables, dialect)

@@ -232,7 +232,7 @@ class Watch:
         if self._version is None:
             # The table must be asked again; ever more seldom.
             self._next_query = time.monotonic() + self._pause
-            self._slow_down()
+            self._pause = min(self._pause * 2, self._longest)
         else:
             # A death or a lapse changes no file.
             self._next_query = time.monotonic() + self._owner_check if left else float("inf")
@@ -254,7 +254,4 @@ class Watch:
         if self._version is not None:
             pause = min(pause, self._pause)
         if pause > 0 and not self._wakeup.wait(self._count, pause) and self._version is not None:
-            self._slow_down()
-
-    def _slow_down(self) -> None:
-        self._pause = min(self._pause * 2, self._longest)
+            self._pause = min(self._pause * 2, self._longest)
