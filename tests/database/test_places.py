@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import MetaData, Table
 from sqlalchemy.engine import make_url
 
+from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.places import one_connection_serves, same_database, server_of
 
 PG = "postgresql+psycopg://"
@@ -68,3 +70,13 @@ def test_one_relative_path_in_two_folders_is_two_databases(
         found.append(server_of(make_url("sqlite:///timeoutmgr.db")))
 
     assert found == [f"sqlite {tmp_path}/{name}/timeoutmgr.db" for name in ("east", "west")]
+
+
+def test_tables_are_compared_while_every_connection_of_the_pool_is_lent(postgres_url: str) -> None:
+    database = Database(postgres_url, DatabaseSettings(pool_size=1, connect_timeout=1))
+    database.unqualified.add(Table("any_table", MetaData()))
+
+    with database.engine.connect(), database.engine.connect() as last:
+        Database.require_own_tables("session=", last)
+        assert database.connections() == (2, 0)
+    database.dispose()

@@ -187,7 +187,13 @@ class Database:
         """Raise CombinationRefused if *connection*, of one of our engines, finds other tables."""
         for database in list(cls._all):
             if connection.engine is database.engine:
-                database.unqualified.require(what, connection, database.read)
+                database.unqualified.require(what, connection, database.beside_the_pool)
+
+    @contextmanager
+    def beside_the_pool(self) -> Iterator[Connection]:
+        """Open a connection for a thread that has a connection of the pool: all may be lent."""
+        with self._translated(), self.apart.connect() as connection:
+            yield connection
 
     @classmethod
     def after_fork(cls) -> None:

@@ -17,7 +17,7 @@ _stuck: Final[set[str]] = set()
 
 
 class _OfThread(threading.local):
-    """What a thread knows of itself."""
+    """State of one thread."""
 
     is_writing = False
 

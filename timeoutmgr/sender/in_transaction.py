@@ -109,7 +109,7 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     _begin(connection)
     for database in {*_databases(outlet)}:
         if _is_in(database, connection):
-            database.unqualified.require("session=", connection, database.read)
+            database.unqualified.require("session=", connection, database.beside_the_pool)
     can_store = composed.due is not None and _is_in(_stored_in(outlet), connection)
     is_foreign = ROUTE in composed.outgoing.message.headers
     if _is_in(outlet.transport.database, connection) and not (can_store and is_foreign):
