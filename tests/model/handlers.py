@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.support.makers import a_composer, a_message
@@ -142,7 +142,9 @@ class _CountingBroker(Broker):
 
 
 class _Connection(SimTransaction, Connection):
-    """The transaction as handlers see it: with savepoints."""
+    """The transaction as handlers see it: with savepoints, and of no engine."""
+
+    engine = cast(Engine, None)
 
     def __init__(self) -> None:
         super().__init__()

@@ -185,9 +185,10 @@ class Database:
     @classmethod
     def require_own_tables(cls, what: str, connection: Connection) -> None:
         """Raise CombinationRefused if *connection*, of one of our engines, finds other tables."""
-        for database in list(cls._all):
-            if connection.engine is database.engine:
-                database.unqualified.require(what, connection, database.beside_the_pool)
+        with cls._shared_lock:  # another thread may make a database
+            owners = [one for one in cls._all if one.engine is connection.engine]
+        for database in owners:
+            database.unqualified.require(what, connection, database.beside_the_pool)
 
     @contextmanager
     def beside_the_pool(self) -> Iterator[Connection]:
