@@ -317,6 +317,10 @@ def test_an_endpoint_needs_a_name() -> None:
         settings(None)
 
 
+def test_a_file_may_begin_as_editors_of_windows_write_it(tmp_path: Path) -> None:
+    assert settings(written(tmp_path, '\ufeffendpoint = "sales"')).name == "sales"
+
+
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read the settings file .*nowhere.toml"):
         settings(tmp_path / "nowhere.toml")

@@ -337,7 +337,7 @@ def _disable_manager(config: EndpointConfiguration, features: tuple[str, ...]) -
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows add a BOM
     except OSError as error:
         raise ConfigurationError(f"cannot read the settings file {path}: {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
