@@ -261,12 +261,6 @@ def test_an_endpoint_makes_no_store_if_no_feature_needs_it(config: EndpointConfi
     assert config.settings().persistence is None
 
 
-def test_limits_reach_the_settings(config: EndpointConfiguration) -> None:
-    config.limits = Limits(max_body=7)
-
-    assert config.settings().limits.max_body == 7
-
-
 def test_delayed_retries_beyond_max_delay_are_refused() -> None:
     config = EndpointConfiguration("sales")
     config.limits = Limits(max_delay=timedelta(seconds=59))
@@ -277,6 +271,20 @@ def test_delayed_retries_beyond_max_delay_are_refused() -> None:
 
     config.limits = Limits(max_delay=timedelta(seconds=60))
     assert config.settings().limits.max_delay == timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    "every", ["25 hours", "cron: 0 6 * * 1-5", "1 hour from 9000-01-01T00:00Z"]
+)
+def test_schedules_beyond_max_delay_are_refused(every: str) -> None:
+    config = EndpointConfiguration("sales")
+    config.recurring("tick", "Tick", {}, every="1 day")
+    config.limits = Limits(max_delay=timedelta(days=1))
+    assert config.settings().recurring
+
+    config.recurring("rare", "Tick", {}, every=every)
+    with pytest.raises(ConfigurationError, match=r"'rare': .* more than limits\.max_delay"):
+        config.settings()
 
 
 @pytest.mark.parametrize("value", [0, 501])

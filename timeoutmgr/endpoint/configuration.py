@@ -112,6 +112,7 @@ class EndpointSettings:
         except InvalidMessage as error:
             raise ConfigurationError(f"error_queue: {error}") from error
         self._check_retries()
+        self._check_recurring()
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
         if not 1 <= self.handler_batch <= MOST_HANDLER_BATCH:
@@ -155,6 +156,16 @@ class EndpointSettings:
                 f"({self.limits.max_delay}); raise that, or lower recoverability.increase "
                 "or delayed"
             )
+
+    def _check_recurring(self) -> None:
+        """Refuse schedules whose next run the endpoint's own limit would turn away."""
+        limit, now = self.limits.max_delay, self.clock.now()
+        for each in self.recurring:
+            if limit is not None and (longest := each.occurrences.longest_wait(now)) > limit:
+                raise ConfigurationError(
+                    f"recurring {each.name!r}: a run is stored {longest} ahead, which is more than "
+                    f"limits.max_delay ({limit}); raise that, or have it run more often"
+                )
 
     def _check_middleware(self) -> None:
         """Refuse middleware that cannot be around each handler."""

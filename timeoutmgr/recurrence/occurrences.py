@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from datetime import time as clock_time
+from itertools import islice, pairwise
 from typing import Final, Protocol
 
 from apscheduler.triggers.cron import CronTrigger
@@ -99,6 +100,15 @@ class Occurrences:
             if begin == after or len(found) > limit:
                 return found[-limit:], len(found) > limit
             window *= 2
+
+    def longest_wait(self, since: Micros) -> timedelta:
+        """Return the longest time from *since*, or an occurrence, to the occurrence after.
+
+        Looks at the next 400: of a daily schedule this is a year, with both changes of the clock.
+        """
+        instants = [since, *islice(self._between(since, LATEST), 400)]
+        waits = (later - earlier for earlier, later in pairwise(instants))
+        return max(waits, default=0) * MICROSECOND
 
     def _between(self, after: Micros, until: Micros) -> Iterator[Micros]:
         found = self.after(after)
