@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,22 @@ def test_a_version_table_without_a_row_counts_as_nothing_installed(sqlite_url: s
     with pytest.raises(SchemaMissing, match="has no tables"):
         persistence.check()
     persistence.close()
+
+
+def test_several_revisions_are_refused_until_the_oldest_is_left(sqlite_url: str) -> None:
+    """Statements of ``install --sql`` on tables that are there leave a second row."""
+    insert = "INSERT INTO timeoutmgr_timeouts_version VALUES ('0009')"
+    delete = "DELETE FROM timeoutmgr_timeouts_version WHERE version_num <> '0009'"
+    with closing(SqlPersistence(sqlite_url)) as persistence:
+        persistence.install()
+        persistence.database.run(lambda connection: connection.exec_driver_sql(insert))
+        for use in (persistence.check, persistence.install):
+            with pytest.raises(SchemaMissing, match="delete all rows but '0009'"):
+                use()
+        persistence.database.run(lambda connection: connection.exec_driver_sql(delete))
+        persistence.install()
+
+        persistence.check()
 
 
 def test_an_older_revision_differs_from_a_newer_revision(sqlite_url: str) -> None:

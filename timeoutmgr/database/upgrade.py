@@ -34,7 +34,6 @@ from sqlalchemy import (
     Table,
     column,
     false,
-    func,
     inspect,
     literal_column,
     select,
@@ -159,15 +158,25 @@ def remove(
 
 
 def current(database: Database, version_table: str, schema: str | None) -> str | None:
-    """Return the revision that *database* is at, or None where nothing was installed."""
+    """Return the revision that *database* is at, or None where nothing was installed.
+
+    Raises SchemaMissing for several revisions: which tables there are is not known.
+    """
     if database.path is not None and not database.path.exists():
         return None  # connecting would create the file
     with database.read() as connection:
         if not inspect(connection).has_table(version_table, schema=schema):
             return None
         versions = table(version_table, column("version_num"), schema=schema)
-        found: str | None = connection.execute(select(func.max(versions.c.version_num))).scalar()
-        return found
+        found = sorted(connection.execute(select(versions.c.version_num)).scalars())
+    if len(found) > 1:
+        raise SchemaMissing(
+            f"{version_table} of {database.describe()} must have one row, the revision of the "
+            f"tables, and has {', '.join(found)}: statements of `install --sql`, which are for an "
+            f"empty database, ran on an old one; delete all rows but {found[0]!r}, and run "
+            "`timeoutmgr install`, which does the rest"
+        )
+    return found[0] if found else None
 
 
 def head(script_location: str | Path) -> str:
