@@ -11,8 +11,12 @@ import pytest
 
 from tests.cli.programs import Ended, Folder
 from tests.persistence.making import SECOND, timeout
+from tests.support.makers import a_message
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import ScheduleRecord
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.transport.sql import SqlTransport
 
 WHY = ("--reason", "disk of db-1 lost")
 
@@ -28,9 +32,17 @@ class Recovered:
         ago = {"a": 1800, "b": 900, "later": -7200, "old": 7200}
         store.store_many([timeout(name, now - past * SECOND) for name, past in ago.items()])
         self.dues = self.pending()
+        tick = ScheduleRecord(
+            name="tick", every="1 hour", done_until=1, run_due=now - 1, run_id="a"
+        )
+        store.change_schedule("tick", lambda locked: locked.write(tick))
 
     def run(self, *given: str) -> Ended:
         return self.folder.run("--json", "restored", "--at", self.at.isoformat(), *given, *WHY)
+
+    def skipped_runs(self) -> bool:
+        [tick] = self.store.schedules()
+        return tick.done_until > 1 and tick.run_id is None
 
     def pending(self) -> dict[str, str]:
         found = self.folder.run("--json", "list").json()["timeouts"]
@@ -68,6 +80,7 @@ def test_a_held_window_has_its_due_times_again_after_an_undo(recovered: Recovere
     assert {name for name, due in held.items() if due.startswith("9999")} == {"a", "b"}
     assert undone.returncode == 0
     assert recovered.pending() == recovered.dues
+    assert recovered.skipped_runs()
 
 
 def test_a_cancelled_window_is_removed_and_all_else_stays(recovered: Recovered) -> None:
@@ -75,6 +88,7 @@ def test_a_cancelled_window_is_removed_and_all_else_stays(recovered: Recovered) 
 
     assert (done.returncode, done.json()["run"]["changed"]) == (0, 2), done.stdout + done.stderr
     assert set(recovered.pending()) == {"later", "old"}
+    assert recovered.skipped_runs()
 
 
 def test_a_window_that_is_sent_again_stays_as_it_is(recovered: Recovered) -> None:
@@ -82,6 +96,33 @@ def test_a_window_that_is_sent_again_stays_as_it_is(recovered: Recovered) -> Non
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert recovered.pending() == recovered.dues
+    assert not recovered.skipped_runs()
+
+
+@pytest.mark.parametrize(("decision", "code"), [(None, 6), ("cancel", 6), ("send", 0)])
+def test_messages_of_restored_queues_may_be_handled_again(
+    folder: Folder, recovered: Recovered, decision: str | None, code: int
+) -> None:
+    """So may a message that a handler had when the database broke: its lease came back."""
+    recovered.run("--window", "cancel")
+    queue = folder.endpoint
+    with (
+        closing(SqlTransport(f"sqlite:///{folder.path / 'timeoutmgr.db'}")) as transport,
+        closing(transport.session()) as session,
+        closing(session.receiver(queue, prefetch=1)) as receiver,
+    ):
+        session.send([Outgoing(queue, a_message("1")), Outgoing(queue, a_message("2"))])
+        receiver.receive(1, 1.0)
+
+        done = recovered.run(*(() if decision is None else ("--window", decision)))
+
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.json()["window"]["timeouts"] == 0
+    assert done.json()["queues"] == {
+        queue: 2,
+        f"{queue}.Timeouts": 0,
+        f"{queue}.TimeoutsDispatcher": 0,
+    }
 
 
 def test_another_number_than_expected_changes_nothing(recovered: Recovered) -> None:

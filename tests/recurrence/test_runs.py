@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.recurrence.fleet import Fleet
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.endpoint.restoration import restored_messages, skip_runs
 from timeoutmgr.message import headers
 from timeoutmgr.recurrence import definition
 from timeoutmgr.recurrence.task import IDLE
+
+BY = ChangedBy(channel="cli")
 
 
 def test_the_next_run_is_stored_ahead_and_no_further_run(fleet: Fleet) -> None:
@@ -135,6 +139,38 @@ def test_a_run_that_was_stored_before_an_outage_is_the_one_run(
 
     assert fleet.dispatch() == runs
     assert fleet.pending() == ["01 17:00"]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "runs"), [("one", ["01 18:00"]), ("all", ["01 17:00", "01 18:00"])]
+)
+def test_runs_that_a_lost_store_may_have_sent_are_skipped(
+    fleet: Fleet, catch_up: str, runs: list[str]
+) -> None:
+    process = fleet.process("1 hour", catch_up=catch_up)
+    process.step()
+    fleet.move_to(1, 16, 30)
+    fleet.store.cancel(fleet.timeouts()[0].id)
+
+    for _ in range(2):
+        skip_runs(fleet.store, fleet.clock.now(), BY)
+    fleet.move_to(1, 18, 30)
+    process.step()
+
+    assert fleet.pending() == [*runs, "01 19:00"]
+    assert restored_messages(process.endpoint.parts) == {}, "the queues are in another place"
+
+
+def test_a_skip_leaves_a_run_to_come_and_a_schedule_without_a_first_run(fleet: Fleet) -> None:
+    process = fleet.process("1 hour")
+    process.recurring.pause("tick")
+    skip_runs(fleet.store, fleet.clock.now(), BY)
+
+    process.recurring.resume("tick")
+    skip_runs(fleet.store, fleet.clock.now(), BY)
+
+    assert fleet.pending() == ["01 13:00"]
+    assert process.recurring.list()[0].timeout_id == fleet.timeouts()[0].id
 
 
 def test_a_late_run_is_the_one_run_even_if_it_was_sent_before_the_step(fleet: Fleet) -> None:

@@ -1,5 +1,6 @@
 """``timeoutmgr restored``: after a point-in-time recovery, before the first process starts."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.instants import LATEST, from_micros
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.bulk_runs import BulkChange, BulkRun
+    from timeoutmgr.contracts.bulk_runs import BulkRun
     from timeoutmgr.endpoint.restoration import RestoreReport
     from timeoutmgr.endpoint.timeouts import Timeouts
 
@@ -65,25 +66,35 @@ def restored(
     send    send them again; their receivers drop ids that they know
     cancel  send none of them
 
+    With hold and cancel, recurring timeouts also skip each occurrence before now. Messages of the
+    endpoint's queues, where these are in the restored database, may be handled again: they are
+    counted, and no decision keeps them back.
+
     Timeouts that were stored after --at are lost: their senders have to send them again. The exit
-    code is 6 if the window has timeouts and there is no decision, 1 if some could not be held or
-    cancelled.
+    code is 6 if the window has timeouts and there is no decision, or the queues have messages and
+    the decision is not send; 1 if some timeouts could not be held or cancelled.
 
     Examples:
       timeoutmgr restored --at 2026-01-31T09:00Z --reason "disk of db-1 lost"
       timeoutmgr restored --at 2026-01-31T09:00Z --window hold --reason "disk of db-1 lost"
     """
+    from timeoutmgr.endpoint.restoration import restored_messages, skip_runs
+
     with opened(shared, with_queues=False) as endpoint:
         timeouts = endpoint.timeouts
+        queues = restored_messages(endpoint.parts)
         report = timeouts.restored(at, overdue=overdue, by=by(reason))
         run = None
-        if decision in ("hold", "cancel") and report.window.number:
-            run = _carry_out(shared, timeouts, report, decision, expect, reason)
-    document = _document(report, decision, run)
+        if decision in ("hold", "cancel"):
+            if report.window.number:
+                run = _carry_out(shared, timeouts, report, decision, expect, reason)
+            skip_runs(endpoint.parts.features.store, report.end, by(reason))
+    document = _document(report, queues, decision, run)
     shared.show(document, lambda: _print(document))
     if run is not None and run.left:
         return Exit.FAILED
-    return Exit.FINDINGS if report.window.number and decision is None else Exit.OK
+    repeats = sum(queues.values()) + (report.window.number if decision is None else 0)
+    return Exit.FINDINGS if repeats and decision != "send" else Exit.OK
 
 
 def _carry_out(
@@ -94,8 +105,12 @@ def _carry_out(
     expect: int | None,
     reason: str,
 ) -> "BulkRun":
+    from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
+
+    # A move can be undone, and each timeout has its own due time again.
+    move = BulkChange(action=BulkAction.MOVE, to=LATEST)
     plan = timeouts.bulk.plan(
-        _change(decision),
+        BulkChange(action=BulkAction.CANCEL) if decision == "cancel" else move,
         due_from=from_micros(report.start),
         due_before=from_micros(report.end),
         by=by(reason),
@@ -104,17 +119,11 @@ def _carry_out(
     return timeouts.bulk.apply(plan.run.id, by=by(reason))
 
 
-def _change(decision: str) -> "BulkChange":
-    from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
-
-    if decision == "cancel":
-        return BulkChange(action=BulkAction.CANCEL)
-    # A move can be undone, and each timeout has its own due time again.
-    return BulkChange(action=BulkAction.MOVE, to=LATEST)
-
-
 def _document(
-    report: "RestoreReport", decision: str | None, run: "BulkRun | None"
+    report: "RestoreReport",
+    queues: Mapping[str, int],
+    decision: str | None,
+    run: "BulkRun | None",
 ) -> dict[str, Any]:
     return {
         "restored_to": output.shown_time(report.at),
@@ -125,6 +134,7 @@ def _document(
             **({} if report.window.exact else {"is_exact": False}),
             "by_destination": dict(report.by_destination),
         },
+        "queues": dict(queues),
         "due_before_window": report.before.number,
         "released_claims": report.released,
         "decision": decision,
@@ -140,6 +150,8 @@ def _print(document: dict[str, Any]) -> None:
         ("window", f"{window['due_from']} to {window['due_before']}"),
         ("may be sent again", f"{least}{window['timeouts']}"),
         *((f"  to {name}", number) for name, number in window["by_destination"].items()),
+        ("may be handled again", sum(document["queues"].values())),
+        *((f"  in {name}", number) for name, number in document["queues"].items() if number),
         ("due before", document["due_before_window"]),
         ("released claims", document["released_claims"]),
         ("decision", document["decision"] or "none; give --window hold, send or cancel"),

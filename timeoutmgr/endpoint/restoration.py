@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.contracts import Insight, TimeoutFilter, TimeoutStore
+from timeoutmgr.contracts import (
+    BrowsesQueues,
+    Insight,
+    KeepsSchedules,
+    LockedSchedule,
+    TimeoutFilter,
+    TimeoutStore,
+)
 from timeoutmgr.contracts.audit import AuditEntry, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.insight import GroupBy
 from timeoutmgr.contracts.reports import LIVE, Count
+from timeoutmgr.database import as_database, same_database
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, Micros, from_micros
 
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
+
 _GROUPED: Final = 10_000
 """Timeouts of which the destinations are counted."""
+_BROWSED: Final = 1_000
+"""Messages of a queue that are counted by browsing it: leased messages are at its front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +142,46 @@ def _entry(report: RestoreReport, by: ChangedBy) -> AuditEntry:
         expected=report.window.number,
         changed=0,
     )
+
+
+def restored_messages(parts: AssembledEndpoint) -> Mapping[str, int]:
+    """Return the number of messages in each queue of the endpoint that was restored with the store.
+
+    The lost database may have seen them handled. Empty if the queues are in another place. Raises
+    SchemaMissing and TransportUnavailable.
+    """
+    transport, persistence = parts.settings.transport, parts.settings.persistence
+    store = None if persistence is None else persistence.database
+    if transport.database is None or store is None:
+        return {}
+    if not same_database(as_database(transport.database).url, as_database(store).url):
+        return {}
+    transport.check()
+    names = {*parts.queues} - {parts.settings.error_queue}
+    with closing(transport.session()) as session:
+        found = {name: session.count(name) for name in names - {*session.missing_queues(names)}}
+        if isinstance(session, BrowsesQueues):
+            # The count leaves out leased messages, whose handlers may have ended since.
+            for name in found:
+                found[name] = max(found[name], sum(1 for _ in session.browse(name, _BROWSED)))
+    return dict(sorted(found.items()))
+
+
+def skip_runs(store: TimeoutStore | None, until: Micros, by: ChangedBy) -> None:
+    """Count the occurrences before *until* of each schedule as done, whatever ``catch_up`` says.
+
+    The lost store may have sent their runs. A run that is stored ahead of *until* stays.
+    """
+
+    def skip(locked: LockedSchedule) -> None:
+        record, done = locked.record, locked.record.done_until
+        if done is None:
+            return  # it begins with its first process
+        if record.run_due is not None and record.run_due < until:
+            record = replace(record, run_due=None, run_id=None)
+        locked.write(replace(record, done_until=max(until, done)))
+        locked.audit("skip-recurring", by.channel)
+
+    if isinstance(store, KeepsSchedules):
+        for each in store.schedules():
+            store.change_schedule(each.name, skip)
