@@ -6,14 +6,16 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -323,6 +325,96 @@ def test_a_float_that_would_arrive_as_null_is_refused_when_it_is_sent(lost: obje
 )
 def test_a_null_and_a_float_that_arrives_are_sent(kept: object) -> None:
     assert of_wire(kept) == kept
+
+
+class Keys(TypedDict):
+    a: int
+
+
+class ArrayLine(msgspec.Struct, array_like=True):
+    a: int
+
+
+class Named(msgspec.Struct, omit_defaults=True, rename="camel"):
+    the_rate: float = 0
+    the_name: str = ""
+
+
+class LongArrayLine(ArrayLine, array_like=True):
+    b: int = 0
+
+
+@dataclass(frozen=True)
+class DatedLine(Line):
+    on: str = "today"
+
+
+@dataclass(eq=False)
+class Nested:
+    """Fields of declared classes, in each kind of container."""
+
+    line: Line | None = None
+    lines: Sequence[Line] = ()
+    by_price: dict[float, Line] = field(default_factory=dict)
+    of_set: frozenset[Line] = frozenset()
+    keys: Keys | None = None
+    array: ArrayLine | None = None
+    anything: Any = None
+    rate: float = 0.0
+
+    @cached_property
+    def kept(self) -> int:
+        return 1
+
+
+class HiddenCustomer(Customer):
+    hidden: str = pydantic.Field(default="x", exclude=True)
+
+
+class FullCustomer(HiddenCustomer):
+    vat: str = "DE1"
+
+
+class Orders(pydantic.BaseModel):
+    customers: list[Customer] = []
+    orders: list[Orders] = []
+    lines: deque[Line] = deque()
+    anything: Any = None
+
+
+DATED, FULL = DatedLine("pen", Decimal(1)), FullCustomer(name="Ada", born=date(2000, 1, 1))
+KEYS: Any = {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        (Nested(line=DATED), "line.on"),
+        (Nested(lines=(LINE, DATED)), "lines.1.on"),
+        (Nested(by_price={1: DATED}), "by_price.1.on"),
+        (Nested(of_set=frozenset({LINE, DATED})), "of_set.0.on"),
+        (Nested(keys=KEYS), "keys.b"),
+        (Nested(array=LongArrayLine(1, 2)), "array.b"),
+        (Orders(customers=[FULL]), "customers.0.vat"),
+        (Orders(orders=[Orders(customers=[FULL])]), "orders.0.customers.0.vat"),
+        (Orders(lines=deque([DATED])), "lines.0.on"),
+    ],
+)
+def test_a_field_that_the_declared_class_has_not_is_refused_when_it_is_sent(
+    message: object, place: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=rf": {place} is lost"):
+        encode_body(message)
+
+
+def test_fields_that_arrive_or_are_excluded_are_sent() -> None:
+    named = Named(0)
+    nested = Nested(LINE, [LINE], {1: LINE}, frozenset({LINE}), {"a": 1}, None, named, rate=1)
+    assert nested.kept == 1  # no field, though the object keeps it
+    hidden = HiddenCustomer(name="Ada", born=date(2000, 1, 1))
+
+    for message in (nested, Orders(customers=[hidden], anything=FULL)):
+        assert type(of_wire(message)) is type(message)
 
 
 class Login(pydantic.BaseModel):

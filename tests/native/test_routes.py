@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
 from timeoutmgr import SendOptions
-from timeoutmgr.errors import DelayTooLong, Unsupported
+from timeoutmgr.errors import DelayTooLong, InvalidMessage, Unsupported
 from timeoutmgr.message import headers
 from timeoutmgr.message.headers import DELIVER_AT
 from timeoutmgr.message.instants import Micros, from_wire, to_wire
@@ -242,8 +242,8 @@ def test_a_cancellable_message_is_refused_where_no_store_may_keep_it(clock: Fake
         composer.compose("billing", "Remind", {}, SendOptions(delay=7, cancellable=True))
     with pytest.raises(Unsupported, match="storing a delayed message"):
         composer.compose("billing", "Remind", {}, SendOptions(delay=7), stored=True)
-    undelayed = composer.compose("billing", "Remind", {}, SendOptions(cancellable=True))
-    assert undelayed.outgoing.destination == "billing"
+    with pytest.raises(InvalidMessage, match="cancellable=True is given, and the message is not"):
+        composer.compose("billing", "Remind", {}, SendOptions(cancellable=True))
 
 
 def test_delay_levels_refuse_options_that_need_remembered_ids(clock: FakeClock) -> None:

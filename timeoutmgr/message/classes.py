@@ -6,10 +6,11 @@ imported before a program names such a class.
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
+from re import findall
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
@@ -62,6 +63,8 @@ class BodyMismatch(MessageRejected):
         )
 
 
+_WITH_FIELDS: Final = "'(?:model-fields|dataclass-args|typed-dict|definition-ref)'"
+"""Parts of pydantic's schemas that may have fields."""
 _MASKED: Final = b"**********"
 """What pydantic writes for a SecretStr or SecretBytes."""
 
@@ -77,6 +80,11 @@ class TypedMessageClass:
     encode: Callable[[Any], bytes]
     plain: Callable[[Any], object]
     """Returns the fields as mappings, lists and plain values."""
+    rewrite: Callable[[Any, Any], bytes] | None
+    """Returns, of a message and what was read of it, JSON that is the body if no field is lost.
+
+    None for a class with plain fields, which can lose none.
+    """
     reasons: Callable[[Exception], str]
     """Returns why a body does not fit, with no value of the body."""
     errors: tuple[type[Exception], ...]
@@ -95,7 +103,8 @@ class TypedMessageClass:
 
         A dataclass does not check its own values: without the reading, the receiver would be the
         first to find an error. A float that JSON has not, NaN say, is refused if the converter
-        writes it as null, and a secret if the converter writes asterisks for it.
+        writes it as null, and a secret if the converter writes asterisks for it. So is a field or
+        key that the declared class has not, say of a subclass: the reading ignores it.
         """
         try:
             body = self.encode(message)
@@ -104,6 +113,9 @@ class TypedMessageClass:
                 raise ValueError("a float that is NaN or infinite would arrive as null")
             if _MASKED in body and self.plain(message) != self.plain(read):
                 raise ValueError("a secret would arrive as asterisks; send it as str or bytes")
+            if self.rewrite is not None and self.rewrite(message, read) != body:
+                for lost in _lost_in(message, read):
+                    raise ValueError(f"{lost:.80} is lost: the declared class has no such field")
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidMessage(
                 f"a {self.name} does not survive its conversion: {error}; give its fields values "
@@ -124,6 +136,46 @@ def _odd_floats_in(value: object) -> int:
     elif not isinstance(value, list | tuple | set | frozenset):
         return 0
     return sum(map(_odd_floats_in, value))
+
+
+def _lost_in(sent: object, read: object, at: str = "") -> Iterator[str]:
+    """Yield the places of the fields and keys that *sent* has and *read* has not."""
+    if isinstance(sent, Set) and isinstance(read, Set):
+        # What both have lost nothing; a set has no order for the rest.
+        sent, read = (sorted(each, key=_class_name) for each in (sent - read, read - sent))
+    ours, theirs = _members(sent), _members(read)
+    if ours is None or theirs is None or (theirs is read and ours is not sent):
+        return  # A plain value, or an object that a field of any type has by other names.
+    if theirs is read and len(ours) <= len(theirs):
+        # The same keys in the same order, which may be of another type: 1 is read as 1.0.
+        theirs = dict(zip(ours, theirs.values(), strict=False))
+    for name, value in ours.items():
+        if name in theirs:
+            yield from _lost_in(value, theirs[name], f"{at}{name}.")
+        else:
+            yield f"{at}{name}"
+
+
+def _class_name(of: object) -> str:
+    return type(of).__qualname__
+
+
+def _members(own: Any) -> Mapping[Any, object] | None:
+    """Return what *own* has, by field, key or index; None for a plain value."""
+    if isinstance(own, Mapping):
+        return own
+    if isinstance(own, Sequence):
+        return None if isinstance(own, str | bytes | bytearray) else dict(enumerate(own))
+    kind: Any = type(own)
+    if _is_struct(kind):
+        names, values = kind.__struct_encode_fields__, kind.__struct_fields__
+        return {name: getattr(own, each) for name, each in zip(names, values, strict=True)}
+    if dataclasses.is_dataclass(kind):
+        return {each.name: getattr(own, each.name, None) for each in dataclasses.fields(kind)}
+    if not _is_model(kind):
+        return None
+    names = (name for name, each in kind.model_fields.items() if not each.exclude)
+    return {**{name: getattr(own, name, None) for name in names}, **(own.model_extra or {})}
 
 
 def message_class(given: type) -> TypedMessageClass:
@@ -187,13 +239,18 @@ def _of_msgspec(given: type) -> TypedMessageClass:
             "or name the message type as a text"
         ) from error
     try:
-        msgspec.json.schema(given)  # refuses the types that the decoder would accept unread
+        # Refuses the types that the decoder would accept unread.
+        nests = str(msgspec.json.schema(given)).count("$ref") > 1
         decode: Callable[[bytes], object] = msgspec.json.Decoder(given).decode
     except (TypeError, NameError, ValueError, RecursionError) as error:
         raise _refused(given, error) from error
     errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
     encode, plain = msgspec.json.encode, msgspec.to_builtins
-    return TypedMessageClass(given, _name(given), decode, encode, plain, _msgspec_reasons, errors)
+
+    rewrite = (lambda _message, read: encode(read)) if nests else None
+    return TypedMessageClass(
+        given, _name(given), decode, encode, plain, rewrite, _msgspec_reasons, errors
+    )
 
 
 def _of_pydantic(given: Any) -> TypedMessageClass:
@@ -209,12 +266,23 @@ def _of_pydantic(given: Any) -> TypedMessageClass:
         written: bytes = adapter.dump_json(message, by_alias=True, round_trip=True)
         return written
 
+    def rewrite(message: object, _read: object) -> bytes:
+        # The body has the fields of declared classes alone.
+        written: bytes = adapter.dump_json(
+            message, by_alias=True, round_trip=True, serialize_as_any=True, warnings=False
+        )
+        return written
+
     def reasons(error: Exception) -> str:
         return _pydantic_reasons(error, adapter)
 
-    errors = (ValidationError, RecursionError)
+    errors, decode = (ValidationError, RecursionError), adapter.validate_json
+    is_flat = len(findall(_WITH_FIELDS, str(adapter.core_schema))) == 1
     return TypedMessageClass(
-        given, _name(given), adapter.validate_json, encode, adapter.dump_python, reasons, errors
+        *(given, _name(given), decode, encode, adapter.dump_python),
+        rewrite=None if is_flat else rewrite,
+        reasons=reasons,
+        errors=errors,
     )
 
 

@@ -401,18 +401,20 @@ def _carried(foreign: Foreign, destination: str) -> dict[str, str]:
 
 
 def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict | None:
+    """Return on_conflict; raise InvalidMessage for options that only a delayed message may have."""
     given = options.on_conflict
-    if given is None:
+    if given is None and not options.cancellable:
         return None
     try:
-        asked = OnConflict(given)
+        asked = None if given is None else OnConflict(given)
     except ValueError as error:
         known = ", ".join(OnConflict)
         raise InvalidMessage(f"on_conflict must be {known}, got {given!r}") from error
     if due is None:
+        name, value = ("cancellable", True) if asked is None else ("on_conflict", asked.value)
         raise InvalidMessage(
-            f"on_conflict={asked.value!r} is given, and the message is not delayed; give a delay "
-            "or deliver_at, or leave on_conflict out"
+            f"{name}={value!r} is given, and the message is not delayed; give a delay or "
+            f"deliver_at, or leave {name} out"
         )
     return asked
 
