@@ -170,7 +170,8 @@ def test_an_export_is_on_the_disk_before_its_run_can_be_applied(
 
 def test_ids_that_a_plan_does_not_select_are_named(folder: Folder, three: list[str]) -> None:
     others = [f"other-{number}" for number in range(7)]
-    given = ("change", "cancel", three[0], *others, "--reason", "withdrawn")
+    message = folder.run("--json", "show", three[0]).json()["message_id"]
+    given = ("change", "cancel", message, *others, "--reason", "withdrawn")
 
     planned = folder.run("--json", *given, "--dry-run")
     shown = folder.run(*given, "--dry-run")
@@ -201,6 +202,7 @@ def test_an_export_of_a_plan_that_is_refused_leaves_no_file(
         ("cancel", "--all", "--by", "2h"),
         ("cancel",),
         ("cancel", "--all", "--saga", "s"),
+        ("cancel", "--all", "--id-prefix", ""),
     ],
 )
 def test_a_change_without_its_values_or_selection_is_refused(

@@ -74,10 +74,14 @@ def test_each_command_selects_the_same(
 
 def test_a_cancel_or_a_run_that_finds_nothing_ends_with_3(folder: Folder, url: str) -> None:
     cancelled = folder.run("cancel", "--label", "tenant=nobody")
-    applied = folder.run("runs", "apply", "nosuch", "--reason", "x")
+    applied, undone = (
+        folder.run(*form, "runs", verb, "nosuch", "--reason", "x")
+        for form, verb in (((), "apply"), (("--json",), "undo"))
+    )
 
     assert (cancelled.returncode, cancelled.stdout.split()) == (3, ["0", "cancelled"])
     assert (applied.returncode, "there is no run 'nosuch'" in applied.stderr) == (3, True)
+    assert (undone.returncode, undone.json()) == (3, {"id": "nosuch", "state": "unknown"})
 
 
 def test_a_pause_tells_how_many_timeouts_it_holds_back(folder: Folder, url: str) -> None:

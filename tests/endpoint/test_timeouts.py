@@ -236,9 +236,12 @@ def test_counts_and_lists_agree_about_a_filter(book: Book, which: Any, found: in
     assert book.timeouts.count(**which) == len(list(book.timeouts.list(**which))) == found
 
 
-def test_a_naive_bound_of_a_filter_is_refused(book: Book) -> None:
+def test_a_bound_or_text_of_another_type_is_refused(book: Book) -> None:
     with pytest.raises(InvalidMessage, match="no time zone"):
         book.timeouts.count(due_from=datetime(2030, 1, 1))
+    for ask in (book.timeouts.count, book.timeouts.cancel_saga, book.timeouts.cancel_where):
+        with pytest.raises(InvalidMessage, match="saga_id is a text, got 42"):
+            ask(saga_id=42)  # type: ignore[arg-type]  # the mistake
 
 
 @pytest.mark.behaviour(138)
@@ -255,6 +258,19 @@ def test_a_reroute_changes_the_destination_of_the_timeouts_that_match(book: Book
     assert sorted(before) == ["billing"] * 3 + ["stock"]
     after = sorted(one.destination for one in book.timeouts.list())
     assert after == ["billing-eu"] * 3 + ["stock"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"saga_id": None}, {"destination": ""}, {"labels": {}}, {"labels": {"a": []}}, {"saga_id": 5}],
+)
+def test_a_reroute_by_a_keyword_without_a_value_is_refused(book: Book, given: Any) -> None:
+    book.put()
+
+    with pytest.raises(InvalidMessage, match=r"saga_id|destination|label"):
+        book.timeouts.reroute("elsewhere", **given)
+
+    assert book.timeouts.count(destination="elsewhere") == 0
 
 
 @pytest.mark.behaviour(138)

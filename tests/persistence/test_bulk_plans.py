@@ -105,18 +105,27 @@ def test_a_run_that_an_earlier_version_kept_with_another_value_is_listed() -> No
         ({"limit": -1}, "a limit is a whole number from 0, got -1"),
         ({"limit": 1.5}, "a limit is a whole number from 0, got 1.5"),
         ({"ids": ["t000"], "destination": "shipping"}, "got ids and destination"),
-        ({"ids": ["t000"], "labels": {"a": "b"}, "saga_id": "s"}, "ids and saga_id, labels"),
-        ({"ids": "t000"}, "got the text 't000'"),
+        ({"ids": ["t000"], "labels": {"a": "b"}, "saga_id": "s"}, "ids and labels, saga_id"),
+        ({"ids": "t000"}, "a list of ids, got 't000'"),
+        ({"ids": None}, "a list of ids, got None"),
+        ({"ids": ["t000"], "saga_id": None}, "got ids and saga_id"),
+        ({"saga_id": None}, "saga_id is None, .* give a value, or leave saga_id out"),
+        ({"saga_id": "s", "id_prefix": ""}, "id_prefix is ''"),
+        ({"due_from": None}, "due_from is None"),
+        ({"labels": {}}, "labels is {}"),
+        ({"labels": {"a": "b", "c": []}}, "label 'c' has no value"),
+        ({"change": BulkChange(action=BulkAction.MOVE, to=2**63)}, "the years 1 to 9999"),
+        ({"change": BulkChange(action=BulkAction.SPREAD, start=0, end=2**58)}, "1 to 9999"),
     ],
 )
-def test_a_plan_with_a_selection_that_says_two_things_is_refused(
+def test_a_plan_that_cannot_be_as_its_caller_means_it_is_refused(
     sqlite: Stores, given: dict[str, Any], message: str
 ) -> None:
     store: Any = sqlite()
     stored(store, 3)
 
     with pytest.raises(InvalidMessage, match=message):
-        runs_of(store).plan(CANCEL, by=BY, **given)
+        runs_of(store).plan(**{"change": CANCEL, "by": BY, **given})
 
     assert store.bulk_runs() == []
 

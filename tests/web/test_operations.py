@@ -112,6 +112,7 @@ def test_more_than_a_hundred_timeouts_need_their_number(site: Site, endpoint: En
         ({"by": "soon"}, "is not a duration"),
         ({"action": "explode"}, "choose an action"),
         ({"action": "move", "at": "soon"}, "is not a time"),
+        ({"action": "spread", "at": "9999-12-31", "over": "9d", "by": ""}, "the years 1 to 9999"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_with_the_reason(

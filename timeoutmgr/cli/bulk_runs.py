@@ -28,10 +28,12 @@ from timeoutmgr.cli.pauses import by, reason
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.cli.written_files import Export, export_to
 from timeoutmgr.message.instants import duration_micros, to_micros
+from timeoutmgr.message.routes import timeout_id
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts.bulk_runs import BulkChange, BulkPlan, BulkRun
     from timeoutmgr.endpoint.bulk_runs import BulkRuns
+    from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.endpoint.timeouts import Timeouts
 
 WITHIN: Final = "runs"
@@ -151,6 +153,8 @@ def change(
 ) -> Exit:
     r"""Do ACTION with the timeouts that the options select, or with the timeouts ID.
 
+    An ID is the id of a timeout or of its message.
+
     \b
     shift     add --by to the due time
     move      make all due at --at
@@ -171,8 +175,8 @@ def change(
       timeoutmgr change shift --by 2h --destination billing --dry-run --reason "billing is down"
       timeoutmgr change cancel --saga order-7 --export order-7.jsonl --reason "order withdrawn"
     """
-    which = asdict(selection)
-    picked = flags.everything + bool(ids) + any(which.values())
+    which = {name: value for name, value in asdict(selection).items() if value not in (None, {})}
+    picked = flags.everything + bool(ids) + bool(which)
     if picked != 1:
         raise click.UsageError(
             "say which: --all, IDs, or --saga, --destination, --label, --type, --id-prefix, "
@@ -185,13 +189,12 @@ def change(
             asker = by(flags.reason)
             plan = runs.plan(
                 asked,
-                **which,
-                ids=ids or None,
+                **({"ids": ids} if ids else which),
                 limit=flags.limit,
                 by=asker,
                 export=None if file is None else partial(_export, endpoint.timeouts, file),
             )
-        missed = _unselected(runs, plan.run.id, ids)
+        missed = _unselected(endpoint, plan.run.id, ids)
         if flags.dry_run or not plan.run.selected:
             _show_plan(shared, plan, missed)
             return Exit.OK if plan.run.selected else Exit.NOT_FOUND
@@ -272,7 +275,8 @@ def _carry_out(shared: Shared, run_id: str, reason: str, *, undo: bool) -> Exit:
         run = bulk.get(run_id)
         if run is None:
             hint = "`timeoutmgr runs list` shows the runs"
-            click.echo(f"there is no run {run_id!r:.80}; {hint}", err=True)
+            said = f"there is no run {run_id!r:.80}; {hint}"
+            shared.show({"id": run_id, "state": "unknown"}, lambda: click.echo(said, err=True))
             return Exit.NOT_FOUND
         return _apply(shared, bulk, run, reason, undo=undo)
 
@@ -352,10 +356,11 @@ def _export(timeouts: "Timeouts", file: Export, run_id: str) -> None:
     file.save()
 
 
-def _unselected(bulk: "BulkRuns", run_id: str, ids: Sequence[str]) -> list[str]:
-    """Return those of *ids* that the plan has not selected."""
-    selected = {key.id for key in bulk.keys(run_id)} if ids else set()
-    return [one for one in dict.fromkeys(ids) if one not in selected]
+def _unselected(endpoint: "Endpoint", run_id: str, ids: Sequence[str]) -> list[str]:
+    """Return those of *ids*, of timeouts or of messages, that the plan has not selected."""
+    selected = {key.id for key in endpoint.timeouts.bulk.keys(run_id)} if ids else set()
+    both = {one: {one, timeout_id(endpoint.name, one)} for one in ids}
+    return [one for one, names in both.items() if selected.isdisjoint(names)]
 
 
 def _missed_document(missed: Sequence[str]) -> dict[str, Any]:

@@ -137,8 +137,8 @@ def reroute(
       timeoutmgr reroute billing-eu --destination billing --dry-run
       timeoutmgr reroute billing-eu --destination billing --from 2030-01-01T00:00Z
     """
-    which = asdict(selection)
-    if everything == any(value not in (None, {}) for value in which.values()):
+    which = {name: value for name, value in asdict(selection).items() if value not in (None, {})}
+    if everything == bool(which):
         raise click.UsageError(
             "say which: either --all, or --saga, --destination, --label, --type, --id-prefix, "
             "--from or --to"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 
@@ -20,9 +19,10 @@ from timeoutmgr.contracts.bulk_runs import (
 )
 from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.errors import InvalidMessage, Unsupported
+from timeoutmgr.message import routes
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
-from timeoutmgr.message.validation import check_id
+from timeoutmgr.message.validation import check_due, check_id
 
 BY_API: Final = ChangedBy(channel="api")
 
@@ -49,28 +49,31 @@ class BulkRuns:
         self,
         change: BulkChange,
         *,
-        ids: Sequence[str] | None = None,
         limit: int | None = None,
         by: ChangedBy = BY_API,
         export: Callable[[str], None] | None = None,
-        **selection: Unpack[SelectionKeywords],
+        **selection: Unpack[PlanKeywords],
     ) -> BulkPlan:
         """Select the timeouts of *ids*, or all that match, for a run; change nothing.
 
-        The run changes no timeout that is stored or changed after the plan. A plan can be applied
-        for a day. *export* may save the timeouts first, by the ``keys`` of the run whose id it
-        gets: the run can be applied only after *export* has returned. A timeout that is moved
-        while the plan is made may be missed. Raises
-        InvalidMessage for *ids* beside a filter, and DestinationNotAllowed or Unroutable for a
-        reroute that may not be.
+        *ids* are of timeouts or of messages. The run changes no timeout that is stored or changed
+        after the plan. A plan can be applied for a day. *export* may save the timeouts first, by
+        the ``keys`` of the run whose id it gets: the run can be applied only after *export* has
+        returned. A timeout that is moved while the plan is made may be missed. Raises
+        InvalidMessage for *ids* beside a filter and for a keyword without a value,
+        DestinationNotAllowed or Unroutable for a reroute that may not be.
         """
-        which = _selected(ids, filter_of(**selection))
+        which = _selected(selection)
         if limit is not None:
             checked_limit(limit)
+        for instant in filter(None, (change.to, change.start, change.end)):
+            check_due(instant)
         asked = {**selection_document(which, limit), **change.document()}
         with self._attempt(change.action.value, by, asked):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
+            if not isinstance(which, TimeoutFilter):
+                which = [known_id(self._given, each) or each for each in which]
             return self._store.plan(which, change, by, limit=limit, export=export)
 
     def apply(
@@ -146,13 +149,14 @@ class BulkRuns:
             yield
 
 
-def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter | Sequence[str]:
-    """Return *ids*, or *which* without ids. Raises InvalidMessage for both, and for no ids."""
-    if ids is None:
-        return which
-    if isinstance(ids, str | bytes):
-        raise InvalidMessage(f"ids is a list of ids, got the text {ids!r:.80}; give [{ids!r:.80}]")
-    beside = [name for name, value in asdict(which).items() if value not in (None, ())]
+def _selected(selection: Mapping[str, Any]) -> TimeoutFilter | Sequence[str]:
+    """Return the ids, or the filter without ids. Raises InvalidMessage for both."""
+    if "ids" not in selection:
+        require_values(selection)
+        return filter_of(**selection)
+    ids, beside = selection["ids"], [name for name in selection if name != "ids"]
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+        raise InvalidMessage(f"ids is a list of ids, got {ids!r:.80}; give a list, or a filter")
     if beside:
         raise InvalidMessage(
             f"a plan selects by ids or by a filter, got ids and {', '.join(beside)}; leave one out"
@@ -160,6 +164,27 @@ def _selected(ids: Sequence[str] | None, which: TimeoutFilter) -> TimeoutFilter 
     for each in ids:
         check_id(each)
     return ids
+
+
+def require_values(selection: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for a keyword without a value: the change would meet every timeout."""
+    for name, value in selection.items():
+        if not value:
+            raise InvalidMessage(
+                f"{name} is {value!r:.80}, by which nothing is selected; give a value, or leave "
+                f"{name} out to change timeouts whatever it is"
+            )
+
+
+def ids_of(store: TimeoutStore, given: str) -> tuple[str, str]:
+    """Return the ids that the timeout named *given* may have, the likelier id first."""
+    derived = routes.timeout_id(store.endpoint, given)
+    return (given, derived) if routes.is_timeout_id(given) else (derived, given)
+
+
+def known_id(store: TimeoutStore, given: str) -> str | None:
+    """Return the id of the timeout named *given*, if one is known."""
+    return next((one for one in ids_of(store, given) if store.find(one) is not None), None)
 
 
 def checked_limit(limit: int) -> int:
@@ -181,6 +206,12 @@ class SelectionKeywords(TypedDict, total=False):
     id_prefix: str | None
 
 
+class PlanKeywords(SelectionKeywords, total=False):
+    """The keywords that select the timeouts of a plan."""
+
+    ids: Sequence[str]
+
+
 def filter_of(
     *,
     due_from: datetime | None = None,
@@ -189,9 +220,16 @@ def filter_of(
     **texts: str | None,
 ) -> TimeoutFilter:
     """Return the filter of SelectionKeywords. Raises InvalidMessage, TypeError for another name."""
+    for name, text in texts.items():
+        if not isinstance(text, str | None):
+            raise InvalidMessage(f"{name} is a text, got {text!r:.80}; give a text")
+    found = label_texts(labels)
+    for name, values in labels.items():
+        if not values:
+            raise InvalidMessage(f"label {name!r:.80} has no value; give a value, or leave it out")
     return TimeoutFilter(
         due_from=None if due_from is None else to_micros(due_from),
         due_before=None if due_before is None else to_micros(due_before),
-        labels=label_texts(labels) if labels else (),
+        labels=found,
         **texts,
     )

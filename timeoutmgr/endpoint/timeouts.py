@@ -38,12 +38,15 @@ from timeoutmgr.endpoint.bulk_runs import (
     SelectionKeywords,
     checked_limit,
     filter_of,
+    ids_of,
+    known_id,
+    require_values,
 )
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message import headers, routes
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
-from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts, labels_of
+from timeoutmgr.message.labels import NO_LABELS, Labels, labels_of
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination, check_due, check_id, due_of
 
@@ -115,7 +118,8 @@ class Timeouts:
 
     A **selection** is of all timeouts that match each of ``saga_id``, ``destination``,
     ``message_type``, ``id_prefix``, ``labels``, and the half-open range of aware datetimes from
-    ``due_from`` to ``due_before``; without any, of all. A text with NUL or half a surrogate pair
+    ``due_from`` to ``due_before``; without any, of all. A change refuses a keyword that is None or
+    empty: leave it out. A text with NUL or half a surrogate pair
     raises InvalidMessage.
 
     Each raises SchemaMissing, with the command to run, if the tables do not exist.
@@ -258,9 +262,9 @@ class Timeouts:
         channel = routes.bounded(channel)
         by = by or ChangedBy(channel=channel)
         with self._schema_expected(), attempt(self._store, "cancel", by, {"id": timeout_id}):
-            known = self._known(timeout_id)
+            known = known_id(self._store, timeout_id)
             # A message that is not stored yet may bear either id, so that both are remembered.
-            for each in self._ids(timeout_id) if known is None else (known,):
+            for each in ids_of(self._store, timeout_id) if known is None else (known,):
                 result = self._cancel(each, channel, by)
                 if result not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN):
                     break
@@ -273,15 +277,6 @@ class Timeouts:
             return self._store.cancel(timeout_id, channel=channel)
         return self._store.cancel(timeout_id)
 
-    def _ids(self, given: str) -> tuple[str, str]:
-        """Return the ids that the timeout named *given* may have, the likelier id first."""
-        derived = routes.timeout_id(self._store.endpoint, given)
-        return (given, derived) if routes.is_timeout_id(given) else (derived, given)
-
-    def _known(self, given: str) -> str | None:
-        """Return the id of the timeout named *given*, if one is known."""
-        return next((one for one in self._ids(given) if self._store.find(one) is not None), None)
-
     def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> Sequence[str]:
         """Cancel all timeouts stored for a saga; return the ids of the cancelled timeouts.
 
@@ -291,7 +286,7 @@ class Timeouts:
             raise InvalidMessage(
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
-        which = TimeoutFilter(saga_id=saga_id)
+        which = filter_of(saga_id=saga_id)
         by, selection = ChangedBy(channel=routes.bounded(channel)), {"saga_id": saga_id}
         with self._schema_expected(), attempt(self._store, "cancel-saga", by, selection):
             if isinstance(self._store, FindsByLabels):
@@ -312,7 +307,7 @@ class Timeouts:
         does the rest. Raises InvalidMessage for several labels, and Unsupported for a store that
         cannot find labels.
         """
-        which = TimeoutFilter(saga_id=saga_id, labels=label_texts(labels))
+        which = filter_of(saga_id=saga_id, labels=labels)
         if len(which.labels) + (saga_id is not None) != 1 or saga_id == "":
             raise InvalidMessage(
                 f"a cancel of many names one label or one saga, got labels {which.labels!r:.80} "
@@ -359,7 +354,7 @@ class Timeouts:
             due = due_of(delay, deliver_at, self._store.now())
             if due is None:
                 raise InvalidMessage("reschedule needs deliver_at or delay")
-            known = self._known(timeout_id) or timeout_id
+            known = known_id(self._store, timeout_id) or timeout_id
             result = self._move(known, due, channel, action, by)
         if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
             self._wake(due)
@@ -426,6 +421,7 @@ class Timeouts:
         by = ChangedBy(channel=routes.bounded(channel))
         with attempt(store, "reroute", by, {"to": to}):
             self._require_destination(to)
+        require_values(selection)
         which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         done, looked_at, end = _Rerouting(), 0, behind
@@ -454,7 +450,7 @@ class Timeouts:
         """
         check_id(timeout_id)
         with self._schema_expected():
-            known = self._known(timeout_id)
+            known = known_id(self._store, timeout_id)
             found = None if known is None else self._store.find(known)
             if found is None or found[0] is not TimeoutState.PENDING:
                 return self._waiting_for_retry(timeout_id) or found
@@ -482,7 +478,7 @@ class Timeouts:
         if not isinstance(self._store, KeepsHistory):
             return None
         # The history may outlive the tombstone.
-        found = (self._store.history(each) for each in self._ids(timeout_id))
+        found = (self._store.history(each) for each in ids_of(self._store, timeout_id))
         return next(filter(None, found), ())
 
     def list(

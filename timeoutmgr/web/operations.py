@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from timeoutmgr.contracts import Key
 from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, AuditRecord, ChangedBy, KeepsAudit
@@ -104,20 +104,15 @@ class Operations:
 
     def plan(self, form: PendingForm, change: BulkChange, by: ChangedBy) -> BulkRun:
         """Freeze the timeouts that *form* selects for a run, and change nothing."""
-        which = form.filter
-        name, _equals, value = form.label.partition("=")
-        planned = self._timeouts.bulk.plan(
-            change,
-            saga_id=which.saga_id,
-            destination=which.destination,
-            due_from=None if which.due_from is None else from_micros(which.due_from),
-            due_before=None if which.due_before is None else from_micros(which.due_before),
-            labels={name: value} if form.label else {},
-            message_type=which.message_type,
-            id_prefix=which.id_prefix,
-            by=by,
-        )
-        return planned.run
+        given: dict[str, Any] = {
+            name: value for name, value in asdict(form.filter).items() if value not in (None, ())
+        }
+        for bound in given.keys() & {"due_from", "due_before"}:
+            given[bound] = from_micros(given[bound])
+        if form.label:
+            name, _equals, value = form.label.partition("=")
+            given["labels"] = {name: value}
+        return self._timeouts.bulk.plan(change, by=by, **given).run
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
         """Have the run applied or undone, or go on, while the page shows its progress."""
