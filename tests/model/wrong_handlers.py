@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.endpoint.handler_session import WorkOfHandler
 from timeoutmgr.endpoint.handlers import HandledMessage, HandlerStep, PreparedMessage
 from timeoutmgr.errors import TransactionLost
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.batch_progress import BatchProgress
-from timeoutmgr.transport.pump import Pump
+from timeoutmgr.transport.pump import ConsumedQueue, Pump
 from timeoutmgr.transport.work import Work
 
 Failed = Sequence[tuple[Received, Exception]]
@@ -21,10 +20,8 @@ Failed = Sequence[tuple[Received, Exception]]
 class AcksNotBegun(Pump):
     """Acknowledges a whole batch, though its time was over before the last message."""
 
-    def _attempt(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> Failed:
-        with Work(session, receiver, self._around.mode, progress) as work:
+    def _attempt(self, progress: BatchProgress, opened: ConsumedQueue) -> Failed:
+        with Work(opened.session, opened.receiver, self._around.mode, progress) as work:
             self._what.step(progress.batch, work)
             progress.close()
             work.ack(progress.batch)
@@ -34,11 +31,9 @@ class AcksNotBegun(Pump):
 class AcksBeforeEffects(Pump):
     """Acknowledges a batch, and then has it handled."""
 
-    def _attempt(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> Failed:
-        receiver.ack(progress.batch)
-        with Work(session, receiver, self._around.mode, progress) as work:
+    def _attempt(self, progress: BatchProgress, opened: ConsumedQueue) -> Failed:
+        opened.receiver.ack(progress.batch)
+        with Work(opened.session, opened.receiver, self._around.mode, progress) as work:
             self._what.step(progress.batch, work)
             progress.close()
         return work.failed
@@ -47,23 +42,19 @@ class AcksBeforeEffects(Pump):
 class AcksFailed(Pump):
     """Acknowledges failed messages together with their neighbours."""
 
-    def _attempt(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> Failed:
-        with Work(session, receiver, self._around.mode, progress) as work:
+    def _attempt(self, progress: BatchProgress, opened: ConsumedQueue) -> Failed:
+        with Work(opened.session, opened.receiver, self._around.mode, progress) as work:
             self._what.step(progress.batch, work)
             progress.close()
-            receiver.ack(progress.begun, transaction=work.transaction)
+            opened.receiver.ack(progress.begun, transaction=work.transaction)
         return work.failed
 
 
 class RepeatsNeighbours(Pump):
     """Commits the effects of a batch with a failed message, and handles all of it again."""
 
-    def _attempt(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> Failed:
-        with Work(session, receiver, self._around.mode, progress) as work:
+    def _attempt(self, progress: BatchProgress, opened: ConsumedQueue) -> Failed:
+        with Work(opened.session, opened.receiver, self._around.mode, progress) as work:
             self._what.step(progress.batch, work)
             progress.close()
             if work.failed:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.makers import Pauses, a_breaker, a_message
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
+from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import (
     DeliveryUnknown,
     HandlerStopped,
@@ -26,7 +26,7 @@ from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.batch_progress import MOST_DELIVERIES
 from timeoutmgr.transport.concurrent_pump import ConcurrentPump
 from timeoutmgr.transport.in_flight import ConcurrentHandling, HandlingOutcome, Slots
-from timeoutmgr.transport.pump import Consumption, PumpSurroundings
+from timeoutmgr.transport.pump import ConsumedQueue, Consumption, PumpSurroundings
 from timeoutmgr.transport.work import Work, require_confirmed
 
 SLOTS = 4
@@ -369,14 +369,14 @@ def test_a_stop_gives_back_at_once_what_was_not_begun(monkeypatch: pytest.Monkey
     bench.stop.set()
     settle = bench.pump._settle_ended
 
-    def end_the_rest(session: TransportSession, receiver: Receiver) -> None:
+    def end_the_rest(opened: ConsumedQueue) -> None:
         queued.append(bench.transport.ids("sales"))
         for name in list(bench.script.running):
             bench.script.end(name)
-        settle(session, receiver)
+        settle(opened)
 
     monkeypatch.setattr(bench.pump, "_settle_ended", end_the_rest)
-    bench.pump._finish(bench.session, bench.receiver)
+    bench.pump._finish(ConsumedQueue(bench.session, bench.receiver))
 
     assert queued[0] == [*"efgh"], "before any running message ends"
     assert bench.script.begun == [*"abcd"]

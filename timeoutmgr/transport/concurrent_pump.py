@@ -14,7 +14,14 @@ from timeoutmgr.errors import HandlerStopped, LeaseLost, MessageRejected, Storag
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.batch_progress import LONG_HANDLING, may_return
 from timeoutmgr.transport.in_flight import ConcurrentHandling, EndedAttempt, InFlight
-from timeoutmgr.transport.pump import IDLE_WAIT, Consumption, FailedAttempt, Pump, PumpSurroundings
+from timeoutmgr.transport.pump import (
+    IDLE_WAIT,
+    ConsumedQueue,
+    Consumption,
+    FailedAttempt,
+    Pump,
+    PumpSurroundings,
+)
 from timeoutmgr.transport.work import LINGER, OUTAGES, Work
 
 _AHEAD: Final = 2
@@ -47,7 +54,7 @@ class ConcurrentPump(Pump):
 
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
         """Settle what has ended, begin what was received ahead, and receive more."""
-        self._settle_ended(session, receiver)
+        self._settle_ended(ConsumedQueue(session, receiver))
         flight = self._flight_of(receiver)
         if self._outage is not None:
             self._wait_out(flight, wait)
@@ -69,14 +76,14 @@ class ConcurrentPump(Pump):
             if flight is not None:
                 flight.abandon()
 
-    def _finish(self, session: TransportSession, receiver: Receiver) -> None:
-        flight = self._flight_of(receiver)
+    def _finish(self, opened: ConsumedQueue) -> None:
+        flight = self._flight_of(opened.receiver)
         if self._ahead:  # for other processes, which need not wait for what runs here
-            receiver.release([*self._ahead])
+            opened.receiver.release([*self._ahead])
             self._ahead.clear()
         while not flight.is_empty:
             flight.wait(IDLE_WAIT)
-            self._settle_ended(session, receiver)
+            self._settle_ended(opened)
 
     @property
     def _most(self) -> int:
@@ -109,18 +116,16 @@ class ConcurrentPump(Pump):
             self._flight = InFlight(self._concurrent.slots, receiver.interrupt)
         return self._flight
 
-    def _handle_in_order(
-        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _handle_in_order(self, batch: Sequence[Received], opened: ConsumedQueue) -> None:
         others: list[Received] = []
         for received in batch:
             to = self._ahead if self._concurrent.step.handles(received) else others
             to.append(received)
-        self._begin_ahead(self._flight_of(receiver))
+        self._begin_ahead(self._flight_of(opened.receiver))
         if others and self._ahead and not self._concurrent.is_alone:
             # Another pump was faster, and a plain handler may take long.
-            receiver.release(self._pop_returnable())
-        super()._handle_in_order(others, session, receiver)
+            opened.receiver.release(self._pop_returnable())
+        super()._handle_in_order(others, opened)
 
     def _begin_ahead(self, flight: InFlight) -> None:
         """Begin messages that were received, as far as there are slots."""
@@ -169,16 +174,16 @@ class ConcurrentPump(Pump):
             raise outage
         flight.wait(wait)
 
-    def _settle_ended(self, session: TransportSession, receiver: Receiver) -> None:
+    def _settle_ended(self, opened: ConsumedQueue) -> None:
         """Settle the attempts that ended; an error frees the slots of the unsettled attempts.
 
         Their messages are the queue's again when the receiver is closed.
         """
-        ended = self._flight_of(receiver).collect_ended()
+        ended = self._flight_of(opened.receiver).collect_ended()
         self._unsettled = len(ended)
         try:
             if ended:
-                self._settle(ended, session, receiver)
+                self._settle(ended, opened)
         finally:
             if self._unsettled:
                 self._free(self._unsettled)
@@ -188,12 +193,10 @@ class ConcurrentPump(Pump):
         self._unsettled -= count
         self._concurrent.slots.give(count)
 
-    def _settle(
-        self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _settle(self, ended: Sequence[EndedAttempt], opened: ConsumedQueue) -> None:
         """Settle *ended* together; if that fails, each alone."""
         try:
-            failed = self._settle_together(ended, session, receiver)
+            failed = self._settle_together(ended, opened)
         except StorageConflict as error:
             pause = self._conflicts.lost()
             if pause is None:
@@ -201,29 +204,29 @@ class ConcurrentPump(Pump):
                 return
             self._around.telemetry.count("storage_conflicts")
             self._around.stop.wait(pause)
-            self._settle(ended, session, receiver)
+            self._settle(ended, opened)
         except OUTAGES as error:
             self._leave_in_queue(ended, error)
         except Exception as error:
             if len(ended) > 1:
                 for each in ended:
-                    self._settle([each], session, receiver)
+                    self._settle([each], opened)
                 return
-            self._end_alone(ended[0], error, session, receiver)
+            self._end_alone(ended[0], error, opened)
         else:
             self._conflicts.won()
             self._free(len(ended) - len(failed))
             for each, reason in failed:
-                self._end_alone(each, reason, session, receiver)
+                self._end_alone(each, reason, opened)
 
     def _leave_in_queue(self, ended: Sequence[EndedAttempt], outage: Exception) -> None:
         self._outage = outage
         self._free(len(ended))
 
     def _settle_together(
-        self, ended: Sequence[EndedAttempt], session: TransportSession, receiver: Receiver
+        self, ended: Sequence[EndedAttempt], opened: ConsumedQueue
     ) -> Sequence[tuple[EndedAttempt, Exception]]:
-        with Work(session, receiver, self._around.mode) as work:
+        with Work(opened.session, opened.receiver, self._around.mode) as work:
             self._concurrent.step.settle([each.outcome for each in ended], work)
             reach("pump.handled")
             self._settle_handled([each.outcome.received for each in ended], work)
@@ -231,35 +234,31 @@ class ConcurrentPump(Pump):
         pairs = ((each, errors.get(id(each.outcome.received))) for each in ended)
         return [(each, error) for each, error in pairs if error is not None]
 
-    def _end_alone(
-        self, ended: EndedAttempt, error: Exception, session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _end_alone(self, ended: EndedAttempt, error: Exception, opened: ConsumedQueue) -> None:
         """Recover a failed message; it keeps its slot if it is tried again at once."""
         received = ended.outcome.received
-        if self._is_retried(FailedAttempt(received, error, ended.attempt), session, receiver):
+        if self._is_retried(FailedAttempt(received, error, ended.attempt), opened):
             step = self._concurrent.step
-            self._flight_of(receiver).begin(received, step, ended.attempt + 1)
+            self._flight_of(opened.receiver).begin(received, step, ended.attempt + 1)
             self._unsettled -= 1  # the new attempt occupies its slot
         else:
             self._free(1)
 
-    def _is_retried(
-        self, failed: FailedAttempt, session: TransportSession, receiver: Receiver
-    ) -> bool:
+    def _is_retried(self, failed: FailedAttempt, opened: ConsumedQueue) -> bool:
         try:
             if isinstance(failed.error, LeaseLost):
-                self._leave([failed.received], receiver)
+                self._leave([failed.received], opened.receiver)
             elif isinstance(failed.error, HandlerStopped):
                 # A message of a stopped handler goes back to its queue with the receiver's end.
                 self._around.telemetry.count("handlers_stopped")
             elif isinstance(failed.error, OUTAGES):
                 self._outage = failed.error
             elif isinstance(failed.error, MessageRejected):
-                self._move_to_error(failed.received, failed.error, session, receiver)
+                self._move_to_error(failed.received, failed.error, opened)
             else:
-                return self._retries_now(failed, session, receiver)
+                return self._retries_now(failed, opened)
         except LeaseLost:
-            self._leave([failed.received], receiver)
+            self._leave([failed.received], opened.receiver)
         except OUTAGES as outage:
             self._outage = outage
         return False

@@ -64,12 +64,8 @@ class ErrorQueue:
                 self.name,
                 one.message.id,
                 on_one_line(refusal),
-                extra={
-                    "event": "error_copy_cut",
-                    "endpoint": self.endpoint,
-                    "message_id": one.message.id[:80],
-                    "destination": self.name[:80],
-                },
+                extra=message_fields("error_copy_cut", one.message, self.name)
+                | {"endpoint": self.endpoint},
             )
         return answer
 
@@ -80,6 +76,11 @@ class ErrorQueue:
 
     def _outgoing(self, copy: Message) -> Outgoing:
         return Outgoing(self.name, copy)
+
+
+def message_fields(event: str, message: Message, destination: str) -> dict[str, str]:
+    """Return the log fields of *event*, bounded: other programs choose ids and queues."""
+    return {"event": event, "message_id": message.id[:80], "destination": destination[:80]}
 
 
 def _is_refused(answer: SendAnswer) -> bool:

@@ -1,7 +1,7 @@
 """Retry and delete messages of the error queue: send and confirm first, then remove."""
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -19,7 +19,7 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import outgoing_to
 from timeoutmgr.message.instants import Micros, from_wire, to_micros
-from timeoutmgr.message.message import Message, Outgoing, Received, enclosed_types
+from timeoutmgr.message.message import Message, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.resilience.error_copy import without_failure
 
@@ -286,11 +286,8 @@ def retry(
         closing(session.receiver(errors.name, prefetch=MOST_HELD)) as receiver,
     ):
         atomic = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in transport.capabilities.modes
-        move = _Move(session, receiver, prepare, _send_in_transaction if atomic else _send_then_ack)
+        move = _Move(session, receiver, prepare, atomic)
         return _Run(receiver, errors, request, move).results()
-
-
-_Send = Callable[[TransportSession, Receiver, Received, Outgoing], SendResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +297,16 @@ class _Move:
     session: TransportSession
     receiver: Receiver
     prepare: Prepare
-    send: _Send
+    is_atomic: bool
+    """Whether the send and the acknowledgement are one transaction."""
 
     def __call__(self, received: Received, queue: str) -> SendResult:
         outgoing = outgoing_to(queue, self.prepare(received.message))
-        return self.send(self.session, self.receiver, received, outgoing)
+        with self.session.transaction() if self.is_atomic else nullcontext() as transaction:
+            (answer,) = self.session.send([outgoing], transaction=transaction)
+            if answer is SendResult.CONFIRMED:
+                self.receiver.ack([received], transaction=transaction)
+        return answer
 
 
 class _Run:
@@ -370,22 +372,3 @@ class _Run:
 def _place_of(received: Received) -> tuple[str, str | None]:
     """Return id and failed queue: a published message may have failed in each of its queues."""
     return received.message.id, received.message.headers.get(headers.FAILED_QUEUE)
-
-
-def _send_in_transaction(
-    session: TransportSession, receiver: Receiver, received: Received, outgoing: Outgoing
-) -> SendResult:
-    with session.transaction() as transaction:
-        (answer,) = session.send([outgoing], transaction=transaction)
-        if answer is SendResult.CONFIRMED:
-            receiver.ack([received], transaction=transaction)
-    return answer
-
-
-def _send_then_ack(
-    session: TransportSession, receiver: Receiver, received: Received, outgoing: Outgoing
-) -> SendResult:
-    (answer,) = session.send([outgoing])
-    if answer is SendResult.CONFIRMED:
-        receiver.ack([received])
-    return answer

@@ -113,7 +113,7 @@ class InFlight:
         with self._slots.changed:
             self._begun += 1
             number = self._begun
-            self._running[number] = _nothing
+            self._running[number] = lambda: None
         cancel = step.begin(
             received, lambda outcome: self._end(number, EndedAttempt(outcome, attempt))
         )
@@ -156,7 +156,3 @@ class InFlight:
             if len(self._ended) == 1:
                 # Under the lock: an abandoned receiver may be closed.
                 self._interrupt()
-
-
-def _nothing() -> None:
-    return

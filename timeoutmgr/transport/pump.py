@@ -56,7 +56,7 @@ from timeoutmgr.transport.delivery_policy import (
     Outage,
     StorageOutage,
 )
-from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
+from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer, message_fields
 from timeoutmgr.transport.in_flight import ConcurrentHandling
 from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Consumer, Step, Work, in_sub_batches
 
@@ -89,6 +89,14 @@ class Consumption:
     """Makes the delayed retry of a failed message; None if delayed retries are impossible."""
     concurrent: ConcurrentHandling | None = None
     """Handles messages at once, besides the step; None if the step handles every message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedQueue:
+    """The session and the receiver by which a pump consumes its queue."""
+
+    session: TransportSession
+    receiver: Receiver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +191,7 @@ class Pump:
 
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
         """Take one batch and deal with it; return how many messages it had."""
+        opened = ConsumedQueue(session, receiver)
         limit = self._limit
         batch = receiver.receive(limit, wait)
         self._consumer.received(batch, limit, self._around.clock.monotonic())
@@ -193,10 +202,10 @@ class Pump:
                 self._report_retry()
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
-        self._handle_in_order(sound, session, receiver)
+        self._handle_in_order(sound, opened)
         for received in batch:
             if received.defect is not None:
-                self._move_to_error(received, MessageRejected(received.defect), session, receiver)
+                self._move_to_error(received, MessageRejected(received.defect), opened)
         self._end_outages(proved=bool(sound))
         return len(batch)
 
@@ -211,11 +220,11 @@ class Pump:
                     self.pump_once(session, receiver, IDLE_WAIT)
                     if isinstance(receiver, ResizesPrefetch):
                         receiver.resize(self._prefetch)
-                self._finish(session, receiver)
+                self._finish(ConsumedQueue(session, receiver))
             finally:
                 self._receiver = None
 
-    def _finish(self, session: TransportSession, receiver: Receiver) -> None:
+    def _finish(self, opened: ConsumedQueue) -> None:
         """Settle the messages in flight of a stopped pump; here a step has ended with its call."""
 
     @property
@@ -301,9 +310,7 @@ class Pump:
         self._is_cut_off = False
         self._broker.success()
 
-    def _handle_in_order(
-        self, received: Sequence[Received], session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _handle_in_order(self, received: Sequence[Received], opened: ConsumedQueue) -> None:
         """Handle *received* in batches; messages that were not begun are in the next batch.
 
         Each message of a batch that was undone is a batch: one must not sink its neighbours.
@@ -313,10 +320,10 @@ class Pump:
             began = self._around.monotonic()
             batch = waiting[:1] if id(waiting[0]) in undone else self._first_batch(waiting)
             progress = BatchProgress(batch, self._around.monotonic, waiting[len(batch) :])
-            self._progress = (progress, receiver)
+            self._progress = (progress, opened.receiver)
             again: Sequence[Received] = ()
             try:
-                again = self._handle(progress, session, receiver)
+                again = self._handle(progress, opened)
             finally:
                 last, self._progress = self._progress[0], None  # of the last attempt
                 last.close()
@@ -333,15 +340,13 @@ class Pump:
         sub_batch = next(in_sub_batches(waiting, BATCH_BYTES))
         return next(iter(self._what.split(sub_batch)))
 
-    def _handle(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
-    ) -> Sequence[Received]:
+    def _handle(self, progress: BatchProgress, opened: ConsumedQueue) -> Sequence[Received]:
         """Handle a batch, and settle it; return its messages if it was undone."""
         try:
-            failed = self._attempt(progress, session, receiver)
+            failed = self._attempt(progress, opened)
         except LeaseLost:
             # The leases of messages that wait are no younger; a lost connection loses all of them.
-            self._leave(progress.withdraw(), receiver)
+            self._leave(progress.withdraw(), opened.receiver)
         except StorageConflict:
             if len(progress.begun) == 1:
                 raise
@@ -351,19 +356,20 @@ class Pump:
                 raise
             # They are gone from the queue: the error queue is all that can keep them.
             for received in progress.begun:
-                self._move_to_error(received, error, session, receiver)
+                self._move_to_error(received, error, opened)
         except Exception as error:
             if len(progress.begun) > 1:
                 return progress.begun
-            self._recover(progress.begun[0], error, session, receiver)
+            self._recover(progress.begun[0], error, opened)
         else:
-            self._recover_failed(failed, session, receiver)
+            self._recover_failed(failed, opened)
         return ()
 
     def _attempt(
-        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
+        self, progress: BatchProgress, opened: ConsumedQueue
     ) -> Sequence[tuple[Received, Exception]]:
-        with Work(session, receiver, self._around.mode, progress, self._consumer) as work:
+        mode = self._around.mode
+        with Work(opened.session, opened.receiver, mode, progress, self._consumer) as work:
             try:
                 self._what.step(progress.batch, work)
             except HandlerStopped as error:
@@ -399,10 +405,7 @@ class Pump:
         reach("pump.acked")
 
     def _recover_failed(
-        self,
-        failed: Sequence[tuple[Received, Exception]],
-        session: TransportSession,
-        receiver: Receiver,
+        self, failed: Sequence[tuple[Received, Exception]], opened: ConsumedQueue
     ) -> None:
         """Recover the failed messages of a batch that is settled; an outage is raised last."""
         outage: Exception | None = None
@@ -410,9 +413,9 @@ class Pump:
             if isinstance(error, OUTAGES):
                 outage = error  # the message stays in the queue
             elif isinstance(error, MessageRejected):
-                self._move_to_error(received, error, session, receiver)
+                self._move_to_error(received, error, opened)
             else:
-                self._recover(received, error, session, receiver)
+                self._recover(received, error, opened)
         if outage is not None:
             raise outage
 
@@ -425,23 +428,21 @@ class Pump:
         self._around.telemetry.count("leases_lost", len(batch))
         receiver.release(batch)
 
-    def _recover(
-        self, received: Received, error: Exception, session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _recover(self, received: Received, error: Exception, opened: ConsumedQueue) -> None:
         attempt = 1
-        while self._retries_now(FailedAttempt(received, error, attempt), session, receiver):
+        while self._retries_now(FailedAttempt(received, error, attempt), opened):
             attempt += 1
             try:
-                failed = self._attempt(self._repeat(received, receiver), session, receiver)
+                failed = self._attempt(self._repeat(received, opened.receiver), opened)
             except LeaseLost:
-                self._leave([received], receiver)
+                self._leave([received], opened.receiver)
                 return
             except OUTAGES:
                 raise
             except Exception as again:
                 error = again
             else:
-                self._recover_failed(failed, session, receiver)
+                self._recover_failed(failed, opened)
                 return
 
     def _repeat(self, received: Received, receiver: Receiver) -> BatchProgress:
@@ -451,9 +452,7 @@ class Pump:
         self._progress = (again, receiver)
         return again
 
-    def _retries_now(
-        self, failed: "FailedAttempt", session: TransportSession, receiver: Receiver
-    ) -> bool:
+    def _retries_now(self, failed: "FailedAttempt", opened: ConsumedQueue) -> bool:
         """Return whether the message is to be tried again at once; if not, settle it elsewhere."""
         received, shown = failed.received, class_and_message(failed.error)
         action = self._decide(failed)
@@ -462,9 +461,9 @@ class Pump:
             self._around.telemetry.count("immediate_retries")
             return True
         if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
-            self._delay(failed, self._what.retry_later, session, receiver)
+            self._delay(failed, self._what.retry_later, opened)
         else:
-            self._move_to_error(received, failed.error, session, receiver)
+            self._move_to_error(received, failed.error, opened)
         self._log_attempt(failed, shown)
         return False
 
@@ -472,16 +471,15 @@ class Pump:
         self,
         failed: "FailedAttempt",
         retry_later: Callable[[Message], Outgoing],
-        session: TransportSession,
-        receiver: Receiver,
+        opened: ConsumedQueue,
     ) -> None:
         """Replace a failed message by its delayed retry, or move it where there can be none."""
         received = failed.received
         try:
             later = retry_later(with_last_failure(received.message, failed.error))
-            self._replace(received, later, session, receiver)
+            self._replace(received, later, opened)
         except (InvalidMessage, OverflowError) as refusal:
-            self._move_to_error(received, failed.error, session, receiver)
+            self._move_to_error(received, failed.error, opened)
             logger.warning(
                 "pump of %s could not delay message %.80r: %s",
                 received.queue,
@@ -505,15 +503,13 @@ class Pump:
         message, policy = failed.received.message, self._what.policy
         return decide(policy, message, failed.error, failed.attempt, now)
 
-    def _move_to_error(
-        self, received: Received, error: Exception, session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _move_to_error(self, received: Received, error: Exception, opened: ConsumedQueue) -> None:
         """Copy into the error queue first, settle second: a failure between repeats the copy.
 
         A message that the policy of failures diverts goes to another place, in the same order.
         """
         place = self._around.failures.divert(
-            received, error, lambda: Work(session, receiver, self._around.mode)
+            received, error, lambda: Work(opened.session, opened.receiver, self._around.mode)
         )
         if place is not None:
             self._log_end(received, error, place)
@@ -523,7 +519,7 @@ class Pump:
         )
         [answer] = error_queue.move(
             [FailedMessage(received.message, error, received.queue)],
-            lambda copies: self._send_copy(received, copies, session, receiver),
+            lambda copies: self._send_copy(received, copies, opened),
         )
         if isinstance(answer, InvalidMessage):
             raise answer
@@ -535,28 +531,22 @@ class Pump:
         self._log_end(received, error, "the error queue")
 
     def _send_copy(
-        self,
-        received: Received,
-        copies: Sequence[Outgoing],
-        session: TransportSession,
-        receiver: Receiver,
+        self, received: Received, copies: Sequence[Outgoing], opened: ConsumedQueue
     ) -> list[SendAnswer]:
         """Replace *received* by the single copy in *copies*; raise if no smaller copy can help."""
         [copy] = copies
         try:
-            self._replace(received, copy, session, receiver)
+            self._replace(received, copy, opened)
         except Refused:
             return [SendResult.REFUSED]
         except InvalidMessage as refusal:
             return [refusal]
         return [SendResult.CONFIRMED]
 
-    def _replace(
-        self, received: Received, outgoing: Outgoing, session: TransportSession, receiver: Receiver
-    ) -> None:
+    def _replace(self, received: Received, outgoing: Outgoing, opened: ConsumedQueue) -> None:
         """Send *outgoing* and settle *received*: together where the mode can, else in order."""
-        with Work(session, receiver, self._around.mode) as work:
-            [result] = session.send([outgoing], transaction=work.transaction)
+        with Work(opened.session, opened.receiver, self._around.mode) as work:
+            [result] = opened.session.send([outgoing], transaction=work.transaction)
             if result is SendResult.REFUSED:
                 raise Refused(f"the broker refused {outgoing.message.id!r:.80}")
             if result is not SendResult.CONFIRMED:
@@ -590,9 +580,9 @@ class Pump:
         )
 
     def _fields(self, event: str, received: Received, **more: int) -> dict[str, object]:
-        """Return the log fields of *event*, bounded: other programs choose ids."""
-        named = {"message_id": received.message.id[:80], "destination": received.queue[:80]}
-        return {"event": event, "endpoint": self._around.endpoint, **named, **more}
+        """Return the log fields of *event*."""
+        fields = message_fields(event, received.message, received.queue)
+        return {**fields, "endpoint": self._around.endpoint, **more}
 
 
 @dataclass(frozen=True, slots=True)

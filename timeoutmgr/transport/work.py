@@ -30,7 +30,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.batch_progress import BatchProgress
-from timeoutmgr.transport.error_queue import SendAnswer
+from timeoutmgr.transport.error_queue import SendAnswer, message_fields
 
 logger = logging.getLogger(__name__)
 
@@ -280,8 +280,15 @@ class Work:
         self._after_commit.append(action)
 
     def _follow(self) -> None:
+        # All is committed: a failure here must not have it done again, or moved to the error queue.
         for action in self._after_commit:
-            _run(action)
+            try:
+                action()
+            except Exception:
+                logger.exception(
+                    "after-commit callback failed (transaction is committed)",
+                    extra={"event": "after_commit_failed"},
+                )
 
 
 def send_each(outgoing: Sequence[Outgoing], work: IsolatedSends) -> list[SendAnswer]:
@@ -331,23 +338,10 @@ def notify_best_effort(
                 sent.destination,
                 result.value,
                 sent.message.id,
-                extra={
-                    "event": "acknowledgement_not_accepted",
-                    "message_id": sent.message.id[:80],
-                    "destination": sent.destination[:80],
-                },
+                extra=message_fields(
+                    "acknowledgement_not_accepted", sent.message, sent.destination
+                ),
             )
-
-
-def _run(action: Callable[[], None]) -> None:
-    # All is committed: a failure here must not have it done again, or moved to the error queue.
-    try:
-        action()
-    except Exception:
-        logger.exception(
-            "after-commit callback failed (transaction is committed)",
-            extra={"event": "after_commit_failed"},
-        )
 
 
 def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:

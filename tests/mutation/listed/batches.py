@@ -60,8 +60,8 @@ MUTANTS = (
         name="messages with lost leases are begun",
         promise="After a lost lease no further message of the batch is handled here.",
         file=_PUMP,
-        before="self._leave(progress.withdraw(), receiver)",
-        after="self._leave(progress.begun, receiver)",
+        before="self._leave(progress.withdraw(), opened.receiver)",
+        after="self._leave(progress.begun, opened.receiver)",
         tests=(f"{_GIVING}::test_no_message_that_waits_is_begun_after_a_lost_lease",),
     ),
 )

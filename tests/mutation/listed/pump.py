@@ -113,10 +113,10 @@ MUTANTS = (
         promise="A message leaves its queue only when the error queue has it.",
         file=_PUMP,
         before="""\
-        with Work(session, receiver, self._around.mode) as work:
+        with Work(opened.session, opened.receiver, self._around.mode) as work:
             [result]""",
         after="""\
-        with Work(session, receiver, self._around.mode) as work:
+        with Work(opened.session, opened.receiver, self._around.mode) as work:
             work.ack([received])
             [result]""",
         tests=(
