@@ -66,7 +66,7 @@ MUTANTS = (
         name="the lease of a living owner is freed",
         promise="Only the leases of the dead are free before their time.",
         file=_LEASES,
-        before="        dead = self._session_locks.dead_owners(others) if others else set()\n",
+        before="        dead = self.session_locks.dead_owners(others) if others else set()\n",
         after="        dead = others\n",
         tests=(
             f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_no_receiver_of_another_transport[sqlite]",
@@ -76,7 +76,7 @@ MUTANTS = (
         name="the leases of the dead are not freed",
         promise="What a killed consumer had in hand is back at once.",
         file=_LEASES,
-        before="        dead = self._session_locks.dead_owners(others) if others else set()\n",
+        before="        dead = self.session_locks.dead_owners(others) if others else set()\n",
         after="        dead = set[str]()\n",
         tests=(
             f"{_TESTS}/test_leases.py::test_messages_of_a_killed_consumer_return_at_once[sqlite]",
@@ -108,7 +108,7 @@ MUTANTS = (
         name="receivers are woken before the commit",
         promise="A receiver is woken by what it can see.",
         file=f"{_SQL}/queues.py",
-        before="            after_commit(connection, _notifier(self._wakeups, there))\n",
+        before="            after_commit(connection, lambda: self._wakeups.notify(there))\n",
         after="            self._wakeups.notify(there)\n",
         tests=(
             f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_no_receiver[sqlite]",

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -64,19 +64,8 @@ class Leases:
         self._clock = clock
         self._lease = duration_micros(settings.lease)
         self._channel = channel
-        self._session_locks = SessionLocks(database)
-
-    def acquire_session_lock(self) -> None:
-        """Acquire the owner's session lock, before its first lease; twice is fine."""
-        self._session_locks.acquire(self.owner)
-
-    def keep_session_lock(self) -> None:
-        """Acquire the owner's session lock again if it was lost. Raises StorageUnavailable."""
-        self._session_locks.renew(self.owner)
-
-    def release_session_lock(self) -> None:
-        """Release the owner's session lock; its leases are free."""
-        self._session_locks.release(self.owner)
+        self.session_locks: Final = SessionLocks(database)
+        """Acquired before the owner's first lease; without it, the owner's leases are free."""
 
     def now(self) -> dict[str, int]:
         """Return the parameter that statements need where the database has no clock."""
@@ -100,8 +89,8 @@ class Leases:
         may be leased all the same. An owner that has lost its lock takes it again first: its leases
         would be free to all.
         """
-        if not self._session_locks.is_unbroken(self.owner):
-            self.keep_session_lock()
+        if not self.session_locks.is_unbroken(self.owner):
+            self.session_locks.renew(self.owner)
         where = {"queue": queue, **self.now()}
         statements = front or self._statements
         if self._database.is_sqlite and not self._is_free(where, statements):
@@ -268,10 +257,6 @@ class Leases:
 
         self._database.run(give_back, patient=patient)
 
-    def dead_owners(self, owners: Collection[str]) -> set[str]:
-        """Return the members of *owners* that are dead. Raises StorageUnavailable."""
-        return self._session_locks.dead_owners(owners)
-
     def free_dead_owners(self, queue: str, front: FrontStatements | None = None) -> bool:
         """Free dead owners' leases of *queue*; return whether it holds any row at all."""
         statements = front or self._statements
@@ -280,7 +265,7 @@ class Leases:
             found = connection.execute(statements.head_owners, {"queue": queue})
             last = {owner: sequence for owner, sequence in found}
         others = last.keys() - {None, self.owner}
-        dead = self._session_locks.dead_owners(others) if others else set()
+        dead = self.session_locks.dead_owners(others) if others else set()
         if not dead:
             return bool(last)
 
@@ -376,7 +361,7 @@ class LeaseRenewer:
         self, leases: Leases, wakeups: QueueWakeups, lease: float, owner_check: float
     ) -> None:
         self._leases = leases
-        self._unreleased = UnreleasedLeases(leases, wakeups)
+        self.unreleased: Final = UnreleasedLeases(leases, wakeups)
         self._interval = lease / _TRIES_PER_LEASE
         self._tick = min(owner_check, self._interval)
         self._holders: WeakSet[Holder] = WeakSet()
@@ -396,7 +381,7 @@ class LeaseRenewer:
             self._start()
 
     def _start(self) -> None:
-        self._leases.acquire_session_lock()
+        self._leases.session_locks.acquire(self._leases.owner)
         if self._thread is None:
             self._stop.clear()
             self._thread = threading.Thread(
@@ -409,17 +394,9 @@ class LeaseRenewer:
         with self._lock:
             self._holders.discard(holder)
 
-    def add_unreleased(self, queue: str, tags: Collection[LeaseTag]) -> None:
-        """Give *tags* of *queue* back when the database answers; no receiver holds them."""
-        self._unreleased.add(queue, tags)
-
-    def one_lease(self, queue: str, front: FrontStatements) -> AbstractContextManager[None]:
-        """Wrap a lease of *queue* whose tags are known with its answer only."""
-        return self._unreleased.one_lease(queue, front)
-
     def give_back(self) -> None:
         """Give back unreleased leases, before a receiver leases more. Raises StorageUnavailable."""
-        self._unreleased.give_back(self._held)
+        self.unreleased.give_back(self._held)
 
     def stop(self) -> None:
         """End the thread and our owner's life; twice is fine."""
@@ -428,7 +405,7 @@ class LeaseRenewer:
             self._stop.set()
         if thread is not None:
             thread.join()
-        self._leases.release_session_lock()
+        self._leases.session_locks.release(self._leases.owner)
 
     def renew(self) -> int:
         """Renew all held leases once; return their number. Raises StorageUnavailable."""
@@ -446,7 +423,7 @@ class LeaseRenewer:
         failing = False
         while not self._stop.wait(self._tick):
             try:
-                self._leases.keep_session_lock()
+                self._leases.session_locks.renew(self._leases.owner)
                 if time.monotonic() >= renew_at:
                     self.renew()
                     renew_at = time.monotonic() + self._interval
@@ -489,14 +466,17 @@ class UnreleasedLeases:
         self._doubtful: dict[str, FrontStatements] = {}
 
     def add(self, queue: str, tags: Collection[LeaseTag]) -> None:
-        """Note *tags* of *queue*, which no receiver holds now; some may never have been leased."""
+        """Give *tags* of *queue* back when the database answers; no receiver holds them now.
+
+        Some of them may never have been leased.
+        """
         with self._lock:
             if tags:
                 self._tags.setdefault(queue, set()).update(tags)
 
     @contextmanager
     def one_lease(self, queue: str, front: FrontStatements) -> Iterator[None]:
-        """Wrap a lease of *queue*, until its receiver holds the rows.
+        """Wrap a lease of *queue*, whose tags are known with its answer, until a receiver has it.
 
         If its answer is lost, all leases of *queue* that no receiver holds are given back.
         """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from collections.abc import Collection, Iterator
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -218,9 +218,9 @@ class OwnedQueues:
             unused = list(connection.execute(self._statements.unused, {"now": now}).scalars())
             ended = connection.execute(self._statements.ended, {"now": now}).first()
         if others := owners - {self._leases.owner}:
-            self._remove_owners(self._leases.dead_owners(others))
+            self._remove_owners(self._leases.session_locks.dead_owners(others))
         for queue in sorted(unused):
-            self._database.run(self._end_of_use(queue, now))
+            self._database.run(partial(self._end_use, queue, now))
         while ended is not None and self._database.run(lambda own: self._discard(now, own)):
             reach("owned_queues.discarded")
 
@@ -228,14 +228,15 @@ class OwnedQueues:
         """Return how many queues have owners of whom none lives; the next sweep deals with them."""
         with self._database.read() as connection:
             found = connection.execute(self._statements.ownerships).all()
-        dead = self._leases.dead_owners({owner for _, owner in found} - {self._leases.owner})
+        others = {owner for _, owner in found} - {self._leases.owner}
+        dead = self._leases.session_locks.dead_owners(others)
         queues = {queue for queue, _ in found}
         return len(queues - {queue for queue, owner in found if owner not in dead})
 
     def _dead_owners_of(self, queue: str) -> set[str]:
         with self._database.read() as connection:
             others = self._others_of(queue, connection)
-        return self._leases.dead_owners(others)
+        return self._leases.session_locks.dead_owners(others)
 
     def _others_of(self, queue: str, connection: Connection) -> set[str]:
         found = connection.execute(self._statements.of_queue, {"queue": queue}).scalars()
@@ -257,36 +258,30 @@ class OwnedQueues:
                 found = connection.execute(self._statements.queues_of, {"owners": some})
                 queues = sorted(found.scalars())
             for part in _parts(queues):
-                self._database.run(self._removal(part, some))
+                self._database.run(partial(self._remove, part, some))
                 reach("owned_queues.removed")
 
-    def _removal(self, queues: list[str], owners: list[str]) -> Callable[[Connection], None]:
-        def work(connection: Connection) -> None:
-            for queue in queues:
-                options = self._locked(queue, connection)
-                which = {"queue": queue, "owners": owners}
-                connection.execute(self._statements.remove_owners, which)
-                if options is None:
-                    continue
-                left = connection.execute(self._statements.of_queue, {"queue": queue}).first()
-                if left is None and options.is_temporary:
-                    self._delete(queue, connection)
-                elif left is None:
-                    self._put_off(queue, options, connection)
-
-        return work
-
-    def _end_of_use(self, queue: str, now: int) -> Callable[[Connection], None]:
-        def work(connection: Connection) -> None:
-            if self._locked(queue, connection) is None:
-                return
-            owners = connection.execute(self._statements.of_queue, {"queue": queue}).all()
-            end = connection.execute(self._statements.expires_at, {"queue": queue}).scalar()
-            is_consumed = any(consuming for _, consuming in owners)
-            if end is not None and end <= now and not is_consumed:
+    def _remove(self, queues: list[str], owners: list[str], connection: Connection) -> None:
+        for queue in queues:
+            options = self._locked(queue, connection)
+            which = {"queue": queue, "owners": owners}
+            connection.execute(self._statements.remove_owners, which)
+            if options is None:
+                continue
+            left = connection.execute(self._statements.of_queue, {"queue": queue}).first()
+            if left is None and options.is_temporary:
                 self._delete(queue, connection)
+            elif left is None:
+                self._put_off(queue, options, connection)
 
-        return work
+    def _end_use(self, queue: str, now: int, connection: Connection) -> None:
+        if self._locked(queue, connection) is None:
+            return
+        owners = connection.execute(self._statements.of_queue, {"queue": queue}).all()
+        end = connection.execute(self._statements.expires_at, {"queue": queue}).scalar()
+        is_consumed = any(consuming for _, consuming in owners)
+        if end is not None and end <= now and not is_consumed:
+            self._delete(queue, connection)
 
     def _discard(self, now: int, connection: Connection) -> int:
         found = connection.execute(self._statements.lock_ended, {"now": now})
@@ -300,7 +295,8 @@ class OwnedQueues:
 
     def _put_off(self, queue: str, options: QueueOptions, connection: Connection) -> None:
         if options.expires is not None:
-            until = self._now(connection) + options.expires + _slack(options.expires)
+            slack = min(options.expires // 10, _LONGEST_SLACK)
+            until = self._now(connection) + options.expires + slack
             connection.execute(self._statements.use, {"queue": queue, "until": until})
 
     def _delete(self, queue: str, connection: Connection) -> None:
@@ -311,10 +307,6 @@ class OwnedQueues:
     def _now(self, connection: Connection) -> int:
         has_clock = self._database.dialect.now is not None
         return self._database.now_in(connection) if has_clock else self._clock.now()
-
-
-def _slack(expires: Micros) -> Micros:
-    return min(expires // 10, _LONGEST_SLACK)
 
 
 def _parts(names: list[str]) -> Iterator[list[str]]:

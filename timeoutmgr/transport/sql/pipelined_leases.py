@@ -43,8 +43,8 @@ class PipelinedLeases(Leases):
         front: FrontStatements | None = None,
     ) -> list[LeasedRow]:
         """Lease rows as the base class says."""
-        if not self._session_locks.is_unbroken(self.owner):
-            self.keep_session_lock()
+        if not self.session_locks.is_unbroken(self.owner):
+            self.session_locks.renew(self.owner)
         if front is not None and room is None:
             mine = {"me": self.owner, "lease": self._lease}
             return self._rows_alone(front.lease_alone, queue, limit, **mine)

@@ -224,7 +224,7 @@ class SqlQueues:
             reach("queues.sent")
             self._wakeups.notify(there)
         else:
-            after_commit(connection, _notifier(self._wakeups, there))
+            after_commit(connection, lambda: self._wakeups.notify(there))
         return there
 
     def _put_alone(self, rows: Sequence[dict[str, Any]], transient: bool) -> bool:
@@ -263,17 +263,6 @@ class SqlQueues:
         """The expression whether there is a queue of the name ``queue``."""
         name = self._statements.existing_queues.selected_columns["name"]
         return exists().where(name == bindparam("queue"))
-
-    def announcing(self) -> ColumnElement[Any] | None:
-        """Return the expression that wakes receivers in other processes, None if they poll."""
-        if self._channel is None:
-            return None
-        return func.pg_notify(literal(self._channel), bindparam("announced", type_=Text))
-
-    def announce(self, queues: set[str], connection: Connection) -> str:
-        """Wake the receivers of *queues* in this process; return the payload for the others."""
-        after_commit(connection, _notifier(self._wakeups, queues))
-        return self._wakeups.payload_of_own(*queues)
 
     def bind(
         self,
@@ -436,10 +425,6 @@ def _reserve(row: dict[str, Any]) -> int:
     return 0 if any(f'"{name}"' in row["headers"] for name in _ADDED) else _RESERVE
 
 
-def _notifier(wakeups: QueueWakeups, queues: set[str]) -> Callable[[], None]:
-    return lambda: wakeups.notify(queues)
-
-
 # --- messages that PostgreSQL puts into queues by itself, from rows of its own ----------------
 # They become the rows that ``envelopes.to_row`` would make of them.
 
@@ -449,9 +434,10 @@ _KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT, 
 class PostgreSQLMessageRows:
     """The message table, as ``database.row_moves.MessageRows`` says."""
 
-    def __init__(self, tables: QueueTables, queues: SqlQueues) -> None:
+    def __init__(self, tables: QueueTables, wakeups: QueueWakeups, channel: str | None) -> None:
         self._tables = tables
-        self._queues = queues
+        self._wakeups = wakeups
+        self._channel = channel
 
     def takes(self, message: FromClause) -> ColumnElement[bool]:
         """Return the condition that a row needs no change but the headers that are added.
@@ -492,12 +478,15 @@ class PostgreSQLMessageRows:
         return insert(self._tables.messages).from_select(list(columns), rows)
 
     def announcing(self) -> ColumnElement[Any] | None:
-        """Return the expression that wakes receivers in other processes."""
-        return self._queues.announcing()
+        """Return the expression that wakes receivers in other processes, None if they poll."""
+        if self._channel is None:
+            return None
+        return func.pg_notify(literal(self._channel), bindparam("announced", type_=Text))
 
     def announce(self, queues: Collection[str], transaction: Transaction) -> str:
         """Wake the receivers of *queues* in this process; return the payload for the others."""
-        return self._queues.announce(set(queues), as_connection(transaction))
+        after_commit(as_connection(transaction), lambda: self._wakeups.notify(queues))
+        return self._wakeups.payload_of_own(*queues)
 
 
 def _with(headers: ColumnElement[str], added: Mapping[str, ColumnElement[str]]) -> Any:

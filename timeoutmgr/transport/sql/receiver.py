@@ -174,7 +174,7 @@ class SqlReceiver:
             self.release_tags(held)
         except BaseException:
             # Given back as soon as the database answers; no thread renews them from here on.
-            self._renewer.add_unreleased(self.queue, held)
+            self._renewer.unreleased.add(self.queue, held)
             self._bytes.clear()
             raise
 
@@ -213,7 +213,7 @@ class SqlReceiver:
     def _lease_rows(self, limit: int) -> Sequence[LeasedRow]:
         if self._front is None:
             return self._leased_rows(limit)
-        with self._renewer.one_lease(self.queue, self._front):
+        with self._renewer.unreleased.one_lease(self.queue, self._front):
             return self._leased_rows(limit)
 
     def _leased_rows(self, limit: int) -> Sequence[LeasedRow]:
@@ -225,7 +225,7 @@ class SqlReceiver:
             with self._lock:
                 tags, self._pending = self._pending, []
             # The commit may have happened; if so, no receiver holds them.
-            self._renewer.add_unreleased(self.queue, tags)
+            self._renewer.unreleased.add(self.queue, tags)
             raise
         with self._lock:
             for row in rows:

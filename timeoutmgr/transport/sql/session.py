@@ -17,7 +17,7 @@ from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.sql.foreign import RoutedRows
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.statements import QueueStatements, as_transport
+from timeoutmgr.transport.sql.statements import as_transport, queue_statements
 from timeoutmgr.transport.sql.tables import (
     LeasedRow,
     QueueTables,
@@ -26,48 +26,6 @@ from timeoutmgr.transport.sql.tables import (
     to_row,
 )
 from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
-
-
-class QueueMarkers:
-    """A row for each marked endpoint."""
-
-    def __init__(
-        self, database: Database, tables: QueueTables, statements: QueueStatements
-    ) -> None:
-        self._database = database
-        self._statements = statements
-        self._table: Final = tables.markers
-
-    def read(self, endpoint: str) -> str | None:
-        """Return the marker of *endpoint*, or None."""
-        table = self._table.c
-        with self._database.read() as connection:
-            found = connection.execute(select(table.marker).where(table.endpoint == endpoint))
-            word: str | None = found.scalar()
-        return word
-
-    def write(self, endpoint: str, word: str) -> None:
-        """Mark *endpoint*; another marker is overwritten."""
-        if self.read(endpoint) == word:
-            return
-
-        def put(connection: Connection) -> None:
-            row = {"endpoint": endpoint, "marker": word}
-            connection.execute(self._statements.insert_marker, [row])
-            connection.execute(
-                update(self._table).where(self._table.c.endpoint == endpoint).values(marker=word)
-            )
-
-        self._database.run(put)
-
-    def erase(self, endpoint: str) -> None:
-        """Remove the marker of *endpoint*."""
-        self._database.run(
-            lambda connection: connection.execute(
-                delete(self._table).where(self._table.c.endpoint == endpoint)
-            )
-        )
-
 
 _PAGE: Final = 200
 
@@ -131,7 +89,6 @@ class SqlSession:
     database: Database
     tables: QueueTables
     queues: SqlQueues
-    markers: QueueMarkers
     clock: Clock
     transport: OpensReceivers
 
@@ -174,18 +131,33 @@ class SqlSession:
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, or None."""
-        with as_transport(self.database):
-            return self.markers.read(endpoint)
+        table = self.tables.markers.c
+        with as_transport(self.database), self.database.read() as connection:
+            found = connection.execute(select(table.marker).where(table.endpoint == endpoint))
+            word: str | None = found.scalar()
+        return word
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
         """Mark *endpoint*; another marker is overwritten."""
+        if self.borne_marker(endpoint, word) == word:
+            return
+        table = self.tables.markers
+        insert_marker = queue_statements(self.tables, self.database.dialect).insert_marker
+        of_endpoint = update(table).where(table.c.endpoint == endpoint).values(marker=word)
+
+        def put(connection: Connection) -> None:
+            connection.execute(insert_marker, [{"endpoint": endpoint, "marker": word}])
+            connection.execute(of_endpoint)
+
         with as_transport(self.database):
-            self.markers.write(endpoint, word)
+            self.database.run(put)
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
         """Remove the marker of *endpoint*."""
+        table = self.tables.markers
+        of_endpoint = delete(table).where(table.c.endpoint == endpoint)
         with as_transport(self.database):
-            self.markers.erase(endpoint)
+            self.database.run(lambda connection: connection.execute(of_endpoint))
 
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None

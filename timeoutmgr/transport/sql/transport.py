@@ -20,7 +20,7 @@ from timeoutmgr.transport.sql.owned_queues import OwnedQueues
 from timeoutmgr.transport.sql.pipelined_leases import PipelinedLeases
 from timeoutmgr.transport.sql.queues import PostgreSQLMessageRows, SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
+from timeoutmgr.transport.sql.session import SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.split import SplitSession
 from timeoutmgr.transport.sql.statements import (
@@ -64,7 +64,8 @@ class SqlTransport:
         self.clock: Final[Clock] = clock or SystemClock()
         self.settings: Final = settings or SqlQueueSettings()
         self.budget: Final = ByteBudget(self.settings.buffer_bytes)
-        self._prefix = checked_identifier("prefix", prefix)
+        checked_identifier("prefix", prefix)
+        self._version_table, self._attributes = f"{prefix}queue_version", {"prefix": prefix}
         self._schema = None if schema is None else checked_identifier("schema", schema)
         if schema is not None and self._database.is_sqlite:
             raise ConfigurationError(
@@ -76,18 +77,17 @@ class SqlTransport:
             )
         self._destinations = _other_broker(destinations)
         self.owner: Final = _checked_owner(owner or uuid.uuid4().hex)
-        self._tables = tables(self._schema, self._prefix)
+        self._tables = tables(self._schema, prefix)
         self._database.unqualified.add(self._tables.messages)
         dialect = self._database.dialect
         statements = queue_statements(self._tables, dialect)
         table = self._tables.messages.fullname
         channel = channel_of(table) if dialect.name == "postgresql" else None
-        notify_channel = channel if self.settings.notify else None
+        self._notify_channel = channel if self.settings.notify else None
         self.wakeups: Final = QueueWakeups.of(self._database, table)
         self.lease_statements: Final = lease_statements(self._tables, dialect)
-        self.markers: Final = QueueMarkers(self._database, self._tables, statements)
         self.queues: Final = SqlQueues(
-            self._database, statements, self.wakeups, self.clock, notify_channel
+            self._database, statements, self.wakeups, self.clock, self._notify_channel
         )
         self._leases = (PipelinedLeases if self._database.can_pipeline else Leases)(
             self._database,
@@ -95,7 +95,7 @@ class SqlTransport:
             self.owner,
             self.clock,
             self.settings,
-            notify_channel,
+            self._notify_channel,
         )
         self._renewer = LeaseRenewer(
             self._leases,
@@ -164,7 +164,7 @@ class SqlTransport:
         """Return the table of messages, for rows of the same database to be moved into."""
         if self._database.dialect.name != "postgresql" or self._destinations is not None:
             return None
-        return PostgreSQLMessageRows(self._tables, self.queues)
+        return PostgreSQLMessageRows(self._tables, self.wakeups, self._notify_channel)
 
     def remove_expired(self, limit: int, settle: SettleExpired) -> int:
         """Settle and delete up to *limit* expired messages; return how many."""
@@ -177,7 +177,6 @@ class SqlTransport:
             "database": self._database,
             "tables": self._tables,
             "queues": self.queues,
-            "markers": self.markers,
             "clock": self.clock,
             "transport": self,
         }
@@ -222,14 +221,6 @@ class SqlTransport:
         self._database.leave(self)
         if self._destinations is not None:
             self._destinations.close()
-
-    @property
-    def _version_table(self) -> str:
-        return f"{self._prefix}queue_version"
-
-    @property
-    def _attributes(self) -> dict[str, str]:
-        return {"prefix": self._prefix}
 
 
 def _checked_owner(owner: str) -> str:
