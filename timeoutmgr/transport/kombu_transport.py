@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -137,11 +138,8 @@ class KombuTransport:
 
     def check(self) -> None:
         """Return if the broker answers; raises TransportUnavailable."""
-        session = self.session()
-        try:
+        with closing(self.session()) as session:
             session.ping()
-        finally:
-            session.close()
 
     def session(self) -> TransportSession:
         """Return a new session; it connects on first use."""

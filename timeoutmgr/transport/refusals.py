@@ -12,6 +12,10 @@ from timeoutmgr.errors import CombinationRefused, ConfigurationError, InvalidMes
 from timeoutmgr.transport.envelope import check_short
 from timeoutmgr.transport.settings import KombuSettings
 
+CREATE_QUEUE: Final = (
+    "install the endpoint that owns it (it creates its queues), or correct the name"
+)
+
 
 class Family(Enum):
     """Kinds of kombu transports, by how they keep delivered but unacknowledged messages."""

@@ -17,8 +17,8 @@ MUTANTS = (
         name="a nack counts as confirmed",
         promise="A message that the broker refused is sent again.",
         file=_WINDOW,
-        before="self._settle(tag, multiple, SendResult.REFUSED)",
-        after="self._settle(tag, multiple, SendResult.CONFIRMED)",
+        before="partial(self._settle, answer=SendResult.REFUSED)",
+        after="partial(self._settle, answer=SendResult.CONFIRMED)",
         tests=(f"{_TESTS}::test_a_full_queue_refuses",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -291,10 +291,8 @@ class WakePipe:
 
     def set(self) -> None:
         """End the wait that is on, or the next; from any thread, and after ``close`` too."""
-        try:
+        with suppress(OSError):  # it is full, so it is readable already; or closed, with no waiter
             self._writer.send(b"\0")
-        except OSError:
-            return  # the pipe is full, so it is readable already; or closed, with no waiter
 
     def wait(self, seconds: float) -> None:
         """Wait until ``set``, or so long; ``clear`` tells which."""
@@ -305,11 +303,9 @@ class WakePipe:
     def clear(self) -> bool:
         """Return whether ``set`` was called since the last time."""
         was_set = False
-        try:
+        with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 was_set = True
-        except BlockingIOError:
-            return was_set
         return was_set
 
     def close(self) -> None:

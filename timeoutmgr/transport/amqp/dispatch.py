@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -93,8 +94,8 @@ class ConfirmWindow:
         self._monotonic = monotonic
         self._channel = connection.channel()
         self._channel.confirm_select()
-        self._channel.events["basic_ack"].add(self._on_ack)
-        self._channel.events["basic_nack"].add(self._on_nack)
+        self._channel.events["basic_ack"].add(partial(self._settle, answer=SendResult.CONFIRMED))
+        self._channel.events["basic_nack"].add(partial(self._settle, answer=SendResult.REFUSED))
         self._channel.events["basic_return"].add(self._on_return)
         self.spent = False
         self._tag = 0
@@ -263,12 +264,6 @@ class ConfirmWindow:
             and all(one.method == publish_method(one.routing_key) for one in waiting)
         )
         return is_about_all and error.method_sig == spec.Basic.Publish
-
-    def _on_ack(self, tag: int, multiple: bool) -> None:
-        self._settle(tag, multiple, SendResult.CONFIRMED)
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        self._settle(tag, multiple, SendResult.REFUSED)
 
     def _on_return(self, _error: Exception, _exchange: str, key: str, content: Any) -> None:
         self._returned[key, content.properties.get("message_id", "")] += 1

@@ -21,7 +21,7 @@ from timeoutmgr.transport.amqp.connection import AmqpConnection, WakePipe, broke
 from timeoutmgr.transport.amqp.frames import RawContent, delivered_key, settle_frame
 from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
 from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.refusals import refuse_transaction
+from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
 from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)
@@ -269,11 +269,7 @@ class RabbitMQReceiver:
         except TransportUnavailable as error:
             connection.close()
             if isinstance(error.__cause__, NotFound):
-                raise QueueMissing(
-                    [self._queue],
-                    "install the endpoint that owns it (it creates its queues), "
-                    "or correct the name",
-                ) from error.__cause__
+                raise QueueMissing([self._queue], CREATE_QUEUE) from error.__cause__
             raise
         self._channel_id = channel.channel_id
         self._connection = connection
@@ -281,7 +277,7 @@ class RabbitMQReceiver:
     def _let_go(self, reason: str, *, politely: bool = False) -> None:
         connection, self._connection = self._connection, None
         # Deliveries before the broker's answer to the close are the broker's again.
-        self._channel.deliver = _discard
+        self._channel.deliver = lambda *_: None
         self._drop_held()
         if connection is not None:
             with connection.lock:
@@ -335,11 +331,8 @@ class RabbitMQReceiver:
         return (
             isinstance(one.tag, AmqpTag)
             and one.tag.connection_number == self._connection_number
-            and self._connected()
+            and self._connection is not None
         )
-
-    def _connected(self) -> bool:
-        return self._connection is not None
 
     def _lost(self) -> str:
         return (
@@ -361,10 +354,6 @@ class RabbitMQReceiver:
             number = one.tag.number  # type: ignore[attr-defined]  # see _own
             self._unacked.pop(number, None)
             self._held.settle(number)
-
-
-def _discard(_number: int, _redelivered: bool, _content: RawContent) -> None:
-    return
 
 
 def _death(raw_headers: Any) -> Death | None:

@@ -29,7 +29,6 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.foreign import Route, foreign_of, without_route
 from timeoutmgr.message.message import NO_NUMBERS, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.amqp import topology as topologies
 from timeoutmgr.transport.amqp.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage, Started, straight
@@ -42,13 +41,12 @@ from timeoutmgr.transport.amqp.topology import ExchangeAddresses
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.queue_view import held
-from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
+from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
 
 logger = logging.getLogger(__name__)
 
 _MOST_ROUTES = 10_000
-_CREATE = "install the endpoint that owns it (it creates its queues), or correct the name"
 
 
 class RabbitMQSession:
@@ -145,7 +143,7 @@ class RabbitMQSession:
         with self._channel("counting") as channel:
             count = topologies.message_count(channel, queue)
         if count is None:
-            raise QueueMissing([queue], _CREATE)
+            raise QueueMissing([queue], CREATE_QUEUE)
         return count
 
     def send(
@@ -293,17 +291,17 @@ class RabbitMQSession:
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, None if it has none."""
         with self._channel("reading a marker") as channel:
-            return topology.read(channel, endpoint, expected)
+            return topologies.read(channel, endpoint, expected)
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
         """Mark *endpoint*; another marker is taken away."""
         with self._channel("writing a marker") as channel:
-            topology.write(channel, endpoint, word, store)
+            topologies.write(channel, endpoint, word, store)
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
         """Remove the marker of *endpoint*."""
         with self._channel("removing a marker") as channel:
-            topology.erase(channel, endpoint, expected)
+            topologies.erase(channel, endpoint, expected)
 
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         """Return a consumer of *queue* on a connection of its own."""
@@ -385,7 +383,7 @@ class RabbitMQSession:
                 found.note(name, has_exchange=topologies.has_fanout(channel, name))
 
     def _prepare(self, outgoing: Sequence[Outgoing]) -> list[EncodedMessage]:
-        exchange_of = self._exchanges.exchange_of if self._exchanges.is_on else _default_exchange
+        exchange_of = self._exchanges.exchange_of if self._exchanges.is_on else lambda _queue: ""
         self._check_sizes(outgoing)
         methods: dict[tuple[str, str], bytes] = {}
         publishings = []
@@ -532,10 +530,6 @@ def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
             # After any other error, or an interrupt, the state of the wire is unknown.
             connection.drop(f"{type(error).__name__}: {error}")
             raise
-
-
-def _default_exchange(_queue: str) -> str:
-    return ""
 
 
 def _content_header(one: Outgoing) -> tuple[str, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn, Protocol, runtime_checkable
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from kombu.exceptions import ChannelError, OperationalError
 
@@ -19,26 +19,6 @@ logger = logging.getLogger(__name__)
 EXCHANGE: Final = "timeoutmgr.queues"
 
 _TRUSTED_FOR = 1.0
-
-
-class Registry(Protocol):
-    """The queues that were created, as seen by one channel."""
-
-    def add(self, names: Iterable[str]) -> None:
-        """Create queues; existing queues are left as they are."""
-        ...
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Delete queues, and forget them."""
-        ...
-
-    def has(self, name: str) -> bool:
-        """Return whether *name* exists; a yes may be a second old, a no as old as ``refresh``."""
-        ...
-
-    def refresh(self) -> None:
-        """Look again."""
-        ...
 
 
 class BindingRegistry:
@@ -55,7 +35,7 @@ class BindingRegistry:
         channel.exchange_declare(exchange=EXCHANGE, type="direct", durable=True)
 
     def add(self, names: Iterable[str]) -> None:
-        """Bind each queue under its own name."""
+        """Create queues, each bound under its own name; existing queues are left as they are."""
         self.refresh()
         for name in names:
             if name in self._names:
@@ -77,7 +57,7 @@ class BindingRegistry:
         self.refresh()
 
     def has(self, name: str) -> bool:
-        """Return whether *name* is bound."""
+        """Return whether *name* is bound; a yes may be a second old, a no as old as ``refresh``."""
         if time.monotonic() - self._read_at > _TRUSTED_FOR:
             self.refresh()
         return name in self._names
@@ -95,7 +75,7 @@ class DeclaredRegistry:
         self._channel = channel
 
     def add(self, names: Iterable[str]) -> None:
-        """Declare each queue."""
+        """Declare each queue; existing queues are left as they are."""
         for name in names:
             self._channel.queue_declare(queue=name, durable=True)
 
@@ -114,6 +94,10 @@ class DeclaredRegistry:
 
     def refresh(self) -> None:
         """Do nothing: ``has`` asks every time."""
+
+
+Registry: TypeAlias = BindingRegistry | DeclaredRegistry
+"""The queues that were created, as seen by one channel."""
 
 
 @runtime_checkable

@@ -17,8 +17,8 @@ from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.refusals import refuse_transaction
-from timeoutmgr.transport.virtual.link import VirtualLink
+from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
+from timeoutmgr.transport.virtual.link import VirtualLink, unavailable
 from timeoutmgr.transport.virtual.raw_message import RawMessage
 from timeoutmgr.transport.work import FEW, LINGER
 
@@ -173,11 +173,7 @@ class VirtualReceiver:
         try:
             link.registry.refresh()
             if not link.registry.has(self._queue):
-                raise QueueMissing(
-                    [self._queue],
-                    "install the endpoint that owns it (it creates its queues), "
-                    "or correct the name",
-                )
+                raise QueueMissing([self._queue], CREATE_QUEUE)
             channel = link.channel
             channel.Message = functools.partial(RawMessage, self._queue)
             channel.basic_qos(prefetch_count=self._prefetch)
@@ -186,9 +182,7 @@ class VirtualReceiver:
             )
         except link.errors as error:
             link.close()
-            raise TransportUnavailable(
-                f"consuming queue {self._queue!r} failed: {type(error).__name__}: {error}"
-            ) from error
+            unavailable(f"consuming queue {self._queue!r}", error)
         except BaseException:
             link.close()
             raise
@@ -212,9 +206,7 @@ class VirtualReceiver:
             self._link = None
             self._drop_held()
             link.close()
-            raise TransportUnavailable(
-                f"{what} (queue {self._queue!r}) failed: {type(error).__name__}: {error}"
-            ) from error
+            unavailable(f"{what} (queue {self._queue!r})", error)
 
     def _own(self, received: Sequence[Received]) -> list[str]:
         tags = []

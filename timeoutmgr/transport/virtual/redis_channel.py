@@ -132,11 +132,7 @@ class RawRedisChannel(redis.Channel):
         finally:
             self._in_poll = False
             # Older versions of kombu never authenticate a connection anew.
-            getattr(self, "_flush_brpop_reauth", _nothing)()
-
-
-def _nothing() -> None:
-    """Do nothing."""
+            getattr(self, "_flush_brpop_reauth", lambda: None)()
 
 
 class RawRedisTransport(redis.Transport):

@@ -15,15 +15,13 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.queue_view import held
-from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
+from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.virtual.foreign import has_queues, kombu_payload
 from timeoutmgr.transport.virtual.link import Registry, VirtualLink, unavailable
 from timeoutmgr.transport.virtual.receiver import VirtualReceiver
 
 logger = logging.getLogger(__name__)
-
-_CREATE = "install the endpoint that owns it (it creates its queues), or correct the name"
 
 
 class VirtualSession:
@@ -166,7 +164,7 @@ class VirtualSession:
     def _expect(self, link: VirtualLink, queue: str) -> None:
         link.registry.refresh()
         if not link.registry.has(queue):
-            raise QueueMissing([queue], _CREATE)
+            raise QueueMissing([queue], CREATE_QUEUE)
 
     def _connect_link(self) -> VirtualLink:
         return VirtualLink(self._connect(), self._make_registry)
