@@ -35,7 +35,11 @@ def delay_topology(names: NameSet, queue_type: QueueType | None = None) -> Topol
             for name in (names.delivery, *reversed(names.level_names))
         ),
         queues=tuple(
-            Queue(names.level_name(level), _of_level(names, kind, level)) for level in levels
+            Queue(
+                names.level_name(level),
+                _held(names, kind, 2**level * 1000, names.next_exchange(level)),
+            )
+            for level in levels
         ),
         bindings=tuple(binding for level in levels for binding in _bindings(names, level)),
     )
@@ -71,10 +75,6 @@ def unroutable_topology() -> Topology:
         queues=(Queue(UNROUTABLE),),
         bindings=(Binding(UNROUTABLE, UNROUTABLE, ""),),
     )
-
-
-def _of_level(names: NameSet, queue_type: QueueType, level: int) -> dict[str, Any]:
-    return _held(names, queue_type, 2**level * 1000, names.next_exchange(level))
 
 
 def _held(names: NameSet, queue_type: QueueType, milliseconds: int, then: str) -> dict[str, Any]:
@@ -174,10 +174,6 @@ class DelayLevels:
             raise QueueMissing(
                 missing, "they are the delay levels: run `timeoutmgr install`, or install = true"
             )
-
-    def ddl(self) -> str:
-        """Return an empty text: a broker has no statements."""
-        return ""
 
     def remove(self) -> None:
         """Delete the levels with all that they hold; other endpoints' messages too."""

@@ -5,7 +5,7 @@ to declare them is refused; so each set says its arguments too.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
@@ -89,12 +89,8 @@ class NameSet:
         if self.name != "celery":
             raise ConfigurationError(f"only celery's names take a prefix, not {self.name!r}")
         as_format = prefix.replace("{", "{{").replace("}", "}}")
-        return NameSet(
-            name=self.name,
-            level=f"{as_format}_{self.level}",
-            delivery=f"{prefix}_{self.delivery}",
-            arguments=self.arguments,
-        )
+        level, delivery = f"{as_format}_{self.level}", f"{prefix}_{self.delivery}"
+        return replace(self, level=level, delivery=delivery)
 
 
 # At-least-once dead-lettering needs both other arguments; a level never drops a message.
