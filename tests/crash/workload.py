@@ -14,6 +14,8 @@ from tests.crash.site import Site
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.acknowledgements import acknowledgement
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
+from timeoutmgr.deadletter.stored_copy import DeliveryEnd
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import QueueDeclaration, Route
 from timeoutmgr.message.instants import Micros, to_wire
@@ -299,8 +301,7 @@ class Workload:
         ]
         marked = [
             Outgoing(
-                one.destination,
-                replace(one.message, headers={**one.message.headers, **asked}),
+                one.destination, replace(one.message, headers={**one.message.headers, **asked})
             )
             for one in rejected
         ]
@@ -324,7 +325,8 @@ class Workload:
     def _acknowledgement(self, n: int) -> Outgoing:
         """Return an acknowledgement that comes too late, when the message is not kept any more."""
         about = Message(id=self._id("gone", n))
-        return acknowledgement(about, "elsewhere", self.site.acknowledgements, 0x4000, 0)
+        end = DeliveryEnd(about, DeliveryHeaders(), "elsewhere", 0x4000, 0)
+        return acknowledgement(end, self.site.acknowledgements)
 
     def _malformed(self, n: int) -> Outgoing:
         message = self._message("malformed", n, b"no timeout", None)

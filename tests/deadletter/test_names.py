@@ -23,7 +23,6 @@ from timeoutmgr.deadletter.names import (
     Protocol,
     PublicName,
     SystemQueue,
-    is_many,
     is_read_only,
 )
 from timeoutmgr.errors import InvalidMessage, InvalidQueueName
@@ -313,9 +312,7 @@ _elements: st.SearchStrategy[Element] = st.one_of(
     st.builds(DistributionListName, _guids, st.none() | _hosts),
     st.builds(ConnectorName, _guids, st.booleans()),
     st.builds(
-        MulticastName,
-        st.ip_addresses(v=4, network="224.0.0.0/4").map(str),
-        st.integers(0, 65535),
+        MulticastName, st.ip_addresses(v=4, network="224.0.0.0/4").map(str), st.integers(0, 65535)
     ),
 )
 _all: st.SearchStrategy[FormatName] = _elements | st.builds(
@@ -413,20 +410,6 @@ def test_a_wrong_path_name_is_pointed_at_too(text: str, at: int) -> None:
         parse_path_name(text)
 
     assert caught.value.at == at
-
-
-@pytest.mark.parametrize(
-    ("text", "many"),
-    [
-        ("DIRECT=OS:.\\a,DIRECT=OS:.\\b", True),
-        (f"DL={GUID}", True),
-        ("MULTICAST=224.0.0.1:80", True),
-        ("DIRECT=OS:.\\a", False),
-        (f"CONNECTOR={GUID}", False),
-    ],
-)
-def test_names_that_may_stand_for_several_queues(text: str, many: bool) -> None:
-    assert is_many(parse_format_name(text)) is many
 
 
 @pytest.mark.parametrize("text", ["billing", "a=b", "sales01\\q", "=x", "DIRECTOS:h\\q"])

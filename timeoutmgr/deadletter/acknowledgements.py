@@ -8,12 +8,11 @@ from typing import Final
 from timeoutmgr.contracts.dead_letters import is_well_formed
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter import delivery_headers as names
-from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Placement
+from timeoutmgr.deadletter.stored_copy import DeliveryEnd, Placement
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message import headers, routes
-from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.resilience.channel_log import ChannelLog
@@ -26,62 +25,43 @@ _REASON: Final = "TimeoutManager.Reason"
 _NAMESPACE: Final = uuid.UUID("c1f6a3e8-2f0b-5c8e-9a47-6f1d3b5a7e90")
 
 
-def acknowledgement(
-    message: Message, queue: str, to: str, message_class: int, at: Micros, reason: str = ""
-) -> Outgoing:
-    """Return the control message for *to* on how the delivery of *message* to *queue* ended.
+def acknowledgement(end: DeliveryEnd, to: str) -> Outgoing:
+    """Return the control message for *to* on the *end* of a delivery.
 
     Its id is a hash of its content: a receiver that compares ids sees a repeat as a repeat.
     """
-    message_id = uuid.uuid5(
-        _NAMESPACE, f"{len(message.id)}:{message.id}{message_class}:{to}:{queue}"
-    )
+    about, code = end.message.id, str(int(end.message_class))
+    message_id = uuid.uuid5(_NAMESPACE, f"{len(about)}:{about}{code}:{to}:{end.queue}")
     given = {
         headers.MESSAGE_ID: str(message_id),
-        headers.CORRELATION_ID: message.id,
+        headers.CORRELATION_ID: about,
         headers.CONTROL_MESSAGE: "True",
         headers.MESSAGE_INTENT: "Send",
-        headers.TIME_SENT: to_wire(at),
-        names.CLASS: str(message_class),
-        names.TARGET_QUEUE: queue,
+        headers.TIME_SENT: to_wire(end.at),
+        names.CLASS: code,
+        names.TARGET_QUEUE: end.queue,
     }
-    if reason:
-        given[_REASON] = reason[:500].encode("utf-8", "backslashreplace").decode()
+    if end.reason:
+        given[_REASON] = end.reason[:500].encode("utf-8", "backslashreplace").decode()
     return Outgoing(to, Message(id=str(message_id), headers=given))
 
 
-def final_acknowledgement(
-    message: Message,
-    delivery: DeliveryHeaders,
-    limits: Limits,
-    *,
-    queue: str,
-    message_class: int,
-    at: Micros,
-    reason: str = "",
-) -> Outgoing:
-    """Return the message by which the source of *message*, which keeps a copy, learns its end.
+def final_acknowledgement(end: DeliveryEnd, limits: Limits) -> Outgoing:
+    """Return the message by which the source, which keeps a copy, learns the *end*.
 
     Raises InvalidMessage if *limits* forbid that source: the message itself names its source.
     """
-    source = delivery.source_queue or ""
+    source = end.delivery.source_queue or ""
     check_destination(source, limits)
-    address = f"{source}{ACKNOWLEDGEMENTS}"
-    return acknowledgement(message, queue, address, message_class, at, reason)
+    return acknowledgement(end, f"{source}{ACKNOWLEDGEMENTS}")
 
 
-def requested_acks(
-    message: Message,
-    delivery: DeliveryHeaders,
-    queue: str,
-    message_class: int,
-    at: Micros,
-    reason: str = "",
-) -> list[Outgoing]:
-    """Return the acknowledgements that *message* requests for its admin queue at this end."""
-    if delivery.admin_queue is None or not delivery.acknowledge.asks_for(message_class):
+def requested_acks(end: DeliveryEnd) -> list[Outgoing]:
+    """Return the acknowledgements that the message requests for its admin queue at this *end*."""
+    admin_queue, level = end.delivery.admin_queue, end.delivery.acknowledge
+    if admin_queue is None or not level.asks_for(end.message_class):
         return []
-    return [acknowledgement(message, queue, delivery.admin_queue, message_class, at, reason)]
+    return [acknowledgement(end, admin_queue)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

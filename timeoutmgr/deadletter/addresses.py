@@ -12,17 +12,11 @@ from timeoutmgr.deadletter.names import (
     MachineName,
     MultiElementName,
     Protocol,
-    SystemQueue,
 )
 from timeoutmgr.deadletter.stored_copy import NodeQueue
 from timeoutmgr.errors import InvalidMessage
 
 _HERE: Final = (".", "localhost", "127.0.0.1", "::1")
-_KINDS: Final = {
-    SystemQueue.JOURNAL: NodeQueue.JOURNAL,
-    SystemQueue.DEADLETTER: NodeQueue.DEADLETTER,
-    SystemQueue.DEADXACT: NodeQueue.DEADXACT,
-}
 
 Nodes: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the known nodes, each with its GUID; called only if a name needs them."""
@@ -79,12 +73,12 @@ def resolve(text: str, here: str, nodes: Nodes) -> Address:
         case DirectSystemName():
             is_here = name.protocol is not Protocol.IPX and _is_here(name.host, here)
             return NodeQueueAddress(
-                here if is_here else _known(name.host, nodes(), text), _KINDS[name.kind]
+                here if is_here else _known(name.host, nodes(), text), NodeQueue[name.kind.name]
             )
         case MachineName():
             by_guid = {guid.lower(): node for node, guid in nodes().items()}
             return NodeQueueAddress(
-                _known(str(name.guid), by_guid, text, by_guid), _KINDS[name.kind]
+                _known(str(name.guid), by_guid, text, by_guid), NodeQueue[name.kind.name]
             )
         case MultiElementName():
             raise InvalidMessage(

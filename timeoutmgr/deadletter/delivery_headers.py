@@ -84,11 +84,6 @@ class Timers:
         """The time to reach the queue in microseconds."""
         return duration_micros(self.reach_queue)
 
-    @property
-    def be_received_micros(self) -> int | None:
-        """The time to be received in microseconds; None is unlimited."""
-        return None if self.be_received is None else duration_micros(self.be_received)
-
 
 JOURNAL: Final = "TimeoutManager.Journal"
 TRANSACTIONAL: Final = "TimeoutManager.Transactional"

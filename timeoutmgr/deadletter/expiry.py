@@ -14,7 +14,7 @@ from timeoutmgr.errors import DeliveryFailed, InvalidMessage, MessageRejected, R
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
+from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer, message_fields
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class ExpirySweep:
             count = self.queues.remove_expired(limit, settle)
         self.telemetry.count("expired_in_queue", count)
         for report, received in reports:
-            logger.error("%s", report, extra=_fields("dead_letter", received))
+            fields = message_fields("dead_letter", received.message, received.queue)
+            logger.error("%s", report, extra=fields)
         return count
 
     def _settle(
@@ -93,7 +94,7 @@ class ExpirySweep:
                 "sweeper keeps no dead letter of message %.80r: %s",
                 received.message.id,
                 on_one_line(refusal),
-                extra=_fields("dead_letter_rejected", received),
+                extra=message_fields("dead_letter_rejected", received.message, received.queue),
             )
             return None
         if placed is None:
@@ -125,11 +126,3 @@ class ExpirySweep:
                 f"message {received.message.id!r:.80} expired in queue {received.queue!r:.80}, and "
                 f"error queue {self.error_queue!r} did not take it ({answer}); the message stays"
             )
-
-
-def _fields(event: str, received: Received) -> dict[str, object]:
-    return {
-        "event": event,
-        "message_id": received.message.id[:80],
-        "destination": received.queue[:80],
-    }

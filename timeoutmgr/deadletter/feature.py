@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sweeper(ThreadTask):
-    """The loop of the sweep, in a thread; ``sweep`` is the step."""
+    """The loop of the sweep, in a thread; ``sweep_kept`` and ``sweep_queues`` are the steps."""
 
     thread_name = "timeoutmgr-sweep"
 
@@ -65,8 +65,8 @@ class Sweeper(ThreadTask):
         self._clock = clock
         self._telemetry = telemetry
 
-    def sweep(self) -> int:
-        """Move all overdue copies; return their number. Raises StorageUnavailable."""
+    def sweep_kept(self) -> None:
+        """Move all overdue copies, and forget old attempts. Raises StorageUnavailable."""
         moved = 0
         while not self._stop.is_set():
             now = self._manager.sweep(self._clock.now())
@@ -74,10 +74,18 @@ class Sweeper(ThreadTask):
             self._telemetry.count("kept_messages_expired", now)
             if now < SWEEP:
                 break
-        return moved
+        self._manager.forget_attempts(self._clock.now())
+        if moved:
+            logger.warning(
+                "sweeper moved %d messages without a final acknowledgement in time to the "
+                "transactional dead-letter queue of node %s",
+                moved,
+                self._manager.node,
+                extra={"event": "final_acknowledgements_overdue"},
+            )
 
-    def sweep_queues(self) -> int:
-        """Take all expired messages out of their queues; return their number.
+    def sweep_queues(self) -> None:
+        """Take all expired messages out of their queues.
 
         Raises StorageUnavailable and TransportUnavailable.
         """
@@ -87,12 +95,17 @@ class Sweeper(ThreadTask):
             expired += now
             if not now:
                 break
-        return expired
+        if expired:
+            logger.warning(
+                "sweeper took %d messages out of their queues, their time to be received was over",
+                expired,
+                extra={"event": "messages_expired"},
+            )
 
     def _run(self) -> None:
         while True:
-            self._attempt(self._sweep_kept)
-            self._attempt(self._sweep_queues)
+            self._attempt(self.sweep_kept)
+            self._attempt(self.sweep_queues)
             if self._stop.wait(self._interval):
                 return
 
@@ -108,27 +121,6 @@ class Sweeper(ThreadTask):
         except Exception:
             logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
             self._telemetry.count("sweep_failures")
-
-    def _sweep_kept(self) -> None:
-        moved = self.sweep()
-        self._manager.forget_attempts(self._clock.now())
-        if moved:
-            logger.warning(
-                "sweeper moved %d messages without a final acknowledgement in time to the "
-                "transactional dead-letter queue of node %s",
-                moved,
-                self._manager.node,
-                extra={"event": "final_acknowledgements_overdue"},
-            )
-
-    def _sweep_queues(self) -> None:
-        expired = self.sweep_queues()
-        if expired:
-            logger.warning(
-                "sweeper took %d messages out of their queues, their time to be received was over",
-                expired,
-                extra={"event": "messages_expired"},
-            )
 
 
 SENTENCE: Final = (

@@ -24,6 +24,7 @@ from timeoutmgr.deadletter.tables import REASON_LENGTH, DeadLetterTables, from_r
 from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import message_fields
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,9 @@ class Quotas:
 class QuotaUsage:
     """Bytes and copies on a node, read under a lock; ``save`` writes the changes."""
 
+    connection: Connection
+    tables: DeadLetterTables
     node: str
-    guid: str
     used: dict[str, int]
     _change: dict[str, int] = field(default_factory=dict)
 
@@ -78,7 +80,7 @@ class QuotaUsage:
                 "install = true"
             )
         used = {name: number for name, number in found._mapping.items() if "_" in name}
-        return cls(node, found.guid, used)
+        return cls(connection, tables, node, used)
 
     def of(self, counter: str) -> int:
         """Return the bytes of a *counter*: ``letters``, ``awaiting`` or ``journal``."""
@@ -94,15 +96,14 @@ class QuotaUsage:
         for name, number in ((f"{counter}_bytes", size), (f"{counter}_count", count)):
             self._change[name] = self._change.get(name, 0) + number
 
-    def save(self, connection: Connection, tables: DeadLetterTables) -> None:
+    def save(self) -> None:
         """Write the changes."""
-        changed = {name: number for name, number in self._change.items() if number}
-        if changed:
-            nodes = tables.nodes
-            values: dict[str, Any] = {
-                name: nodes.c[name] + number for name, number in changed.items()
-            }
-            connection.execute(update(nodes).where(nodes.c.node == self.node).values(values))
+        nodes = self.tables.nodes
+        values: dict[str, Any] = {
+            name: nodes.c[name] + number for name, number in self._change.items() if number
+        }
+        if values:
+            self.connection.execute(update(nodes).where(nodes.c.node == self.node).values(values))
             self._change.clear()
 
 
@@ -174,13 +175,13 @@ class QueueManager:
             _require_fit(connection, rows)
             usage = self.lock(connection)
             for copy, row in zip(copies, rows, strict=True):
-                self._delete_copies(connection, usage, copy.key)
+                self._delete_copies(usage, copy.key)
                 reach("deadletters.taken_out")
                 self._require_room(usage, row["bytes"])
                 row |= {"deadline": deadline, "received_by": received_by, "channel": None}
-                self._insert(connection, usage, self.store.tables.awaiting, row)
+                self._insert(usage, usage.tables.awaiting, row)
                 reach("deadletters.kept")
-            usage.save(connection, self.store.tables)
+            usage.save()
 
         self._run(work, transaction)
 
@@ -273,8 +274,8 @@ class QueueManager:
         def work(connection: Connection) -> Placement:
             _require_fit(connection, [to_row(self.node, copy)])
             usage = self.lock(connection)
-            placed = self._journal(connection, usage, copy, target)
-            usage.save(connection, self.store.tables)
+            placed = self._journal(usage, copy, target)
+            usage.save()
             return placed
 
         return self._run(work, transaction)
@@ -283,20 +284,18 @@ class QueueManager:
         self, table: Table, keys: Sequence[dict[str, Any]], *, transaction: Transaction | None
     ) -> int:
         """Delete rows of *table* by their keys; return how many there were."""
-        counter = self.store.tables.counter(table)
 
         def work(connection: Connection) -> int:
             usage = self.lock(connection)
             deleted = 0
             for key in keys:
-                one = and_(table.c.node == self.node, *(table.c[n] == v for n, v in key.items()))
-                size = connection.execute(select(table.c.bytes).where(one)).scalar_one_or_none()
-                if size is not None:
-                    connection.execute(delete(table).where(one))
+                columns = (table.c[name] == value for name, value in key.items())
+                one = and_(table.c.node == self.node, *columns)
+                if size := self._size(usage, table, one):
+                    self._delete(usage, table, one, size)
                     reach("deadletters.deleted")
-                    usage.add(counter, -size, -1)
                     deleted += 1
-            usage.save(connection, self.store.tables)
+            usage.save()
             return deleted
 
         return self._run(work, transaction)
@@ -311,28 +310,26 @@ class QueueManager:
     def _place(self, connection: Connection, copy: StoredCopy) -> Placement:
         usage = self.lock(connection)
         if JournalLevel.DEADLETTER not in copy.journal:
-            self._delete_awaiting(connection, usage, copy.key)
-            usage.save(connection, self.store.tables)
+            self._delete_awaiting(usage, copy.key)
+            usage.save()
             return Placement.NOT_ASKED
         _require_fit(connection, [to_row(self.node, copy)])
-        placed = self._move_to_dead_letters(connection, usage, copy)
-        usage.save(connection, self.store.tables)
+        placed = self._move_to_dead_letters(usage, copy)
+        usage.save()
         return placed
 
-    def _move_to_dead_letters(
-        self, connection: Connection, usage: QuotaUsage, copy: StoredCopy
-    ) -> Placement:
-        tables = self.store.tables
+    def _move_to_dead_letters(self, usage: QuotaUsage, copy: StoredCopy) -> Placement:
+        tables = usage.tables
         row = to_row(self.node, copy)
-        before = self._size(connection, tables.dead_letters, copy.key)
+        before = self._size(usage, tables.dead_letters, self._is(tables.dead_letters, copy.key))
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
             return Placement.OVER_QUOTA
-        awaiting = self._size(connection, tables.awaiting, copy.key)
+        awaiting = self._size(usage, tables.awaiting, self._is(tables.awaiting, copy.key))
         self._require_room(usage, row["bytes"] - before - awaiting)
-        self._delete_copies(connection, usage, copy.key)
+        self._delete_copies(usage, copy.key)
         reach("deadletters.taken_out")
-        self._insert(connection, usage, tables.dead_letters, row)
+        self._insert(usage, tables.dead_letters, row)
         reach("deadletters.placed")
         return Placement.PLACED
 
@@ -345,34 +342,29 @@ class QueueManager:
         channel: str | None,
     ) -> Placement | None:
         usage = self.lock(connection)
-        awaiting = self.store.tables.awaiting
+        awaiting = usage.tables.awaiting
         found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
         if found is None:
             return self._note_late(connection, key, ended, channel)
-        copy = replace(
-            from_row(found),
-            message_class=ended,
-            reason=reason,
-            channel=channel,
-            kept=self.store.clock.now(),
-        )
-        placed = self._settle(connection, usage, copy)
-        usage.save(connection, self.store.tables)
+        kept, now = from_row(found), self.store.clock.now()
+        copy = replace(kept, message_class=ended, reason=reason, channel=channel, kept=now)
+        placed = self._settle(usage, copy)
+        usage.save()
         return placed
 
-    def _settle(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placement:
+    def _settle(self, usage: QuotaUsage, copy: StoredCopy) -> Placement:
         """Move *copy*, which awaits its acknowledgement, to the queue of its class."""
         placed = Placement.NOT_ASKED
         negative = is_negative(copy.message_class)
         if negative and JournalLevel.DEADLETTER in copy.journal:
             # A move within the node: it needs no room, however full the node is.
-            placed = self._move_to_dead_letters(connection, usage, copy)
+            placed = self._move_to_dead_letters(usage, copy)
             if placed is Placement.OVER_QUOTA:
                 self._report_discarded(copy)
-        self._delete_awaiting(connection, usage, copy.key)
+        self._delete_awaiting(usage, copy.key)
         reach("deadletters.settled")
         if not negative and JournalLevel.JOURNAL in copy.journal:
-            return self._journal(connection, usage, copy, target=False)
+            return self._journal(usage, copy, target=False)
         return placed
 
     def _report_discarded(self, copy: StoredCopy) -> None:
@@ -382,11 +374,7 @@ class QueueManager:
             copy.message.id,
             copy.destination,
             copy.class_name,
-            extra={
-                "event": "dead_letter_discarded",
-                "message_id": copy.message.id[:80],
-                "destination": copy.destination[:80],
-            },
+            extra=message_fields("dead_letter_discarded", copy.message, copy.destination),
         )
         if self.telemetry is not None:
             self.telemetry.count("dead_letters_over_quota")
@@ -403,7 +391,6 @@ class QueueManager:
         return Placement.PLACED if changed else None
 
     def _sweep(self, connection: Connection, now: Micros) -> int:
-        usage = self.lock(connection)
         awaiting = self.store.tables.awaiting
         due = (
             select(awaiting)
@@ -411,67 +398,59 @@ class QueueManager:
             .order_by(awaiting.c.deadline, awaiting.c.message_id, awaiting.c.destination)
             .limit(SWEEP)
         )
-        found = connection.execute(due).all()
-        for row in found:
-            kept = from_row(row)
-            reason = "no final acknowledgement came in time; it may have been received all the same"
-            copy = replace(kept, message_class=_overdue(kept), reason=reason, kept=now)
-            self._settle(connection, usage, copy)
-        usage.save(connection, self.store.tables)
+        reason = "no final acknowledgement came in time; it may have been received all the same"
+        usage = self.lock(connection)
+        found = [from_row(row) for row in connection.execute(due)]
+        for kept in found:
+            ended = _overdue(kept)
+            self._settle(usage, replace(kept, message_class=ended, reason=reason, kept=now))
+        usage.save()
         return len(found)
 
-    def _journal(
-        self, connection: Connection, usage: QuotaUsage, copy: StoredCopy, target: bool
-    ) -> Placement:
-        journals = self.store.tables.journals
+    def _journal(self, usage: QuotaUsage, copy: StoredCopy, target: bool) -> Placement:
+        journals = usage.tables.journals
         row = to_row(self.node, copy) | {"target": int(target)}
         row.pop("app_queue")
         one = and_(self._is(journals, copy.key), journals.c.target == int(target))
-        size = connection.execute(select(journals.c.bytes).where(one)).scalar_one_or_none() or 0
+        size = self._size(usage, journals, one)
         own, more = self.quotas.journal, row["bytes"] - size
         if own is not None and usage.of("journal") + more > own:
             return Placement.OVER_QUOTA
         if self.quotas.node is not None and usage.total + more > self.quotas.node:
             return Placement.OVER_QUOTA
         if size:
-            connection.execute(delete(journals).where(one))
+            self._delete(usage, journals, one, size)
             reach("deadletters.journal_taken_out")
-            usage.add("journal", -size, -1)
-        connection.execute(journals.insert(), row)
+        self._insert(usage, journals, row)
         reach("deadletters.journaled")
-        usage.add("journal", row["bytes"])
         return Placement.PLACED
 
-    def _delete_copies(
-        self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
-    ) -> None:
+    def _delete_copies(self, usage: QuotaUsage, key: tuple[str, str]) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""
-        dead_letters = self.store.tables.dead_letters
-        size = self._size(connection, dead_letters, key)
-        if size:
-            connection.execute(delete(dead_letters).where(self._is(dead_letters, key)))
+        dead_letters = usage.tables.dead_letters
+        one = self._is(dead_letters, key)
+        if size := self._size(usage, dead_letters, one):
+            self._delete(usage, dead_letters, one, size)
             reach("deadletters.deleted")
-            usage.add("letters", -size, -1)
-        self._delete_awaiting(connection, usage, key)
+        self._delete_awaiting(usage, key)
 
-    def _delete_awaiting(
-        self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
-    ) -> None:
-        awaiting = self.store.tables.awaiting
-        size = self._size(connection, awaiting, key)
-        if size:
-            connection.execute(delete(awaiting).where(self._is(awaiting, key)))
+    def _delete_awaiting(self, usage: QuotaUsage, key: tuple[str, str]) -> None:
+        awaiting = usage.tables.awaiting
+        one = self._is(awaiting, key)
+        if size := self._size(usage, awaiting, one):
+            self._delete(usage, awaiting, one, size)
             reach("deadletters.forgotten")
-            usage.add("awaiting", -size, -1)
 
-    def _insert(
-        self, connection: Connection, usage: QuotaUsage, table: Table, row: dict[str, Any]
-    ) -> None:
-        connection.execute(table.insert(), row)
-        usage.add(self.store.tables.counter(table), row["bytes"])
+    def _delete(self, usage: QuotaUsage, table: Table, one: Any, size: int) -> None:
+        usage.connection.execute(delete(table).where(one))
+        usage.add(usage.tables.counter(table), -size, -1)
 
-    def _size(self, connection: Connection, table: Table, key: tuple[str, str]) -> int:
-        found = connection.execute(select(table.c.bytes).where(self._is(table, key)))
+    def _insert(self, usage: QuotaUsage, table: Table, row: dict[str, Any]) -> None:
+        usage.connection.execute(table.insert(), row)
+        usage.add(usage.tables.counter(table), row["bytes"])
+
+    def _size(self, usage: QuotaUsage, table: Table, one: Any) -> int:
+        found = usage.connection.execute(select(table.c.bytes).where(one))
         return int(found.scalar_one_or_none() or 0)
 
     def _is(self, table: Table, key: tuple[str, str]) -> Any:

@@ -77,31 +77,9 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
     Raises InvalidQueueName.
     """
     reader = _Reader(text)
-    host = reader.host("the name of a computer, or '.' for this one")
-    reader.expect("\\", "a backslash before the queue's name")
-    if reader.accept_keyword("SYSTEM$;"):
-        kind = reader.system()
-        reader.end()
-        return DirectSystemName(Protocol.OS, host, kind)
-    private = reader.accept_keyword("PRIVATE$\\")
-    start = reader.at
-    queue = reader.name(QUEUE_CHARACTERS, "a queue's name")
-    system = _PATH_SYSTEM.get(queue.upper())
-    if system is not None and not private:
-        reader.end()
-        return DirectSystemName(Protocol.OS, host, system)
-    reader.refuse_reserved(queue, start)
-    subqueue, journal = reader.parts()
-    journal = journal or reader.accept_keyword("\\JOURNAL$")
+    name = reader.queue_of_node(Protocol.OS, is_path=True)
     reader.end()
-    return DirectName(
-        protocol=Protocol.OS,
-        host=host,
-        queue=queue,
-        private=private,
-        subqueue=subqueue,
-        journal=journal,
-    )
+    return name
 
 
 def is_format_name(text: str) -> bool:
@@ -257,8 +235,12 @@ class _Reader:
 
     def _direct(self) -> Element:
         protocol = self._protocol()
-        if protocol.is_web:
-            return self._web(protocol)
+        return self._web(protocol) if protocol.is_web else self.queue_of_node(protocol)
+
+    def queue_of_node(
+        self, protocol: Protocol, *, is_path: bool = False
+    ) -> DirectName | DirectSystemName:
+        """Read a node's address, and its queue; a path name has further words for own queues."""
         host = self._address(protocol)
         self.expect("\\", "a backslash before the queue's name")
         if self.accept_keyword("SYSTEM$;"):
@@ -266,8 +248,12 @@ class _Reader:
         private = self.accept_keyword("PRIVATE$\\")
         start = self.at
         queue = self.name(QUEUE_CHARACTERS, "a queue's name")
+        system = _PATH_SYSTEM.get(queue.upper())
+        if is_path and system is not None and not private:
+            return DirectSystemName(protocol, host, system)
         self.refuse_reserved(queue, start)
         subqueue, journal = self.parts()
+        journal = journal or (is_path and self.accept_keyword("\\JOURNAL$"))
         return DirectName(
             protocol=protocol,
             host=host,
@@ -305,7 +291,8 @@ class _Reader:
         self.expect(separator, "/MSMQ/ and the queue's name")
         if not self.accept_keyword("MSMQ"):
             self.fail("MSMQ")
-        self._need_separator("a slash and the queue's name")
+        if not self.accept("/"):
+            self.expect("\\", "a slash and the queue's name")
         private = self.accept_keyword("PRIVATE$/") or self.accept_keyword("PRIVATE$\\")
         start = self.at
         queue = self.name(QUEUE_CHARACTERS, "a queue's name")
@@ -317,20 +304,15 @@ class _Reader:
             self.fail("the end: a queue behind HTTP is for sending only")
         return DirectName(protocol=protocol, host=host, queue=queue, private=private)
 
-    def _need_separator(self, what: str) -> None:
-        if not self.accept("/"):
-            self.expect("\\", what)
-
     def _multicast(self) -> MulticastName:
-        start = self.at
-        text = self.match(_IP, "a multicast address, 224.0.0.0 to 239.255.255.255")
-        host = text.partition(":")[0]
+        start, what = self.at, "a multicast address, 224.0.0.0 to 239.255.255.255"
+        host = self.match(_IP, what).partition(":")[0]
         try:
             address = IPv4Address(host)
         except AddressValueError:
-            self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
+            self.fail(what, at=start)
         if not address.is_multicast:
-            self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
+            self.fail(what, at=start)
         # The pattern of an IP address allows letters, and so has matched the port's digits.
         self.at = start + len(host)
         self.expect(":", "a colon and the port")

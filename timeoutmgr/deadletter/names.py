@@ -190,10 +190,5 @@ def is_read_only(name: FormatName) -> bool:
             return False
 
 
-def is_many(name: FormatName) -> bool:
-    """Return whether *name* may mean several queues; they have no transactional dead letter."""
-    return isinstance(name, MultiElementName | DistributionListName | MulticastName)
-
-
 def _journal(is_one: bool) -> str:
     return ";JOURNAL" if is_one else ""

@@ -11,14 +11,15 @@ from timeoutmgr.contracts import SendResult, Transport
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.contracts.transports import TellsDeadMessages
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
-from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_headers
+from timeoutmgr.deadletter.delivery_headers import read_headers
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
+from timeoutmgr.deadletter.stored_copy import DeliveryEnd, Placement
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import message_fields
 from timeoutmgr.transport.work import Work
 
 logger = logging.getLogger(__name__)
@@ -101,48 +102,36 @@ class CollectDead:
                     f"message {received.message.id!r:.80} came to {received.queue!r} and no broker "
                     "says that it died; applications do not send to dead-letter queues"
                 )
-            delivery = read_headers(received.message.headers)
-            copy = stored_copy_of(
+            end = DeliveryEnd(
                 received.message,
-                delivery,
+                read_headers(received.message.headers),
+                death.queue,
                 class_of_death(death),
-                destination=death.queue,
-                kept=self.manager.store.clock.now(),
-                reason=f"the broker gave it up in queue {death.queue!r:.80}: {death.reason:.80}",
-                attempts=death.count,
+                self.manager.store.clock.now(),
+                f"the broker gave it up in queue {death.queue!r:.80}: {death.reason:.80}",
             )
-            copy = replace(copy, journal=copy.journal | JournalLevel.DEADLETTER)
-            if self._acknowledges(copy, delivery, work):
+            if self._acknowledges(end, work):
                 continue
+            copy = end.stored_copy(death.count)
+            copy = replace(copy, journal=copy.journal | JournalLevel.DEADLETTER)
             placed = self.manager.place(copy, transaction=work.transaction if self.joins else None)
             if placed is not Placement.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
 
-    def _acknowledges(self, copy: StoredCopy, delivery: DeliveryHeaders, work: Work) -> bool:
+    def _acknowledges(self, end: DeliveryEnd, work: Work) -> bool:
         """Tell another node, which keeps its copy of a transactional message until it hears."""
-        if not copy.transactional or delivery.source_node in (None, self.manager.node):
+        source = end.delivery.source_node
+        if not end.delivery.transactional or source in (None, self.manager.node):
             return False
         try:
-            final = final_acknowledgement(
-                copy.message,
-                delivery,
-                self.limits,
-                queue=copy.destination,
-                message_class=copy.message_class,
-                at=copy.kept,
-                reason=copy.reason,
-            )
+            final = final_acknowledgement(end, self.limits)
             return work.try_send([final]) == [SendResult.CONFIRMED]
         except InvalidMessage as error:
             logger.warning(
                 "node could not notify the source of message %.80r: %s",
-                copy.message.id,
+                end.message.id,
                 on_one_line(error),
-                extra={
-                    "event": "final_acknowledgement_refused",
-                    "message_id": copy.message.id[:80],
-                    "destination": copy.destination[:80],
-                },
+                extra=message_fields("final_acknowledgement_refused", end.message, end.queue),
             )
             return False

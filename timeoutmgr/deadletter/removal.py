@@ -15,6 +15,7 @@ from timeoutmgr.deadletter.service import Rejected
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.transport.error_queue import message_fields
 from timeoutmgr.transport.queue_view import InstalledSatellites
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,6 @@ def _remove(
         )
     receiver.ack([received])
     if result is not None and result.report:
-        fields = {"message_id": received.message.id[:80], "destination": received.queue[:80]}
-        logger.error("%s", result.report, extra={"event": "message_dead_lettered", **fields})
+        fields = message_fields("message_dead_lettered", received.message, received.queue)
+        logger.error("%s", result.report, extra=fields)
     return result is not None

@@ -16,6 +16,7 @@ from timeoutmgr.message.foreign import finally_to
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import check_destination
+from timeoutmgr.transport.error_queue import message_fields
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
             "retry skips dead letter %.80r, its destination is not allowed: %s",
             copy.message.id,
             on_one_line(error),
-            extra=_fields("retry_not_allowed", copy.message.id, copy.destination),
+            extra=message_fields("retry_not_allowed", copy.message, copy.destination),
         )
         return Retry.NOT_ALLOWED
     return Retry.WOULD_RETRY
@@ -110,7 +111,7 @@ def _retry(
         elif copy.transactional:
             # ``before_sending`` moved the copy to ``awaiting``: place it again, with its class.
             service.manager.place(copy, transaction=transaction)
-    return _result_of(result)
+    return Retry.RETRIED if result is SendResult.CONFIRMED else Retry(result.value)
 
 
 def _sent(
@@ -124,15 +125,7 @@ def _sent(
             "transport cannot carry message %.80r: %s",
             outgoing.message.id,
             on_one_line(error),
-            extra=_fields("retry_refused", outgoing.message.id, outgoing.destination),
+            extra=message_fields("retry_refused", outgoing.message, outgoing.destination),
         )
         return SendResult.REFUSED
     return result
-
-
-def _fields(event: str, message_id: str, destination: str) -> dict[str, str]:
-    return {"event": event, "message_id": message_id[:80], "destination": destination[:80]}
-
-
-def _result_of(result: SendResult) -> Retry:
-    return Retry.RETRIED if result is SendResult.CONFIRMED else Retry(result.value)

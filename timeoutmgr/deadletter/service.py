@@ -25,7 +25,7 @@ from timeoutmgr.deadletter.delivery_headers import (
     read_headers,
 )
 from timeoutmgr.deadletter.manager import FirstAttempt, QueueManager
-from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
+from timeoutmgr.deadletter.stored_copy import DeliveryEnd, Placement
 from timeoutmgr.errors import (
     DeliveryFailed,
     DeliveryUnknown,
@@ -47,6 +47,7 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, final_destination
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.telemetry import Telemetry, count_each_of
+from timeoutmgr.transport.error_queue import message_fields
 
 logger = logging.getLogger(__name__)
 
@@ -239,11 +240,10 @@ class DeadLetterService:
                 )
             begins, lifetime = _dispatch(one, now), delivery.time_to_be_received
             arrives_by = begins + duration_micros(delivery.timers.until_arrival)
-            copy = self._stored_copy(
-                one.message, delivery, MessageClass.NORMAL, final_destination(one), now
-            )
+            queue = final_destination(one)
+            end = DeliveryEnd(one.message, delivery, queue, MessageClass.NORMAL, now)
             self.manager.keep(
-                [copy],
+                [end.stored_copy()],
                 arrives_by,
                 None if lifetime is None else begins + duration_micros(lifetime),
                 transaction=self._joined(transaction),
@@ -259,13 +259,15 @@ class DeadLetterService:
             if names.EXPIRE in one.message.headers or is_delayed_by_broker(one):
                 continue
             delivery = read_headers(one.message.headers)
-            acks += self._acks(one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE)
+            reached, now = MessageClass.ACK_REACH_QUEUE, self.clock.now()
+            end = DeliveryEnd(one.message, delivery, one.destination, reached, now)
+            acks += self._acks(end)
             if self._keeps(delivery):
                 key = one.message.id, one.destination
                 self.manager.arrived([key], transaction=self._joined(transaction))
                 reach("deadletters.source_told")
             elif delivery.wants_journal and delivery.source_node == self.manager.node:
-                self._journal(one.message, delivery, one.destination, False, transaction)
+                self._journal(end, False, transaction)
                 reach("deadletters.source_journaled")
         return acks
 
@@ -358,17 +360,13 @@ class DeadLetterService:
             delivery = replace(delivery, journal=delivery.journal | JournalLevel.DEADLETTER)
         if not delivery.wants_dead_letter:
             return None
-        now, reason = self.clock.now(), str(error)
-        acks = tuple(self._acks(message, delivery, queue, message_class, reason))
+        end = DeliveryEnd(message, delivery, queue, message_class, self.clock.now(), str(error))
+        acks = tuple(self._acks(end))
         source = delivery.source_node
         if delivery.transactional and source is not None and source != self.manager.node:
-            final = self._final(message, delivery, queue, message_class, reason)
+            final = self._final(end)
             return DeadLetterResult(needed=tuple(final), notifications=acks) if final else None
-        copy = replace(
-            self._stored_copy(message, delivery, message_class, queue, now),
-            reason=reason,
-            attempts=attempts,
-        )
+        copy = end.stored_copy(attempts)
         placed = self.manager.place(copy, transaction=self._joined(transaction))
         reach("deadletters.buried")
         if placed is not Placement.PLACED:
@@ -377,7 +375,7 @@ class DeadLetterService:
                 "node %s discards message %.80r, its dead-letter queue is full: %s",
                 self.manager.node,
                 message.id,
-                on_one_line(reason),
+                on_one_line(end.reason),
                 extra=self._fields("dead_letter_discarded", message, queue),
             )
             return None
@@ -385,7 +383,7 @@ class DeadLetterService:
         count_each_of(self.telemetry)("dead_letters", [copy.class_name])
         report = (
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
-            f"{self.manager.node}: {on_one_line(reason)}"
+            f"{self.manager.node}: {on_one_line(end.reason)}"
         )
         return DeadLetterResult(notifications=acks, report=report)
 
@@ -410,61 +408,49 @@ class DeadLetterService:
         """Journal a received message; settle the copy of its source, here or by a message."""
         delivery = read_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
+        end = DeliveryEnd(message, delivery, queue, ended, self.clock.now())
         if queue in self.journaled:
-            self._journal(message, delivery, queue, True, transaction)
+            self._journal(end, True, transaction)
             reach("deadletters.target_journaled")
-        acks = self._acks(message, delivery, queue, ended)
+        acks = self._acks(end)
         if delivery.awaits_final_acknowledgement and delivery.source_node is not None:
             if delivery.source_node == self.manager.node:
                 key, joined = (message.id, queue), self._joined(transaction)
                 self.manager.acknowledge(key, ended, transaction=joined)
                 reach("deadletters.source_settled")
             else:
-                acks += self._final(message, delivery, queue, ended)
+                acks += self._final(end)
         return acks
 
-    def _final(
-        self, message: Message, delivery: DeliveryHeaders, queue: str, ended: int, reason: str = ""
-    ) -> list[Outgoing]:
+    def _final(self, end: DeliveryEnd) -> list[Outgoing]:
         """Return the final acknowledgement to a source elsewhere; empty if it is not allowed."""
         try:
-            final = final_acknowledgement(
-                message,
-                delivery,
-                self.limits,
-                queue=queue,
-                message_class=ended,
-                at=self.clock.now(),
-                reason=reason,
-            )
+            return [final_acknowledgement(end, self.limits)]
         except InvalidMessage as error:
             logger.warning(
                 "node %s does not acknowledge message %.80r to its source: %s",
                 self.manager.node,
-                message.id,
+                end.message.id,
                 on_one_line(error),
-                extra=self._fields("final_acknowledgement_refused", message, queue),
+                extra=self._fields("final_acknowledgement_refused", end.message, end.queue),
             )
             return []
-        return [final]
 
-    def _acks(
-        self, message: Message, delivery: DeliveryHeaders, queue: str, ended: int, reason: str = ""
-    ) -> list[Outgoing]:
+    def _acks(self, end: DeliveryEnd) -> list[Outgoing]:
         try:
             # A foreign program may have sent it: it must not make us write to any queue.
-            if delivery.admin_queue is not None:
-                check_destination(delivery.admin_queue, self.limits)
+            if end.delivery.admin_queue is not None:
+                check_destination(end.delivery.admin_queue, self.limits)
         except InvalidMessage as error:
             logger.warning(
                 "node %s could not notify the admin queue of message %.80r: %s",
                 self.manager.node,
-                message.id,
+                end.message.id,
                 on_one_line(error),
-                extra=self._fields("admin_queue_refused", message, queue),
+                extra=self._fields("admin_queue_refused", end.message, end.queue),
             )
             return []
-        return requested_acks(message, delivery, queue, ended, self.clock.now(), reason)
+        return requested_acks(end)
 
     def _has_lost_its_source(self, delivery: DeliveryHeaders) -> bool:
         """Return whether an earlier installation of this node kept the message."""
@@ -488,17 +474,8 @@ class DeadLetterService:
     def _keeps(self, delivery: DeliveryHeaders) -> bool:
         return delivery.awaits_final_acknowledgement and delivery.source_node == self.manager.node
 
-    def _journal(
-        self,
-        message: Message,
-        delivery: DeliveryHeaders,
-        queue: str,
-        target: bool,
-        transaction: Transaction | None,
-    ) -> None:
-        ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
-        copy = self._stored_copy(message, delivery, ended, queue, self.clock.now())
-        joined = self._joined(transaction)
+    def _journal(self, end: DeliveryEnd, target: bool, transaction: Transaction | None) -> None:
+        copy, joined = end.stored_copy(), self._joined(transaction)
         try:
             placed = self.manager.journal(copy, target=target, transaction=joined)
         except MessageRejected as error:
@@ -506,23 +483,16 @@ class DeadLetterService:
             logger.warning(
                 "node %s keeps no journal copy of message %.80r: %s",
                 self.manager.node,
-                message.id,
+                end.message.id,
                 on_one_line(error),
-                extra=self._fields("journal_copy_rejected", message, queue),
+                extra=self._fields("journal_copy_rejected", end.message, end.queue),
             )
             return
         if placed is Placement.OVER_QUOTA:
             self.telemetry.count("journal_over_quota")
 
-    def _stored_copy(
-        self, message: Message, delivery: DeliveryHeaders, ended: int, destination: str, now: Micros
-    ) -> StoredCopy:
-        return stored_copy_of(message, delivery, ended, destination=destination, kept=now)
-
     def _fields(self, event: str, message: Message, queue: str) -> dict[str, str]:
-        """Return the log fields of *event*, bounded: other programs choose ids and queues."""
-        named = {"message_id": message.id[:80], "destination": queue[:80]}
-        return {"event": event, "endpoint": self.endpoint, **named}
+        return {**message_fields(event, message, queue), "endpoint": self.endpoint}
 
     def _joined(self, transaction: Transaction | None) -> Any:
         return transaction if self.joins else None

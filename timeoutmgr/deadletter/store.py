@@ -33,7 +33,7 @@ class DeadLetterStore:
         self.database.used_by(self)
         self.tables: Final = dead_letter_tables(schema, prefix)
         self.clock: Final[Clock] = clock or SystemClock()
-        self._schema, self._prefix = schema, prefix
+        self._schema, self._attributes = schema, {"prefix": prefix}
         self._guids: dict[str, str] = {}
         self._version_table: Final = f"{prefix}dead_letters_version"
         if schema is not None and self.database.is_sqlite:
@@ -46,13 +46,13 @@ class DeadLetterStore:
     def install(self) -> None:
         """Create or upgrade the tables; repeatable, also concurrently."""
         migrations.upgrade(
-            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
+            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes
         )
 
     def ddl(self) -> str:
         """Return the statements that ``install`` would run on an empty database."""
         return migrations.ddl(
-            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
+            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes
         )
 
     def check(self) -> None:
@@ -113,9 +113,6 @@ class DeadLetterStore:
     def close(self) -> None:
         """Release idle connections."""
         self.database.leave(self)
-
-    def _attributes(self) -> dict[str, str]:
-        return {"prefix": self._prefix}
 
 
 def checked_node(node: str) -> str:

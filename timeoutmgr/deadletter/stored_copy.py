@@ -69,31 +69,36 @@ class Placement(StrEnum):
     """The queue is full: the node discards the new copy."""
 
 
-def stored_copy_of(
-    message: Message,
-    delivery: DeliveryHeaders,
-    message_class: int,
-    *,
-    destination: str,
-    kept: Micros,
-    reason: str = "",
-    attempts: int = 0,
-) -> StoredCopy:
-    """Return the stored copy of *message*, whose delivery headers are *delivery*."""
-    limit = delivery.time_to_be_received
-    return StoredCopy(
-        message=message,
-        destination=destination,
-        message_class=message_class,
-        kept=kept,
-        source=delivery.source_queue or "",
-        transactional=delivery.transactional,
-        application_queue=(delivery.dead_letter_queue or "") if delivery.transactional else "",
-        journal=delivery.journal,
-        sent=delivery.sent,
-        time_to_reach_queue=duration_micros(delivery.time_to_reach_queue),
-        time_to_be_received=None if limit is None else duration_micros(limit),
-        hops=delivery.hops,
-        attempts=attempts,
-        reason=reason,
-    )
+@dataclass(frozen=True, slots=True)
+class DeliveryEnd:
+    """How the delivery of *message* to *queue* ended, or how far it came, at that instant.
+
+    *delivery* are the delivery headers of the message.
+    """
+
+    message: Message
+    delivery: DeliveryHeaders
+    queue: str
+    message_class: int
+    at: Micros
+    reason: str = ""
+
+    def stored_copy(self, attempts: int = 0) -> StoredCopy:
+        """Return the copy of the message that a node stores."""
+        delivery, limit = self.delivery, self.delivery.time_to_be_received
+        return StoredCopy(
+            message=self.message,
+            destination=self.queue,
+            message_class=self.message_class,
+            kept=self.at,
+            source=delivery.source_queue or "",
+            transactional=delivery.transactional,
+            application_queue=(delivery.dead_letter_queue or "") if delivery.transactional else "",
+            journal=delivery.journal,
+            sent=delivery.sent,
+            time_to_reach_queue=duration_micros(delivery.time_to_reach_queue),
+            time_to_be_received=None if limit is None else duration_micros(limit),
+            hops=delivery.hops,
+            attempts=attempts,
+            reason=self.reason,
+        )
