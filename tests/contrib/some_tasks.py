@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -35,10 +38,21 @@ def attempts(context: TaskContext) -> int:
     return context.attempt
 
 
+ERRORS = {one.__name__: one for one in (ValueError, SystemExit, KeyboardInterrupt, CancelledError)}
+
+
 @task
-def fail() -> None:
-    """Fail."""
-    raise ValueError("no")
+async def fail(kind: str) -> None:
+    """Fail, or end as a program does."""
+    raise ERRORS[kind]("no")
+
+
+@task
+def fork() -> str:
+    """Fork a child that exits; return what its parent sees."""
+    if not (child := os.fork()):
+        sys.exit(3)
+    return f"parent of {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
 
 
 @task
@@ -51,10 +65,3 @@ def give(what: str) -> Any:
 def fail_with(what: str) -> None:
     """Fail with *what* in the message."""
     raise ValueError(what)
-
-
-@task
-def crash() -> None:
-    """End as a process does that is told to stop."""
-    ran.append("crash")
-    raise SystemExit

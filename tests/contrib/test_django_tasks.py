@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.db import DataError, OperationalError, connections, transaction
 from django.test import override_settings
@@ -16,15 +19,18 @@ from django.utils import timezone
 from tests.contrib import some_tasks
 from tests.contrib.some_tasks import (
     attempts,
-    crash,
     default_task_backend,
     fail,
     fail_with,
+    fork,
     give,
     note,
     note_later,
 )
-from timeoutmgr.contrib.django import configuration, endpoint
+from timeoutmgr import Endpoint
+from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.contrib.default_database import configuration_in
+from timeoutmgr.contrib.django import configuration, database_url, endpoint
 from timeoutmgr.contrib.django.endpoint import DjangoEndpoint
 from timeoutmgr.contrib.django_tasks.backend import _aware
 from timeoutmgr.contrib.django_tasks.framework import (
@@ -36,6 +42,7 @@ from timeoutmgr.contrib.django_tasks.framework import (
 )
 from timeoutmgr.contrib.django_tasks.handlers import _run, claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.testing.signals import eventually
 
 HOUR = timedelta(hours=1)
@@ -137,13 +144,17 @@ def test_the_most_urgent_task_runs_first_and_each_task_runs_once() -> None:
     assert {one.status for one in TaskRecord.objects.all()} == {"SUCCESSFUL"}
 
 
-def test_an_urgent_task_that_is_not_due_runs_in_no_others_place() -> None:
-    plain = note.enqueue("plain")
-    later = note.using(priority=50, run_after=timezone.now() + HOUR).enqueue("later")
-    handle(plain)
+@contextmanager
+def satellites() -> Iterator[Endpoint]:
+    """The endpoint without handlers: it stores and dispatches."""
+    url = database_url(connections["default"].settings_dict)
+    with Endpoint(configuration_in({**settings.TIMEOUTMGR}, "TIMEOUTMGR", lambda: url)) as running:
+        yield running
 
-    assert some_tasks.ran == ["plain"]
-    assert TaskRecord.objects.get(pk=later.id).permit == later.id
+
+def await_dispatch(timeouts: Timeouts, task_id: str) -> None:
+    dispatched = (TimeoutState.DISPATCHED, None)
+    eventually(lambda: timeouts.show(task_id) == dispatched, "the task was dispatched")
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
@@ -154,20 +165,55 @@ def test_a_deferred_task_runs_in_no_others_place_without_time_zones(
         plain = note.enqueue("plain")
         for priority, delay in ((50, HOUR), (40, -HOUR)):
             task = note.using(priority=priority, run_after=timezone.now() + delay)
-            task.enqueue(f"deferred {priority}")
+            deferred = task.enqueue(f"deferred {priority}")
+        with satellites() as running:
+            await_dispatch(running.timeouts, deferred.id)
         handle(plain)
 
     assert some_tasks.ran == ["deferred 40"]
 
 
-def test_the_clock_of_the_store_decides_about_a_deferred_task(
-    monkeypatch: pytest.MonkeyPatch,
+def postpone(timeouts: Timeouts, task_id: str) -> None:
+    timeouts.reschedule(task_id, delay=2 * HOUR)
+
+
+def dispatch(timeouts: Timeouts, task_id: str) -> None:
+    timeouts.send_now(task_id)
+    await_dispatch(timeouts, task_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "runs"),
+    [
+        (None, "plain"),  # not stored yet
+        (Timeouts.show, "plain"),
+        (Timeouts.cancel, "plain"),
+        (postpone, "plain"),
+        (dispatch, "deferred"),
+    ],
+)
+def test_a_deferred_task_gets_a_place_only_once_it_was_dispatched(
+    change: Callable[[Timeouts, str], object] | None, runs: str
 ) -> None:
     plain = note.enqueue("plain")
-    note.using(priority=50, run_after=timezone.now() + HOUR).enqueue("deferred")
-    ahead = timezone.now() + 2 * HOUR
-    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    deferred = note.using(priority=50, run_after=timezone.now() + HOUR).enqueue("deferred")
+    if change is not None:
+        with satellites() as running:
+            eventually(lambda: [*running.timeouts.list()], "the task is stored")
+            change(running.timeouts, deferred.id)
+    TaskRecord.objects.filter(pk=deferred.id).update(run_after=timezone.now() - HOUR)
     handle(plain)
+
+    assert some_tasks.ran == [runs]
+
+
+def test_an_undelayed_task_that_is_stored_gives_its_message_to_none(unique: str) -> None:
+    broker = {"transport": f"memory://{unique}", "accept_loss": True}
+    with override_settings(TIMEOUTMGR={**settings.TIMEOUTMGR, **broker}):
+        endpoint.install()
+        plain, urgent = note.enqueue("plain"), note.using(priority=50).enqueue("urgent")
+        endpoint.timeouts.cancel(urgent.id)
+        handle(plain)
 
     assert some_tasks.ran == ["plain"]
 
@@ -187,15 +233,21 @@ def test_a_message_that_comes_again_executes_its_task_no_second_time() -> None:
 
 
 def test_a_task_whose_process_died_is_executed_again_by_its_message() -> None:
-    plain, dying = note.enqueue("plain"), crash.using(priority=50).enqueue()
-    for _ in range(2):
-        with pytest.raises(SystemExit):
-            handle(plain)
-    handle(dying)
+    plain, dying = note.enqueue("plain"), note.using(priority=50).enqueue("dying")
 
-    assert some_tasks.ran == ["crash", "crash", "plain"]
+    def end(**_given: Any) -> None:
+        raise SystemExit
+
+    task_started.connect(end)
+    with pytest.raises(SystemExit):
+        handle(plain)
+    task_started.disconnect(end)
+    for message in (plain, dying):
+        handle(message)
+
+    assert some_tasks.ran == ["dying", "plain"]
     dying.refresh()
-    assert (dying.status, dying.attempts) == ("RUNNING", 2)
+    assert (dying.status, dying.attempts) == ("SUCCESSFUL", 2)
 
 
 def test_a_claim_that_another_process_overtakes_is_tried_again() -> None:
@@ -214,18 +266,29 @@ def test_a_claim_that_another_process_overtakes_is_tried_again() -> None:
     assert found.pk == plain.id
 
 
-def test_an_error_is_the_result_of_a_task(caplog: pytest.LogCaptureFixture) -> None:
-    result = fail.enqueue()
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, CancelledError])
+def test_an_error_is_the_result_of_a_task(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    result = fail.enqueue(kind.__name__)
     handle(result)
 
     [logged] = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert logged.exc_info is not None
-    assert logged.exc_info[0] is ValueError
+    assert logged.exc_info[0] is kind
 
     result.refresh()
     assert result.status == TaskResultStatus.FAILED
-    assert result.errors[0].exception_class is ValueError
-    assert "no" in result.errors[0].traceback
+    assert result.errors[0].exception_class is kind
+    assert kind.__name__ in result.errors[0].traceback
+
+
+def test_a_child_that_a_task_forked_has_no_result() -> None:
+    result = fork.enqueue()
+    handle(result)
+
+    result.refresh()
+    assert (result.status, result.return_value) == ("SUCCESSFUL", "parent of 3")
 
 
 @pytest.mark.parametrize("value", ["nan", "nul"])

@@ -6,15 +6,15 @@ import json
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
-from django.conf import settings
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.contrib.django import endpoint, handler
 from timeoutmgr.contrib.django.configuration import alias
 from timeoutmgr.contrib.django_tasks.backend import MESSAGE, TasksBackend
@@ -28,10 +28,13 @@ from timeoutmgr.contrib.django_tasks.framework import (
 from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_of
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.resilience.after_fork import end_child
 from timeoutmgr.resilience.error_copy import traceback_of
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+_CANDIDATES: Final = 10
+"""More urgent tasks that are asked for: a cancelled task stays ready, and each costs a query."""
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -57,29 +60,26 @@ def claimed(permit: str) -> TaskRecord | None:
 
 
 def _more_urgent(own: TaskRecord) -> TaskRecord | None:
-    found = _most_urgent(own, timezone.now())
-    if found is None or found.run_after is None:
-        return found
-    # Deferred: the clock of this host may be ahead of the clock that due times are compared with.
-    return _most_urgent(own, _stored_now())
-
-
-def _most_urgent(own: TaskRecord, now: datetime) -> TaskRecord | None:
     # Not Now(): the database would compare the column with the local time of its session.
-    is_due = Q(run_after=None) | Q(run_after__lte=now)
+    is_due = Q(run_after=None) | Q(run_after__lte=timezone.now())
     ready = records().filter(is_due, status=READY, priority__gt=own.priority)
-    found: TaskRecord | None = ready.order_by("-priority", "enqueued_at").first()
-    return found
+    found = ready.only("permit").order_by("-priority", "enqueued_at")[:_CANDIDATES]
+    return next((each for each in found if _is_certain(each.permit)), None)
 
 
-def _stored_now() -> datetime:
+def _is_certain(permit: str) -> bool:
+    """Return whether the message *permit* comes whatever happens: it left the store, if any.
+
+    A task waits for the message that it gets in a swap, and a stored message may be cancelled.
+    """
+    is_undelayed: bool = records().filter(pk=permit, run_after=None).exists()
+    if is_undelayed and not endpoint.has_broker:
+        return True
     try:
-        now = from_micros(endpoint.timeouts.now())
-    except ConfigurationError:  # with native delays there is no store
-        return timezone.now()  # type: ignore[no-any-return]  # Django has no types
-    if settings.USE_TZ:
-        return now
-    return timezone.make_naive(now, timezone.get_default_timezone())  # type: ignore[no-any-return]  # as above
+        found = endpoint.timeouts.show(timeout_id(endpoint.name, permit))
+    except ConfigurationError:  # there is no store here
+        return is_undelayed
+    return found is not None and found[0] is TimeoutState.DISPATCHED
 
 
 def _claims(own: TaskRecord, permit: str, urgent: TaskRecord | None) -> bool:
@@ -113,7 +113,7 @@ def _run(record: TaskRecord) -> None:
     try:
         record.return_value = _storable(_called(result))
         record.status = TaskResultStatus.SUCCESSFUL
-    except Exception as error:  # any error is the result of a task, which is not tried again
+    except BaseException as error:  # sys.exit too is the result of a task, which is not tried again
         record.status = TaskResultStatus.FAILED
         record.errors = [*record.errors, _described(error)]
         _finish(record)  # while the error is handled: Django logs its traceback
@@ -159,10 +159,15 @@ def _storable(value: Any) -> Any:
 def _called(result: Any) -> Any:
     task = result.task
     context = [TaskContext(task_result=result)] if task.takes_context else []
-    return task.call(*context, *result.args, **result.kwargs)
+    process = os.getpid()
+    try:
+        return task.call(*context, *result.args, **result.kwargs)
+    finally:
+        if os.getpid() != process:  # of the task, a child that it forked has no result
+            end_child(sys.exc_info()[1])
 
 
-def _described(error: Exception) -> dict[str, str]:
+def _described(error: BaseException) -> dict[str, str]:
     kind = type(error)
     # A database may refuse NUL and lone surrogates, which a message quotes.
     lines = traceback_of(error).encode(errors="backslashreplace").decode()
