@@ -41,7 +41,7 @@ class Site:
     """An app with one queue, its delays, and the endpoint that dispatches them once started."""
 
     def __init__(self, broker: str, store: str, name: str, **options: Any) -> None:
-        self.broker = broker
+        self.broker, self.store = broker, store
         self.queue = f"{name}-tasks"
         self.app: Any = Celery(name, broker=broker, backend="cache+memory://", set_as_current=False)
         self.app.conf.task_default_queue = self.queue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
 from tests.support.redis_keys import forget_keys
+from timeoutmgr import Endpoint
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays, delays
 from timeoutmgr.contrib.celery.tasks import RUN
@@ -127,6 +130,41 @@ def test_a_replaced_task_has_the_new_eta_and_the_new_arguments(make_site: MakeSi
     [task] = site.delays.list()
     assert (task.id, task.args) == ("sum", "(3, 4)")
     assert abs(task.eta - eta) < timedelta(milliseconds=1)
+
+
+@contextmanager
+def with_session(site: Site) -> Iterator[None]:
+    with create_engine(site.store).begin() as connection, site.delays.inside(connection):
+        yield
+
+
+@pytest.mark.parametrize("around", [nullcontext, lambda site: site.delays.batch(), with_session])
+def test_the_id_of_a_task_that_ran_or_was_revoked_is_used_again(
+    make_site: MakeSite, around: Callable[[Site], AbstractContextManager[Any]]
+) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    for number in range(4):
+        for hours in (1, 2):  # the second replaces the first, whatever ended before
+            with around(site):
+                for more in (0, 10):
+                    site.add.apply_async((number, hours + more), eta=later(hours), task_id="sum")
+        assert [task.args for task in site.delays.list()] == [f"({number}, 12)"]
+        if number % 2:
+            site.delays.send_now("sum")
+            with Endpoint(site.delays.configuration()):
+                site.arrival()
+                eventually(lambda: not site.stored(), "the task was dispatched")
+        else:
+            assert site.delays.revoke("sum")
+
+
+def test_a_replacement_leaves_the_retry_of_the_running_task(make_site: MakeSite) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    with pytest.raises(Retry):
+        retried(site)
+    site.add.apply_async((1, 2), countdown=HOUR, task_id="t")
+
+    assert site.stored() == ["t", "t"]
 
 
 def test_a_retry_of_a_redelivered_task_is_stored_once(embedded: Site) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
@@ -54,7 +55,6 @@ from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 from timeoutmgr.transport.foreign import headers_of, with_foreign_headers
 
@@ -65,6 +65,7 @@ logger = logging.getLogger(__name__)
 retry_over_time: Any = functional.retry_over_time  # has no annotations
 
 OnDuplicate: TypeAlias = Literal["add", "replace"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ class DurableDelays:
         self._on_duplicate: Final = on_duplicate
         self._configure: Final = configure
         self._inside: Final[ContextVar[Any]] = ContextVar("timeoutmgr_inside", default=None)
-        self._batch: Final[ContextVar[list[ToSend] | None]] = ContextVar(
+        self._batch: Final[ContextVar[dict[object, ToSend] | None]] = ContextVar(
             "timeoutmgr_batch", default=None
         )
         self._endpoint: Final = ProcessEndpoint(self._installed)
@@ -226,64 +227,111 @@ class DurableDelays:
     ) -> None:
         foreign = foreign_task(producer, task.body, options, is_amqp=self._is_amqp)
         retried = self._running(task)
+        retry, policy = options.get("retry"), options.get("retry_policy")
         replaces = is_delayed and self._on_duplicate == "replace" and not task.retries
-        message_id = (
-            str(uuid.uuid5(uuid.NAMESPACE_OID, f"replaceable {task.id}"))
-            if replaces
-            else task.message_id(
+        if replaces:
+            message_id = self._insist(lambda: self._replaceable(saga_of(task.id)), retry, policy)
+        else:
+            message_id = task.message_id(
                 task.headers[RUN],
                 is_delayed=is_delayed,
                 retried_eta=None if retried is None else retried.eta,
             )
-        )
         to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)
         if task.retries:
             # By an exception a retry ends the block that it is made in: it must not end with it. A
             # redelivered task retries under the same id with a later eta: stored once is right.
-            self._store_all([to_send], options.get("retry"), options.get("retry_policy"))
+            self._store_all([to_send], retry, policy)
         else:
-            self._send(to_send, options)
+            self._send(to_send, retry, policy)
 
-    def _send(self, task: ToSend, options: dict[str, Any]) -> None:
+    def _send(self, task: ToSend, retry: Any, policy: Any) -> None:
         session = self._inside.get()
         gathered = self._batch.get()
         if session is not None:
-            sent = self.endpoint.send(
-                task.destination,
-                task.message_type,
-                task.body,
-                options=task.options,
-                session=session,
-            )
-            _refuse_conflicts([sent])
+            self._send_first([task], lambda tasks: [self._send_in(session, one) for one in tasks])
         elif gathered is not None:
-            gathered.append(task)
+            # The last replacement counts; other tasks of one id are for the store to compare.
+            is_replaceable = task.options.on_conflict is not None
+            gathered[task.options.message_id if is_replaceable else len(gathered)] = task
         else:
-            retry, policy = options.get("retry"), options.get("retry_policy")
-            self._store_all([task], retry, policy, on_sent=_refuse_conflicts)
+            self._send_first([task], lambda tasks: self._store_all(tasks, retry, policy))
+
+    def _send_in(self, session: CallerSession, task: ToSend) -> Sent:
+        return self.endpoint.send(
+            task.destination, task.message_type, task.body, options=task.options, session=session
+        )
 
     def _store_all(
-        self,
-        tasks: Sequence[ToSend],
-        retry: Any = True,
-        policy: Any = None,
-        *,
-        on_sent: OnSent | None = None,
-    ) -> None:
+        self, tasks: Sequence[ToSend], retry: Any = True, policy: Any = None
+    ) -> Sequence[Sent]:
+        sent: list[Sent] = []
+        self._insist(lambda: store(self.endpoint, tasks, sent.extend), retry, policy)
+        return sent
+
+    def _insist(self, call: Callable[[], Result], retry: Any = True, policy: Any = None) -> Result:
+        """Return the result of *call*, which is repeated while the store is away."""
         given = {**(self.app.conf.task_publish_retry_policy or {}), **(policy or {})}
         retries = given.get("max_retries", 3) if retry is not False else 0
         try:
-            retry_over_time(
-                lambda: store(self.endpoint, tasks, on_sent),
+            if retries == 0:
+                return call()
+            result: Result = retry_over_time(
+                call,
                 (StorageUnavailable, TransportUnavailable),
                 max_retries=retries,
                 interval_start=given.get("interval_start", 0),
                 interval_step=given.get("interval_step", 0.2),
                 interval_max=given.get("interval_max", 1),
-            ) if retries != 0 else store(self.endpoint, tasks, on_sent)
+            )
         except (StorageUnavailable, TransportUnavailable) as error:
             # Programs of Celery expect this error of a broker that is away.
             raise OperationalError(str(error)) from error
+        return result
+
+    # --- ids that are used again
+
+    def _send_first(
+        self, tasks: Sequence[ToSend], send: Callable[[Sequence[ToSend]], Sequence[Sent]]
+    ) -> None:
+        """Have first sends sent; under their next id if *on_duplicate* replaces what is pending.
+
+        Raises ContentConflict if a task is not stored, which must not be dropped without a word.
+        """
+        used: dict[str, str] = {}
+        while tasks:
+            refused = [one for one in send(tasks) if one.repeat is RepeatKind.CONFLICT]
+            used |= {one.message_id: one.id or "" for one in refused}
+            given = {one.options.message_id: one for one in tasks}
+            tasks = [self._under_next_id(given[one.message_id], used) for one in refused]
+
+    def _under_next_id(self, task: ToSend, used: Mapping[str, str]) -> ToSend:
+        message_id, saga = task.options.message_id or "", task.options.saga_id or ""
+        if task.options.on_conflict is None:
+            raise ContentConflict(message_id, used[message_id])
+        message_id = self._insist(lambda: self._next_id(saga, used))
+        return replace(task, options=replace(task.options, message_id=message_id))
+
+    def _replaceable(self, saga: str) -> str:
+        """Return the id of the pending task of *saga*, or the next id that such a task has."""
+        pending = self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga))
+        # A retry of the task that runs is not replaced.
+        first = (one.message.id for one in pending if _task_headers(one).get("retries") == 0)
+        return next(first, "") or self._next_id(saga, ())
+
+    def _next_id(self, saga: str, used: Container[str]) -> str:
+        """Return the id after the ids that ended: programs that send together find the same id."""
+
+        def is_free(number: int) -> bool:
+            one = _numbered_id(saga, number)
+            found = self.endpoint.timeouts.show(one)
+            return one not in used and (found is None or found[0] is TimeoutState.PENDING)
+
+        end = 0
+        while not is_free(end):
+            end = 2 * end + 1
+        numbers = range((end + 1) // 2, end)
+        return _numbered_id(saga, numbers.start + bisect_left(numbers, True, key=is_free))
 
     @cached_property
     def _broker(self) -> Any:
@@ -327,14 +375,14 @@ class DurableDelays:
         An error in the block drops them, but no retry: that is stored at once. Raises kombu's
         OperationalError at the end.
         """
-        gathered: list[ToSend] = []
+        gathered: dict[object, ToSend] = {}
         token = self._batch.set(gathered)
         try:
             yield
         finally:
             self._batch.reset(token)
         if gathered:
-            self._store_all(gathered, on_sent=_refuse_conflicts)
+            self._send_first([*gathered.values()], self._store_all)
 
     def move_in(self, message: Any, payload: Any, queue: Any) -> bool:
         """Store the delayed task of a *message* that a worker received from *queue*.
@@ -479,14 +527,10 @@ def _of_django(using: str) -> CallerSession:
     return require_open(using)
 
 
-def _refuse_conflicts(sent: Sequence[Sent]) -> None:
-    """Raise ContentConflict for a first send whose id was used with other content.
-
-    It is not stored, and must not be dropped without a word.
-    """
-    for one in sent:
-        if one.repeat is RepeatKind.CONFLICT:
-            raise ContentConflict(one.message_id, one.id or "")
+def _numbered_id(saga: str, number: int) -> str:
+    """Return an id of a task that may be replaced: the first, or another after *number* uses."""
+    name = f"replaceable-{number}" if number else "replaceable"
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name} {saga}"))
 
 
 def _task_headers(timeout: Timeout) -> dict[str, Any]:
