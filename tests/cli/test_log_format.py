@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder
-from tests.support.unprintable import without_traceback
+from tests.support.unprintable import Unprintable, without_traceback
 from timeoutmgr.cli.log_format import JsonFormatter
 from timeoutmgr.cli.output import text_formatter
 
@@ -73,6 +73,18 @@ def test_the_secrets_of_urls_are_masked_in_text_fields_and_tracebacks() -> None:
     assert "hunter2" not in json.dumps(document)
     assert document["destination"] == "postgresql://me:***@db/shop"
     assert "ValueError: postgresql://me:***@db/shop" in document["exception"]
+
+
+@pytest.mark.parametrize(
+    "args", [("amqp://me:hunter2@broker", 1), (Unprintable(),)], ids=["few", "no text"]
+)
+def test_a_line_whose_arguments_are_wrong_says_so(args: tuple[object, ...]) -> None:
+    document = shown(msg="%d said", args=args, cause=Unprintable())
+
+    assert document["text"].startswith("%d said (wrong arguments ")
+    assert "TypeError: %d format: a real number is required, not " in document["text"]
+    assert "hunter2" not in document["text"]
+    assert document["cause"] == "<Unprintable: its text raised RuntimeError>"
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), text_formatter()], ids=["json", "text"])

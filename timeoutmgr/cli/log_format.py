@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.contracts.callables import is_coroutine_function
+from timeoutmgr.errors import text_of
 from timeoutmgr.message import headers
 from timeoutmgr.message.redaction import cut_line, masked
 from timeoutmgr.resilience.error_copy import traceback_of
@@ -41,7 +42,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{seconds}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
-            "text": record.getMessage(),
+            "text": _text(record),
             **self._process,
             **(_HANDLED.get() or {}),
             **given,
@@ -53,11 +54,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({name: _shown(value) for name, value in document.items()})
 
 
+def _text(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as error:  # logging would print the arguments, with their secrets
+        said = f"{text_of(record.msg)} (wrong arguments {text_of(record.args)}: "
+        return f"{said}{type(error).__name__}: {text_of(error)})"
+
+
 def _shown(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     # Masked first: half a URL would not be recognised.
-    return "\n".join(cut_line(line) for line in masked(str(value)).split("\n"))
+    return "\n".join(cut_line(line) for line in masked(text_of(value)).split("\n"))
 
 
 def note_handled(config: "EndpointConfiguration") -> None:
