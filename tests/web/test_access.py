@@ -197,13 +197,14 @@ def test_leaving_ends_the_session(
         (f"boss ann {TOKEN}", 0o600, "line 1"),
         ("viewer ann short", 0o600, "at least 16"),
         (f"viewer {TOKEN}", 0o600, "ROLE NAME TOKEN"),
+        (f"viewer \udcff {TOKEN}", 0o600, "tokens is not text in UTF-8"),
     ],
 )
 def test_a_token_file_that_is_unsafe_is_refused(
     tmp_path: Path, text: str, mode: int, complaint: str
 ) -> None:
     path = tmp_path / "tokens"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     path.chmod(mode)
 
     with pytest.raises(ConfigurationError, match=complaint):

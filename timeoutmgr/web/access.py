@@ -184,8 +184,15 @@ def _visitors(path: Path, mode: int) -> dict[str, Visitor]:
         raise ConfigurationError(
             f"the token file {path} can be read by other users; give it mode 0600"
         )
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"the token file {path} is not text in UTF-8 (byte {error.start}: {error.reason}); "
+            "save it as UTF-8"
+        ) from None
     found = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         words = line.split()
