@@ -8,15 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from opentelemetry import baggage, trace
+from opentelemetry import baggage, propagate, trace
 from opentelemetry import context as otel_context
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from tests.deadletter.scene import Scene
 from tests.deadletter.test_expiry import DEAD
+from tests.support.unprintable import Unprintable
 from timeoutmgr import (
     DelayedDeliverySettings,
     EndpointConfiguration,
@@ -293,11 +294,33 @@ def test_a_batch_makes_a_span_for_each_destination_with_a_link_for_each_traced_m
         assert span.attributes["error.type"] == "TransportUnavailable"
 
 
-class Mute(Exception):
-    """An error whose text cannot be made."""
+class Broken(SpanProcessor):
+    """A processor of the program's own, whose collector is away."""
 
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
+    def __init__(self, step: str) -> None:
+        setattr(self, step, self.fail)
+
+    def fail(self, *_given: Any, **_options: Any) -> None:
+        raise OSError("no collector")
+
+
+@pytest.mark.parametrize("step", ["on_start", "on_end"])
+def test_a_span_processor_that_raises_fails_no_message_and_is_logged_once(
+    step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    traced = Traced()
+    traced.provider.add_span_processor(Broken(step))
+    kit = traced.kit()
+    context = otel_context.attach(propagate.extract({"traceparent": PARENT}))
+    for delay in (None, timedelta(seconds=5)):
+        kit.send_local("Hello", 1, delay=delay)
+    otel_context.detach(context)
+    kit.advance(timedelta(seconds=5))
+
+    assert [one.headers["traceparent"][3:35] for one in traced.handled] == [TRACE, TRACE]
+    [logged] = [one for one in caplog.records if "tracing" in one.message]
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], OSError)
 
 
 def test_an_error_whose_text_raises_ends_a_handler_and_a_batch_as_itself() -> None:
@@ -305,21 +328,24 @@ def test_an_error_whose_text_raises_ends_a_handler_and_a_batch_as_itself() -> No
 
     @traced.config.handler("Broken")
     def broken(_message: Any, _context: HandlerContext) -> None:
-        raise Mute
+        raise Unprintable
 
     kit = traced.kit()
     kit.send_local("Broken", 1)
     kit.drain()
     telemetry = traced.config.telemetry
     assert isinstance(telemetry, ObservesOperations)
-    with pytest.raises(Mute), telemetry.during(Operation.CONFIRM, [("shop", Message(id="a"))]):
-        raise Mute
+    with (
+        pytest.raises(Unprintable),
+        telemetry.during(Operation.CONFIRM, [("shop", Message(id="a"))]),
+    ):
+        raise Unprintable
 
     for span in (traced.spans("process shop")[0], traced.spans("send shop")[-1]):
         assert span.status.status_code is StatusCode.ERROR
-        assert span.status.description == "Mute: <Mute: its text raised RuntimeError>"
+        assert span.status.description == "Unprintable: <Unprintable: its text raised RuntimeError>"
         assert span.attributes is not None
-        assert span.attributes["error.type"] == "Mute"
+        assert span.attributes["error.type"] == "Unprintable"
 
 
 def test_an_endpoint_is_traced_once() -> None:

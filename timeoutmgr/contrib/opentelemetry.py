@@ -6,6 +6,7 @@ Uses the API alone; the program brings the SDK. Needs the extra:
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -46,6 +47,8 @@ from timeoutmgr.telemetry import (
     during_of,
 )
 
+logger = logging.getLogger(__name__)
+
 SYSTEM: Final = "timeoutmgr"
 NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
 """Header by which NServiceBus asks a receiver to begin a trace."""
@@ -78,18 +81,56 @@ def trace_messages(
             f"endpoint {config.name!r} is traced already, and a second trace_messages would double "
             "each span; call it once"
         )
-    tracer = trace.get_tracer(SYSTEM, __version__, provider)
-    config.add_send_middleware(_Sends(tracer))
-    received = _Handling(tracer, config.name, join_traces)
-    config.telemetry = _Satellites(config.telemetry, tracer, config.name)
+    spans = _Spans(trace.get_tracer(SYSTEM, __version__, provider), config.name)
+    config.add_send_middleware(_Sends(spans))
+    received = _Handling(spans, config.name, join_traces)
+    config.telemetry = _Satellites(config.telemetry, spans, config.name)
     found = [each for every in settings.handlers.values() for each in every]
     awaits = bool(found) and all(map(is_coroutine_function, found))
     config.add_middleware(received.handle_awaited if awaits else received.handle)
 
 
+@dataclass(slots=True)
+class _Spans:
+    """Starts and ends the spans of an endpoint; what the program's SDK raises fails nothing."""
+
+    tracer: Tracer
+    endpoint: str
+    has_failed: bool = False
+
+    @contextmanager
+    def span(self, name: str, **options: Any) -> Iterator[Span]:
+        """Yield a span for the time of the body; if the SDK raises, the span around it goes on."""
+        around = trace.get_current_span(options.get("context")).get_span_context()
+        span: Span = trace.NonRecordingSpan(around)
+        with self.tried():
+            span = self.tracer.start_span(name, **options)
+        try:
+            with _errors_noted(span):
+                yield span
+        finally:
+            with self.tried():
+                span.end()
+
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """Log the first error of the body, with its traceback, and raise none."""
+        try:
+            yield
+        except Exception:
+            if not self.has_failed:
+                self.has_failed = True
+                logger.exception(
+                    "tracing of endpoint %.80r fails, messages go on without some of their spans; "
+                    "its later errors are not logged",
+                    self.endpoint,
+                    extra={"event": "tracing_failed", "endpoint": self.endpoint},
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class _Sends:
-    tracer: Tracer
+    spans: _Spans
 
     def __call__(self, message: ToSend) -> ToSend:
         given = message.options.headers
@@ -104,15 +145,18 @@ class _Sends:
         if message.options.message_id is not None:
             attributes["messaging.message.id"] = message.options.message_id
         name = f"create {message.destination}"
-        with self.tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
-            carrier = dict(given)
-            propagate.inject(carrier)
+        carrier = dict(given)
+        with (
+            self.spans.span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span,
+            self.spans.tried(),
+        ):
+            propagate.inject(carrier, trace.set_span_in_context(span))
         return replace(message, options=replace(message.options, headers=carrier))
 
 
 @dataclass(frozen=True, slots=True)
 class _Handling:
-    tracer: Tracer
+    spans: _Spans
     endpoint: str
     join_traces: bool
 
@@ -138,15 +182,13 @@ class _Handling:
         around = trace.set_span_in_context(trace.INVALID_SPAN, created) if begins else created
         with (
             _attached(around),
-            self.tracer.start_as_current_span(
+            self.spans.span(
                 f"process {self.endpoint}",
                 kind=SpanKind.CONSUMER,
                 attributes=_attributes(self.endpoint, message.message),
                 links=[Link(creation)] if begins and creation.is_valid else (),
-                record_exception=False,
-                set_status_on_exception=False,
             ) as span,
-            _errors_noted(span),
+            _attached(trace.set_span_in_context(span)),
         ):
             yield span
 
@@ -154,11 +196,11 @@ class _Handling:
 class _Satellites:
     """A telemetry that makes spans of what is stored and sent, and passes all on to *behind*."""
 
-    def __init__(self, behind: Telemetry, tracer: Tracer, endpoint: str) -> None:
+    def __init__(self, behind: Telemetry, spans: _Spans, endpoint: str) -> None:
         self._behind = behind
         self._during_behind = during_of(behind)
         self._count_each_behind = count_each_of(behind)
-        self._tracer = tracer
+        self._spans = spans
         self._endpoint = endpoint
 
     def count(self, event: str, amount: int = 1) -> None:
@@ -205,18 +247,14 @@ class _Satellites:
         self, name: str, queue: str, kind: SpanKind, messages: Sequence[Message]
     ) -> Iterator[None]:
         # Not the current span: the next batch begins before this batch ends.
-        span = self._tracer.start_span(
+        with self._spans.span(
             f"{name} {queue}",
             context=Context(),
             kind=kind,
             attributes=_batch_attributes(name, queue, messages),
             links=[Link(each) for each in map(_creation, messages) if each.is_valid],
-        )
-        try:
-            with _errors_noted(span):
-                yield
-        finally:
-            span.end()
+        ):
+            yield
 
 
 @contextmanager
