@@ -328,12 +328,26 @@ def test_a_table_that_is_missing_is_not_read(place: str) -> None:
         present_table(place)
 
 
-def test_plain_files_in_the_folder_of_a_delta_table_are_refused(tmp_path: Path) -> None:
-    place = f"{tmp_path}/history"
-    open_table(f"delta:{place}").append("east", reader(events(range(2))), {"batch": 1})
+@pytest.mark.parametrize(
+    ("first", "second", "remedy"),
+    [
+        ("delta", "parquet", "write its place as delta:/"),
+        ("iceberg", "parquet", "write its place as iceberg:CATALOG"),
+        ("parquet", "delta", "write its place as /.* move its folders manifests and data into a"),
+        ("parquet", "iceberg", "write its place as /"),
+    ],
+)
+def test_a_table_in_the_folder_of_a_table_of_another_format_is_refused(
+    first: str, second: str, remedy: str, place_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    folder = f"{tmp_path}/timeouts/history"
+    places = {"delta": f"delta:{folder}", "parquet": folder, "iceberg": place_of("iceberg")}
+    open_table(places[first]).append("east", reader(events(range(2))), {"batch": 1})
 
-    with pytest.raises(ConfigurationError, match=f"write its place as delta:{place}"):
-        open_table(place)
+    with pytest.raises(ConfigurationError, match=remedy):
+        open_table(places[second]).append("west", reader(events(range(2))), {"batch": 1})
+
+    assert ids_in(places[first]) == names(range(2))
 
 
 @pytest.mark.parametrize("kind", S3_TOO)

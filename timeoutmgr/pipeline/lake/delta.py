@@ -26,6 +26,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    require_alone,
     stored_columns,
 )
 from timeoutmgr.pipeline.options import DELTA
@@ -49,6 +50,7 @@ class DeltaHistory:
         self.place = place
         self._written: Final = written
         self._uri: Final = place.removeprefix(DELTA)
+        require_alone(self._uri, "_delta_log")
         self._table: DeltaTable | None = None
         self._load(version)
 

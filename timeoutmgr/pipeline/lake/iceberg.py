@@ -35,11 +35,13 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    require_alone,
     stored_columns,
 )
 from timeoutmgr.pipeline.options import ICEBERG
 
 _PREFIX: Final = "timeoutmgr"
+_FILES: Final = "metadata/*.metadata.json"
 _ONCE: Final = {"commit.retry.num-retries": "0"}
 _PACKED: Final = {"write.parquet.compression-codec": "zstd", "format-version": "2"}
 
@@ -77,6 +79,8 @@ class IcebergHistory:
             self._table = self._catalog.load_table(self._name)
         except NoSuchTableError:
             self._table = None
+        else:
+            require_alone(self._table.location(), _FILES)
 
     def marks(self, store: str) -> Marks:
         """Return the marks of *store*."""
@@ -169,6 +173,7 @@ class IcebergHistory:
             making = self._catalog.create_table_transaction(
                 self._name, self._written, properties=_ONCE | _PACKED
             )
+            require_alone(making.table_metadata.location, _FILES)
             with making, making.update_spec() as spec:
                 for name in BUCKETED:
                     spec.add_identity(name)

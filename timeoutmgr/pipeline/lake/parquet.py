@@ -37,6 +37,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    require_alone,
     stored_columns,
 )
 
@@ -65,8 +66,7 @@ class ParquetHistory:
         clock: Clock | None = None,
         written: pa.Schema = WRITTEN,
     ) -> None:
-        if Path(place, "_delta_log").is_dir():  # its vacuum would remove our files
-            raise ConfigurationError(f"{place} is a Delta table; write its place as delta:{place}")
+        require_alone(place, "manifests")
         self.place = place
         self._clock: Final = clock or SystemClock()
         self._written: Final = written

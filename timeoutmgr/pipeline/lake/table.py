@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 from operator import and_
+from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from zlib import crc32
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem, LocalFileSystem
 
-from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.views import HISTORY
 
@@ -146,6 +147,27 @@ class DataFiles:
         each = max(1, -(-len(self.paths) // count))
         starts = range(0, max(1, len(self.paths)), each)
         return [DataFiles(self.files, self.paths[at : at + each], self.schema) for at in starts]
+
+
+_REMEDIES: Final = {
+    "_delta_log": "a Delta table; write its place as delta:{0}, or name another folder",
+    "manifests": "a history table of Parquet files; write its place as {0}, or move its folders "
+    "manifests and data into a folder of their own",
+    "metadata/*.metadata.json": "an Iceberg table; write its place as "
+    "iceberg:CATALOG.NAMESPACE.TABLE, or name another folder",
+}
+"""What a folder has that has such files, and what to do."""
+
+
+def require_alone(location: str, own: str) -> None:
+    """Raise ConfigurationError if a local folder has a table of a format without the files *own*.
+
+    Each format removes the files that it does not know.
+    """
+    folder = location.removeprefix("file://")
+    for sign, remedy in _REMEDIES.items():
+        if sign != own and any(Path(folder).glob(sign)):
+            raise ConfigurationError(f"{folder} is {remedy.format(folder)}")
 
 
 NO_FILES: Final = DataFiles(LocalFileSystem(), ())
