@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 from tests.pipeline.archives import DAY
 from tests.pipeline.lakes import ids_in
@@ -79,6 +82,23 @@ def test_today_is_left_to_its_writers(tmp_path: Any) -> None:
     report = compact(CompactOptions(lake=place), clock=AtFirstDay())  # type: ignore[arg-type]  # it is asked for now alone
 
     assert (report.scattered, report.compacted, report.after) == (0, 0, 4)
+
+
+@pytest.mark.parametrize("dropped", [("bucket",), ("event_date", "bucket")])
+def test_a_table_that_is_partitioned_otherwise_is_left_to_the_engine_that_did_so(
+    dropped: tuple[str, ...], place_of: Callable[[str], str]
+) -> None:
+    place = place_of("iceberg")
+    scattered(place)
+    properties: Any = Config().get_catalog_config("main")
+    table = load_catalog("main", **properties).load_table("timeouts.history")
+    with table.update_spec() as spec:
+        for name in dropped:
+            spec.remove_field(name)
+    open_table(place).append("east", reader(events(range(4))), {"batch": 3})
+
+    with pytest.raises(ConfigurationError, match="outside of the partitions event_date, bucket"):
+        run(place)
 
 
 def test_the_command_reports_in_json_and_refuses_a_missing_table(tmp_path: Any) -> None:

@@ -10,10 +10,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent
 from timeoutmgr.pipeline.lake.places import present_table
-from timeoutmgr.pipeline.lake.table import HistoryTable, Where
+from timeoutmgr.pipeline.lake.table import BUCKETED, HistoryTable, Where
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import CompactOptions
 
@@ -63,10 +64,17 @@ def _scattered(table: HistoryTable, today: date) -> list[str]:
     folders = {path: str(PurePosixPath(path).parent) for path in table.files(Where()).paths}
     many = Counter(folders.values())
     return [
-        path for path, folder in folders.items() if many[folder] > 1 and _day_of(folder) < today
+        path
+        for path, folder in folders.items()
+        if _day_of(table, folder) < today and many[folder] > 1
     ]
 
 
-def _day_of(folder: str) -> date:
+def _day_of(table: HistoryTable, folder: str) -> date:
     parts = dict(part.partition("=")[::2] for part in PurePosixPath(folder).parts)
+    if not parts.keys() >= {*BUCKETED}:
+        raise ConfigurationError(
+            f"{table.place} has files outside of the partitions {', '.join(BUCKETED)}, such as in "
+            f"{folder}; compact it with the engine that created or repartitioned it"
+        )
     return date.fromisoformat(parts["event_date"])
