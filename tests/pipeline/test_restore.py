@@ -330,6 +330,10 @@ def test_of_many_archived_stores_one_has_to_be_named(empty: Path, tmp_path: Path
 
     with pytest.raises(ConfigurationError, match="say which by --of"):
         restored(stores[2], place)
+    with pytest.raises(
+        ConfigurationError, match="'nort', which the lake does not have; it has the"
+    ):
+        restored(stores[2], place, of_store="nort")
     restored(stores[2], place, of_store=identity(stores[1]))
 
     assert [one["message_id"] for one in facts(stores[2])["pending"]] == ["m1"]

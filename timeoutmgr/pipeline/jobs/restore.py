@@ -19,6 +19,7 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
     PENDING_WRITTEN,
     PendingSnapshot,
     lake_tables,
+    require_store,
     stores_in,
 )
 from timeoutmgr.pipeline.lake.table import HistoryTable, Where
@@ -87,7 +88,7 @@ class _Restore:
         self._store, self._options, self._progress = store, options, progress
         self._run_id = run_id
         self._table, self._pending = lake_tables(options.lake)
-        self.name = options.of_store or _only_store(self._table, self._pending, identity(store))
+        self.name = _name_in(self._table, self._pending, options.of_store, identity(store))
         self._snapshot = PendingSnapshot(self._pending, self.name)
         self._writer = HistoryRestore(store)
 
@@ -197,8 +198,10 @@ def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
     return bool(end["at"] < as_of - margin)
 
 
-def _only_store(history: HistoryTable, pending: HistoryTable, own: str) -> str:
-    """Return *own* if the lake has that store, else the only store of the lake."""
+def _name_in(history: HistoryTable, pending: HistoryTable, given: str | None, own: str) -> str:
+    """Return *given*, else *own* if the lake has that store, else the only store of the lake."""
+    if given is not None:
+        return require_store(given, history, pending)
     found = stores_in(history, pending)
     if own in found or not found:
         return own

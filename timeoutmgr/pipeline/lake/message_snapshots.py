@@ -75,6 +75,16 @@ def stores_in(*tables: HistoryTable) -> set[str]:
     return {name for batch in batches for name in batch["store"].unique().to_pylist()}
 
 
+def require_store(name: str, *tables: HistoryTable) -> str:
+    """Return *name*; raise ConfigurationError if no commit to *tables* was of that store."""
+    if not any(table.marks(name) for table in tables):
+        raise ConfigurationError(
+            f"--of names {name!r}, which the lake does not have; it has the stores "
+            f"{', '.join(sorted(stores_in(*tables))) or '(none)'}"
+        )
+    return name
+
+
 def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
     """Commit the pending timeouts of *store* as its newest snapshot; return how many.
 
