@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +32,7 @@ from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.tables import to_row
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.headers import RELATED_TO_TIMEOUT, RETRIES_TIMESTAMP
+from timeoutmgr.message.headers import RELATED_TO_TIMEOUT, RETRIES_TIMESTAMP, SAGA_ID
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.pipeline.errors import RunConflict
@@ -163,6 +165,8 @@ def test_another_store_keeps_a_message_of_the_same_id_in_the_lake_and_at_home(
     other = identity(stores[1])
     assert restored(store_of("sqlite"), place, of_store=other).new_pending == 2
     moved = store_of("sqlite")
+    with pytest.raises(ConfigurationError, match="'typo', which the lake does not have"):
+        erased(moved, lake=place, saga_ids=("of-eu",), of_store="typo")
     assert erased(moved, lake=place, saga_ids=("of-eu",), of_store=other).timeouts == 1
     assert restored(store_of("sqlite"), place, of_store=other).new_pending == 1
 
@@ -326,6 +330,40 @@ def test_a_dry_run_counts_and_changes_nothing(store_of: Callable[[str], Store]) 
     assert read(store, "pending") == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "selection", "before"),
+    [
+        ("sqlite", {"saga_ids": ("s",)}, ""),
+        ("postgres", {"ids": (row(1)["id"],)}, row(1)["id"]),
+        ("mysql", {"ids": (row(1)["id"],)}, "an earlier retry"),
+    ],
+)
+def test_a_delayed_retry_is_erased_with_the_timeout_that_it_retries(
+    kind: str,
+    selection: dict[str, Any],
+    before: str,
+    store_of: Callable[[str], Store],
+    tmp_path: Path,
+) -> None:
+    store, place = store_of(kind), str(tmp_path / "lake" / "history")
+    retries = [
+        row(number, id=f"r{number}", message_id=message_id, endpoint="billing", saga_id=None)
+        | {"headers": json.dumps({RETRIES_TIMESTAMP: "now", SAGA_ID: saga, RELATED_TO_TIMEOUT: of})}
+        for number, message_id, saga, of in ((2, "m1", "s", before), (4, "m3", "t", row(3)["id"]))
+    ]
+    Loader(store).load([batch([row(1, saga_id="s"), *retries])])
+    if store.is_postgresql:
+        settle(store)
+    archived(store, place)
+    end(store, 1, "dispatched")
+
+    certificate = erased(store, lake=place, **selection)
+
+    assert (certificate.timeouts, certificate.left) == (2, 0)
+    assert [one["id"] for one in read(store, "pending")] == ["r4"]
+    assert certificate.removed["lake pending"] == 2
+
+
 def test_a_header_of_another_value_is_another_person(store_of: Callable[[str], Store]) -> None:
     store = store_of("sqlite")
     fill(store)
@@ -350,7 +388,7 @@ def test_the_name_of_a_header_is_found_however_its_letters_are_written(
 def test_the_certificate_says_what_it_does_not_reach(store_of: Callable[[str], Store]) -> None:
     texts = " ".join(erased(store_of("sqlite"), ids=("x",)).not_reached)
 
-    for word in ("backups", "errors delete", "deadletters delete", "audit"):
+    for word in ("backups", "errors delete", "deadletters delete", "audit", "timeoutmgr_runs"):
         assert word in texts
 
 
@@ -534,7 +572,7 @@ def test_nothing_selected_is_refused() -> None:
         EraseOptions(store="s")
 
 
-def test_the_command_writes_the_certificate(
+def test_the_command_writes_the_certificate_and_none_of_a_search_that_finds_nothing(
     store_of: Callable[[str], Store], tmp_path: Path
 ) -> None:
     store = store_of("sqlite")
@@ -548,10 +586,11 @@ def test_the_command_writes_the_certificate(
         )
 
     done = run("--destinations", f"{CANARY}-queue", "--certificate", str(path))
-    none = run("--header", f"Customer={CANARY}")
-
     document = json.loads(path.read_text())
-    assert (done.exit_code, none.exit_code) == (0, 3)
+    path.unlink()
+    none = run("--header", f"Customer={CANARY}", "--certificate", str(path))
+
+    assert (done.exit_code, none.exit_code, path.exists()) == (0, 3, False)
     assert json.loads(done.stdout) == document
     assert (document["timeouts"], document["left"]) == (3, 0)
 
@@ -582,6 +621,25 @@ def test_the_ids_of_an_interrupted_run_are_dropped_by_the_run_that_ends_it(
     assert [("keys" in (run.report or {})) for run in runs] == [False] * 3
 
 
+def test_a_certificate_that_was_not_delivered_is_delivered_by_the_same_command(
+    store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store, path = store_of("sqlite"), tmp_path / "certificate.json"
+    fill(store)
+    words = ["--json", "pipeline", "erase", "--store", store.name, "--ids", row(1)["id"]]
+    command, to_file = [sys.executable, "-m", "timeoutmgr", *words], ["--certificate", str(path)]
+
+    with open("/dev/full", "w") as full:
+        for more in ([], to_file):
+            assert subprocess.run([*command, *more], stdout=full, stderr=full).returncode == 1
+    document = json.loads(path.read_text())
+    path.unlink()
+
+    assert (document["timeouts"], document["interrupted_runs"], document["left"]) == (1, 1, 0)
+    assert document["removed"] == {"labels": 1, "timeouts": 1, "history": 1, "keys": 1}
+    assert CliRunner().invoke(cli, [*words, *to_file]).exit_code == 3
+
+
 @pytest.mark.parametrize("name", ["there.json", "no-folder/certificate.json"])
 def test_nothing_is_erased_if_the_certificate_cannot_be_a_new_file(
     store_of: Callable[[str], Store], tmp_path: Path, name: str
@@ -597,14 +655,3 @@ def test_nothing_is_erased_if_the_certificate_cannot_be_a_new_file(
     assert (refused.exit_code, "--certificate" in refused.stderr) == (2, True)
     assert (tmp_path / "there.json").read_text() == "an earlier certificate"
     assert erased_later.timeouts == 2
-
-
-def test_a_search_that_finds_nothing_leaves_no_certificate(
-    store_of: Callable[[str], Store], tmp_path: Path
-) -> None:
-    path = tmp_path / "certificate.json"
-    words = ["--ids", "x", "--store", store_of("sqlite").name, "--certificate", str(path)]
-
-    done = CliRunner().invoke(cli, ["pipeline", "erase", *words])
-
-    assert (done.exit_code, path.exists()) == (3, False)

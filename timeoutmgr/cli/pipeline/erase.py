@@ -19,7 +19,7 @@ from timeoutmgr.cli.pipeline.shared import (
     store_name,
 )
 from timeoutmgr.cli.shared import Shared, assembled
-from timeoutmgr.cli.written_files import Export, Unwritten, export_to
+from timeoutmgr.cli.written_files import Unwritten, export_to
 from timeoutmgr.pipeline.lake_options import EraseOptions
 
 
@@ -61,27 +61,42 @@ def erase(
     """
     from timeoutmgr.cli.pipeline.person_copies import PersonCopies
     from timeoutmgr.clock import SystemClock
+    from timeoutmgr.pipeline.jobs.erase import Certificate
     from timeoutmgr.pipeline.jobs.erase import erase as run
 
     given = job_options(EraseOptions, options, store=store_name(shared, store))
-    with nullcontext() if certificate is None else export_to(certificate, "--certificate") as file:
-        with assembled(shared) if with_copies else nullcontext() as parts:
-            copies = None if parts is None else PersonCopies(parts, given)
-            found = run(given, clock=SystemClock(), progress=progress(shared), copies=copies)
+    if certificate is not None and (certificate.is_file() or not certificate.exists()):
+        with export_to(certificate, "--certificate"):
+            pass  # a file can be there; an empty one would be in the way after a kill
+
+    def show(found: Certificate) -> None:
         document = found.document()
         shared.show(document, lambda: output.print_pairs([*document.items()]))
-        if file is not None and found.has_found:
-            _write(file, document)
+        output.flush()
+
+    def deliver(found: Certificate) -> None:
+        if certificate is None:
+            show(found)
+        elif found.has_found:
+            _write(certificate, found.document())
+
+    with assembled(shared) if with_copies else nullcontext() as parts:
+        copies = None if parts is None else PersonCopies(parts, given)
+        clock, says = SystemClock(), progress(shared)
+        found = run(given, clock=clock, progress=says, copies=copies, deliver=deliver)
+    if certificate is not None:
+        show(found)
     if found.left and not found.dry_run:
         return Exit.FAILED
     return Exit.OK if found.has_found else Exit.NOT_FOUND
 
 
-def _write(file: Export, document: Mapping[str, Any]) -> None:
+def _write(path: Path, document: Mapping[str, Any]) -> None:
     try:
-        file.write(document)
-        file.save()
+        with export_to(path, "--certificate") as file:
+            file.write(document)
     except Unwritten as error:
         raise Unwritten(
-            f"{error.message.partition(', and')[0]}, and the erasure is done; keep what was printed"
+            f"{error.message.partition(', and')[0]}, and the erasure is done; make room, and "
+            "run it again for its certificate"
         ) from None

@@ -5,10 +5,12 @@ them in every place, though the rows by which they were found are no longer ther
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -19,7 +21,12 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import writer_lock
-from timeoutmgr.pipeline.lake.message_snapshots import PENDING_WRITTEN, lake_tables, stores_in
+from timeoutmgr.pipeline.lake.message_snapshots import (
+    PENDING_WRITTEN,
+    lake_tables,
+    require_store,
+    stores_in,
+)
 from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
@@ -33,10 +40,11 @@ _IN_LAKE: Final = (("lake history", WRITTEN, ERASED), ("lake pending", PENDING_W
 """What the certificate calls the tables of a lake, their columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
-    "messages in queues of the broker or in work, journals and dead-letter queues of applications",
+    "messages in queues and levels of the broker, in delayed message stores or in work, journals "
+    "and dead-letter queues of applications",
     "timeouts that ended before: history has neither saga ids nor headers; name them by --ids or "
     "--destinations",
-    "rows of the audit and of cleared sagas, which name saga ids",
+    "rows of the audit, of cleared sagas and of timeoutmgr_runs, which name saga ids and labels",
     "message ids in logs and traces of programs",
 )
 _COPIES: Final = (
@@ -64,7 +72,8 @@ class Certificate:
     """What was found and removed, by digests alone: *ids* and *selection* are SHA-256 in hex.
 
     *removed* counts rows by table, *left* timeouts and copies that were found again at the end.
-    What *interrupted_runs* of the same selection had removed is not counted again.
+    What *interrupted_runs* of the same selection had removed is not counted again, except by runs
+    whose certificates alone were not delivered.
     """
 
     run_id: str
@@ -107,10 +116,12 @@ def erase(
     clock: Clock,
     progress: Progress = silent,
     copies: Copies | None = None,
+    deliver: Callable[[Certificate], None] = lambda _certificate: None,
 ) -> Certificate:
     """Remove the timeouts that *options* select; with *dry_run* only count them.
 
     Then their *copies*, except with *dry_run*: a timeout that failed meanwhile has become a copy.
+    Until *deliver* has returned the run is not complete: the run after it delivers the same.
 
     Raises RunConflict while another process erases in the same store or archives it, or streams
     it and has not committed yet, and CommitConflict while others go on to commit to the lake: run
@@ -121,7 +132,9 @@ def erase(
     ledger, run_id = JobLedger(store, clock), new_run_id(KIND)
     job = _Erase(store, options, progress, run_id, store.database.now(clock), copies)
     if options.dry_run:
-        return job.certificate(job.find(), {}, left=None)
+        certificate = job.certificate(job.find(), {}, left=None)
+        deliver(certificate)
+        return certificate
     name = identity(store)
     # Archive would go on to write rows into the lake that it has read before.
     with (
@@ -133,9 +146,16 @@ def erase(
         ledger.begin(run_id, KIND, {"selection": job.digest})
         with at_work(store, ledger, run_id):
             interrupted = _interrupted(ledger, job.digest)
-            keys = job.find().union(*interrupted.values())
-            ledger.note(run_id, {_KEYS: sorted(map(list, keys))})
-            certificate = replace(job.run(keys), interrupted_runs=len(interrupted))
+            before = {
+                (endpoint, id_) for one in interrupted.values() for endpoint, id_ in one[_KEYS]
+            }
+            keys = job.find(before) | before
+            noted = {_KEYS: sorted(map(list, keys))}
+            ledger.note(run_id, noted)
+            certificate = job.run(keys)
+            ledger.note(run_id, certificate.document() | noted)
+            certificate = _including(certificate, interrupted.values())
+            deliver(certificate)
         ledger.note(run_id, certificate.document())
         ledger.move(run_id, JobRunState.COMPLETED)
         for one in interrupted:
@@ -166,7 +186,7 @@ class _Erase:
         self._erasure, self._is_overwritten = Erasure(store), False
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
-        self._name = options.of_store or _name_in(self._tables, identity(store))
+        self._name = _name_in(self._tables, options.of_store, identity(store))
 
     def no_first_commit(self) -> AbstractContextManager[None]:
         """Keep a stream from its first commit to the lake, which no commit of ours overtakes."""
@@ -187,13 +207,17 @@ class _Erase:
         removed |= {} if copies is None else copies.count(keys, delete=True)
         self._is_overwritten = self._erasure.overwrite(() if copies is None else copies.databases)
         removed |= self._erase_in_lake({id_ for _endpoint, id_ in keys})
-        left = len(self.find()) + (0 if copies is None else sum(copies.count(keys).values()))
+        left = len(self.find(keys)) + (0 if copies is None else sum(copies.count(keys).values()))
         return self.certificate(keys, removed, left=left)
 
-    def find(self) -> set[Key]:
-        """Return the timeouts of the person that the store has, or the lake of this store."""
+    def find(self, known: Iterable[Key] = ()) -> set[Key]:
+        """Return the timeouts of the person that the store has, or the lake of this store.
+
+        And the delayed retries of the timeouts *known*.
+        """
         self._progress("looking for timeouts")
-        return self._erasure.find(self._subject).union(*map(self._in_table, self._tables))
+        rows = chain(self._erasure.rows(self._subject), *map(self._in_table, self._tables))
+        return self._subject.among(rows, known)
 
     def certificate(
         self, keys: set[Key], removed: Mapping[str, int], *, left: int | None
@@ -211,16 +235,12 @@ class _Erase:
             not_reached=self._not_reached(),
         )
 
-    def _in_table(self, table: HistoryTable) -> set[Key]:
+    def _in_table(self, table: HistoryTable) -> Iterator[Mapping[str, Any]]:
         files = table.files()
-        known = ("endpoint", "id", "event", "destination", "saga_id", "headers")
+        known = ("endpoint", "id", "event", "destination", "saga_id", "message_id", "headers")
         columns = [name for name in known if name in files.schema.names]
-        return {
-            (row["endpoint"], row["id"])
-            for batch in files.read(columns, Where(store=self._name))
-            for row in batch.to_pylist()
-            if row.get("event") != ERASED and self._subject.has(row)
-        }
+        for batch in files.read(columns, Where(store=self._name)):
+            yield from (row for row in batch.to_pylist() if row.get("event") != ERASED)
 
     def _erase_in_lake(self, ids: set[str]) -> dict[str, int]:
         removed = {}
@@ -258,8 +278,13 @@ class _Erase:
         )
 
 
-def _name_in(tables: Sequence[HistoryTable], own: str) -> str:
-    """Return *own*. Raise ConfigurationError if *tables* have other names alone: a store moves."""
+def _name_in(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
+    """Return *given*, else *own*. Raise ConfigurationError if *tables* have other names alone.
+
+    A store moves; its own name may be *given* if the tables lack it.
+    """
+    if given is not None:
+        return given if given == own or not tables else require_store(given, *tables)
     found = stores_in(*tables)
     if own in found or not found:
         return own
@@ -269,15 +294,19 @@ def _name_in(tables: Sequence[HistoryTable], own: str) -> str:
     )
 
 
-def _interrupted(ledger: JobLedger, digest: str) -> dict[str, set[Key]]:
-    """Return the timeouts that runs of the same selection have found, and not all erased."""
+def _interrupted(ledger: JobLedger, digest: str) -> dict[str, Mapping[str, Any]]:
+    """Return the reports of runs of the same selection that did not end, with their timeouts."""
     dead = ledger.runs(KIND, JobRunState.ABORTED)
     noted = {run.run_id: run.report or {} for run in dead if run.parameters["selection"] == digest}
-    return {
-        run_id: {(endpoint, id_) for endpoint, id_ in one[_KEYS]}
-        for run_id, one in noted.items()
-        if one.get(_KEYS)
-    }
+    return {run_id: one for run_id, one in noted.items() if one.get(_KEYS)}
+
+
+def _including(certificate: Certificate, interrupted: Collection[Mapping[str, Any]]) -> Certificate:
+    """Return *certificate* with the counts of *interrupted* runs that had to deliver theirs."""
+    removed = Counter(certificate.removed)
+    for one in interrupted:
+        removed.update(one.get("removed", {}))
+    return replace(certificate, removed=dict(removed), interrupted_runs=len(interrupted))
 
 
 def _removed(table: HistoryTable, doomed: Doomed) -> int:

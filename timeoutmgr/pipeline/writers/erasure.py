@@ -9,7 +9,14 @@ from sqlalchemy import ColumnElement, Connection, delete, false, insert, or_, se
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.database import Database
+from timeoutmgr.message.headers import (
+    ORIGINATING_ENDPOINT,
+    RELATED_TO_TIMEOUT,
+    RETRIES_TIMESTAMP,
+    SAGA_ID,
+)
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.pipeline.stores import Store
 
 Key = tuple[str, str]
@@ -27,20 +34,45 @@ class PersonSelection:
     ids: frozenset[str] = frozenset()
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def has(self, row: Mapping[str, Any]) -> bool:
-        """Return whether *row* is of the person; it has the columns that its table has."""
+    def among(self, rows: Iterable[Mapping[str, Any]], known: Iterable[Key] = ()) -> set[Key]:
+        """Return the timeouts of the person among *rows*, and delayed retries of these or *known*.
+
+        Each row has the columns that its table has.
+        """
+        found, retries = set[Key](), dict[Key, tuple[str, str, str]]()
+        for row in rows:
+            key, given = (row["endpoint"], row["id"]), self._headers(row)
+            if self._has(row, given):
+                found.add(key)
+            elif is_delayed_retry(given):
+                sender = given.get(ORIGINATING_ENDPOINT, "")
+                retries[key] = (row["message_id"], given.get(RELATED_TO_TIMEOUT, ""), sender)
+        erased = found.union(known)
+        ids = self.ids.union(id_ for _endpoint, id_ in erased)
+        endpoints = {endpoint for endpoint, _id in erased}
+        return found.union(
+            (own, id_)
+            for (own, id_), (message_id, before, sender) in retries.items()
+            if before in ids
+            # A retry of a retry names that one; the first timeout has the id of its message.
+            or any(timeout_id(one, message_id) in ids for one in {*endpoints, own, sender})
+        )
+
+    def _has(self, row: Mapping[str, Any], given: Mapping[str, str]) -> bool:
+        # A delayed retry is stored without its saga, which its header keeps.
+        saga = given.get(SAGA_ID) if is_delayed_retry(given) else row.get("saga_id")
         return (
             row["id"] in self.ids
             or row["destination"] in self.destinations
-            or row.get("saga_id") in self.saga_ids
-            or self._has_header(row.get("headers"))
+            or saga in self.saga_ids
+            or any(given.get(name) == value for name, value in self.headers.items())
         )
 
-    def _has_header(self, headers: str | None) -> bool:
-        if headers is None or not self.headers:
-            return False
-        given = json.loads(headers)
-        return any(given.get(name) == value for name, value in self.headers.items())
+    def _headers(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return the headers of *row* if they matter: to read those of each row takes long."""
+        text = row.get("headers") or ""
+        is_needed = text and (self.headers or RETRIES_TIMESTAMP in text)
+        return dict(json.loads(text)) if is_needed else {}
 
 
 class Erasure:
@@ -50,14 +82,13 @@ class Erasure:
         self._store, self._batch = store, batch
         self._tables = store.tables
 
-    def find(self, subject: PersonSelection) -> set[Key]:
-        """Return the timeouts of *subject*, pending or with an event in the history."""
-        return {
-            (row.endpoint, row.id)
-            for wanted in (self._pending(subject), self._events(subject))
-            for row in self._rows(wanted)
-            if subject.has(row._mapping)
-        }
+    def rows(self, subject: PersonSelection) -> Iterator[Mapping[str, Any]]:
+        """Yield pending timeouts and events that may be of *subject*, and all delayed retries."""
+        for wanted in (self._pending(subject), self._events(subject)):
+            with self._store.database.read() as connection:
+                by_parts = connection.execution_options(yield_per=self._batch)
+                found: Iterable[Any] = by_parts.execute(wanted).mappings()
+                yield from found
 
     def erase(self, keys: Sequence[Key], at: Micros, run_id: str) -> dict[str, int]:
         """Remove all rows of *keys*, a batch in a transaction; return the counts by table.
@@ -130,11 +161,11 @@ class Erasure:
 
     def _pending(self, subject: PersonSelection) -> Any:
         table = self._tables.timeouts
-        names = ("endpoint", "id", "destination", "saga_id", "headers")
+        names = ("endpoint", "id", "destination", "saga_id", "message_id", "headers")
         columns = [table.c[name] for name in names]
         in_headers = [
             table.c.headers.contains(json.dumps(name, ensure_ascii=is_ascii)[1:-1], autoescape=True)
-            for name in subject.headers
+            for name in (*subject.headers, RETRIES_TIMESTAMP)
             for is_ascii in (True, False)  # an endpoint escapes ö, Spark writes it as it is
         ]
         found = or_(table.c.saga_id.in_(subject.saga_ids), *_common(table, subject), *in_headers)
@@ -144,10 +175,6 @@ class Erasure:
         table = self._tables.history
         columns = [table.c[name] for name in ("endpoint", "id", "destination")]
         return select(*columns).where(or_(*_common(table, subject)), table.c.event != ERASED)
-
-    def _rows(self, wanted: Any) -> Iterator[Any]:
-        with self._store.database.read() as connection:
-            yield from connection.execute(wanted)
 
 
 def _overwritten(database: Database) -> bool:
