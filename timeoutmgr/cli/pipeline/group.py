@@ -1,8 +1,8 @@
 """The group of the pipeline's commands."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,8 @@ def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
 
     Each job is one argument: its name and its options, quoted. The options of all jobs are
     read before the first job begins. The options that say where Spark runs are given once. The exit
-    code is that of the first job that did not end with 0; a job that fails ends the run.
+    code is that of the first job that did not end with 0; a job that fails ends the run. With
+    --json the documents of the jobs that ended are one list.
 
     Examples:
       timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
@@ -113,13 +114,30 @@ def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
         raise ConfigurationError(
             "jobs on a Spark Connect server share its session in any case; give --remote to each"
         )
-    chosen = [_job_in(context, text) for text in jobs]
-    with spark(shared, options):
-        ended = [_result(job) for job in chosen]
+    documents: list[object] = []
+    of_jobs = _Listed(**vars(shared), documents=documents) if shared.json else shared
+    chosen = [_job_in(context, text, of_jobs) for text in jobs]
+    try:
+        with spark(shared, options):
+            ended = [_result(job) for job in chosen]
+    finally:
+        if documents:
+            output.print_json(documents)
+            shared.json = False  # an error would be a second document; standard error has it
     return next((Exit(code) for code in ended if code), Exit.OK)
 
 
-def _job_in(context: click.Context, text: str) -> click.Context:
+@dataclass(kw_only=True)
+class _Listed(Shared):
+    """Puts documents into a list, in place of a print of each."""
+
+    documents: list[object]
+
+    def show(self, document: object, for_people: Callable[[], None]) -> None:
+        self.documents.append(document)
+
+
+def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
     """Return the context of the job that *text* spells; raise before any job has begun."""
     name, *args = _words(text) or [""]
     command = pipeline.get_command(context, name)
@@ -130,7 +148,7 @@ def _job_in(context: click.Context, text: str) -> click.Context:
         )
     try:
         # Options such as --config are of one job: they are remembered in a copy.
-        return command.make_context(name, args, context.parent, obj=replace(context.obj))
+        return command.make_context(name, args, context.parent, obj=replace(shared))
     except click.ClickException as error:
         of_job = error.ctx if isinstance(error, click.UsageError) else None
         raise click.UsageError(f"job {text!r}: {error.format_message()}", of_job) from error
