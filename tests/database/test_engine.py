@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +167,20 @@ def test_a_writer_of_another_process_is_waited_for_and_then_counts_as_an_outage(
     with other.begin(), pytest.raises(StorageUnavailable, match="locked"), database.begin():
         pass
     other.dispose()
+
+
+def test_a_write_that_has_waited_for_a_writer_of_another_process_is_not_tried_again(
+    database: Database, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "timeoutmgr.database.engine")
+    seconds = itertools.count().__next__
+    other = Database(sqlite_url, DatabaseSettings(write_wait=5), monotonic=seconds)
+
+    with database.begin(), pytest.raises(StorageUnavailable, match="locked"):
+        other.run(lambda connection: write(connection, "a"))
+    other.dispose()
+
+    assert caplog.messages == []
 
 
 def test_many_threads_write_without_an_error(sqlite_url: str, database: Database) -> None:

@@ -128,7 +128,14 @@ class Database:
     _shared_lock = threading.RLock()
     _all: ClassVar[WeakSet["Database"]] = WeakSet()
 
-    def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        settings: DatabaseSettings | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic: Final = monotonic
         self._given: Final = _parsed(url)
         self.url: Final = _located(self._given)
         self.settings: Final = settings or DatabaseSettings()
@@ -312,6 +319,7 @@ class Database:
         return self._tried(lambda: execute_alone(self._alone, statement, given))
 
     def _tried(self, attempt_once: Callable[[], Result], patient: bool = True) -> Result:
+        deadline = self._monotonic() + self.settings.write_wait
         for attempt in range(1, _CONFLICT_TRIES + 1):
             try:
                 return attempt_once()
@@ -321,7 +329,9 @@ class Database:
                     raise
                 if failure is Failure.CONFLICT and not patient:
                     raise conflict(error, self.describe()) from error
-                if failure is Failure.AWAY or attempt == _CONFLICT_TRIES:
+                # An attempt on SQLite may have waited for the whole time.
+                is_late = self.is_sqlite and self._monotonic() > deadline
+                if failure is Failure.AWAY or is_late or attempt == _CONFLICT_TRIES:
                     raise unavailable(error, self.describe()) from error
                 logger.debug(
                     "database %s undid a transaction in attempt %d: %s",
@@ -410,7 +420,7 @@ class Database:
             with connection.begin():
                 yield
             return
-        deadline = time.monotonic() + wait
+        deadline = self._monotonic() + wait
         while True:
             # Writers of other processes: short waits with jitter, since SQLite's own back-off
             # grows to 100 ms and would be seen as lateness.
@@ -418,7 +428,7 @@ class Database:
                 transaction = connection.begin()
                 break
             except exc.OperationalError as error:
-                if classify(error) is not Failure.CONFLICT or time.monotonic() > deadline:
+                if classify(error) is not Failure.CONFLICT or self._monotonic() > deadline:
                     raise
                 connection.rollback()
                 time.sleep(random.uniform(0.0005, 0.004))
