@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
+from types import FrameType
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
 from tests.cli.programs import Folder
+from tests.web.site import configuration
+from timeoutmgr import Endpoint
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.web import ProxyAddress
+from timeoutmgr.testing.faultproxy import FaultProxy
+from timeoutmgr.web import dashboard
+from timeoutmgr.web.server import ServerAddress, serve
 
 
 @pytest.fixture
@@ -38,6 +45,54 @@ def test_the_printed_link_opens_the_dashboard_once(installed: Folder, end: signa
     assert "local · admin" in entered.text
     assert again.url.path == "/login"
     assert elsewhere.status_code == 400
+
+
+@pytest.mark.parametrize("where", ["run", "announce", "main_loop"])
+def test_a_signal_at_the_server_is_noted_and_raises_in_no_callback(
+    folder: Folder, sqlite_url: str, where: str
+) -> None:
+    raised: list[bool] = []
+
+    def announce(_url: str) -> None: ...
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> None:
+        if frame.f_code.co_name == where and event == "call" and not raised:
+            try:
+                raised.append(False)
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raised[:] = [True]
+                raise
+
+    endpoint = Endpoint(configuration(folder.endpoint, sqlite_url))
+    board = dashboard(endpoint, access=lambda _request: None)
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            serve(board, ServerAddress(port=0), announce)
+    finally:
+        sys.settrace(before)
+        endpoint.close()
+
+    assert raised == [False]
+
+
+def test_a_dashboard_ends_without_a_database_that_hangs(folder: Folder, postgres_url: str) -> None:
+    with FaultProxy.before(postgres_url) as proxy:
+        url = proxy.url(postgres_url)
+        folder.variables |= {"TIMEOUTMGR_TRANSPORT": url, "TIMEOUTMGR_PERSISTENCE": url}
+        assert folder.run("install").returncode == 0
+        program = folder.start("web", "--port", "0")
+        program.wait_for("/enter?token=")
+        (link,) = [line.removeprefix("open ").strip() for line in program.out if "/enter" in line]
+        with httpx.Client(follow_redirects=True, timeout=30) as client:
+            client.get(link)
+            proxy.blackhole()
+            client.get(link.partition("/enter")[0] + "/late")  # its read goes on behind the page
+        program.stop(signal.SIGINT)
+
+    assert "endpoint stops without postgresql" in "".join(program.err)
 
 
 def test_an_address_of_other_machines_needs_authentication(installed: Folder) -> None:

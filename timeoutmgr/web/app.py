@@ -109,6 +109,7 @@ def dashboard(
         },
     )
     made.state.readings, made.state.streams, made.state.operations = readings, streams, operations
+    made.state.servers = endpoint.parts.servers
     return made
 
 

@@ -79,9 +79,9 @@ class Readings:
         self._next_free = monotonic()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="timeoutmgr-web")
 
-    def close(self) -> None:
-        """Take no further reads; a read that runs ends by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, wait: bool = False) -> None:
+        """Take no further reads; a read that runs ends by itself, for which it may *wait*."""
+        self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def forget(self) -> None:
         """Have each reading be read again when it is asked for: something was changed."""

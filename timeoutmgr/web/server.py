@@ -2,7 +2,8 @@
 
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,11 +13,12 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.web.open_streams import OpenStreams
 
 _LOCAL: Final = ("127.0.0.1", "localhost", "[::1]")
-_GRACE: Final = 2
-"""Seconds that open streams get when the server stops."""
+_GRACE: Final = 8
+"""Seconds that requests get when the server stops: until servers that hang are given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +50,19 @@ class ServerAddress:
 
 
 class DashboardServer(uvicorn.Server):
-    """A server whose streams end when it stops."""
+    """A server whose streams end when it stops.
 
-    def __init__(self, app: ASGIApp, streams: OpenStreams) -> None:
+    It calls *announce* once a signal would stop it, and stops within *ending*.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        streams: OpenStreams,
+        *,
+        announce: Callable[[], None] = lambda: None,
+        ending: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         # Without proxy_headers the client stays the proxy itself, whose address is compared.
         super().__init__(
             uvicorn.Config(
@@ -65,11 +77,20 @@ class DashboardServer(uvicorn.Server):
             )
         )
         self._streams = streams
+        self._announce = announce
+        self._ending = ending
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and announce that."""
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, and stop."""
-        self._streams.end()
-        await super().shutdown(sockets)
+        with self._ending():
+            self._streams.end()
+            await super().shutdown(sockets)
 
 
 def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None]) -> None:
@@ -87,11 +108,24 @@ def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None
         listening.listen()
         port = listening.getsockname()[1]
         host = f"[{address.host}]" if family is socket.AF_INET6 else address.host
-        announce(f"http://{host}:{port}")
-        try:
-            DashboardServer(_named(app, address), app.state.streams).run([listening])
-        finally:
-            app.state.operations.close()
+        server = DashboardServer(
+            _named(app, address),
+            app.state.streams,
+            announce=lambda: announce(f"http://{host}:{port}"),
+            ending=lambda: _ending(app),
+        )
+        # Python's own handler raises: an import that has a weak reference's callback swallows that.
+        with server.capture_signals():
+            server.run([listening])
+
+
+@contextmanager
+def _ending(app: Starlette) -> Iterator[None]:
+    """Wait for the requests of the block, the reads and the runs, but for no server that hangs."""
+    with hurrying(app.state.servers):
+        yield
+        app.state.readings.close(wait=True)
+        app.state.operations.close()
 
 
 def _named(app: ASGIApp, address: ServerAddress) -> ASGIApp:
