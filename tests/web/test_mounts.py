@@ -60,26 +60,40 @@ def in_django(endpoint: Endpoint) -> ASGIApp:
     return found
 
 
-@pytest.mark.parametrize("mount", [in_fastapi, in_flask, in_django])
+def of_a_shop(endpoint: Endpoint) -> ASGIApp:
+    board = dashboard(endpoint, access=lambda _request: Visitor("ann", Role.ADMIN))
+    return Starlette(routes=[Mount("/{shop}/timeouts", board)])
+
+
+@pytest.mark.parametrize(
+    ("mount", "prefix"),
+    [
+        (in_fastapi, PREFIX),
+        (in_flask, PREFIX),
+        (in_django, PREFIX),
+        (of_a_shop, "/what%3F%20%231%25/timeouts"),
+    ],
+)
 def test_links_files_and_forms_stay_below_the_prefix(
-    mount: Callable[[Endpoint], ASGIApp], endpoint: Endpoint
+    mount: Callable[[Endpoint], ASGIApp], prefix: str, endpoint: Endpoint
 ) -> None:
     fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
     with (
         Served(mount(endpoint)) as served,
         httpx.Client(base_url=served.url, follow_redirects=True, timeout=30) as client,
     ):
-        overview = client.get(f"{PREFIX}/")
-        page = client.get(f"{PREFIX}/timeouts/t1")
+        overview = client.get(f"{prefix}/")
+        page = client.get(f"{prefix}/timeouts/t1")
         (token, *_same) = re.findall(r'name="csrf" value="([^"]+)"', page.text)
         links = re.findall(r'(?:href|src)="(/[^"]*)"', overview.text + page.text)
         forms = re.findall(r'action="([^"]*)"', page.text)
         answers = {client.get(link.replace("&amp;", "&")).status_code for link in set(links)}
-        done = client.post(f"{PREFIX}/timeouts/t1/cancel", data={"csrf": token})
+        done = client.post(f"{prefix}/timeouts/t1/cancel", data={"csrf": token})
 
     assert overview.status_code == 200
-    assert [link for link in (*links, *forms) if not link.startswith(f"{PREFIX}/")] == []
+    assert [link for link in (*links, *forms) if not link.startswith(f"{prefix}/")] == []
     assert answers == {200}
+    assert 'aria-current="page">Pending' in page.text
     assert "Cancelled" in done.text
     assert endpoint.timeouts.count() == 0
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment
 from starlette.concurrency import run_in_threadpool
@@ -107,7 +107,7 @@ class Dashboard:
         visitor: Visitor | None = request.scope.get("visitor")
         text = self.templates.get_template(f"{name}.html").render(
             prefix=prefix,
-            path=request.url.path.removeprefix(prefix) or "/",
+            path=request.scope["path"].removeprefix(unquote(prefix)) or "/",
             endpoint=self.source.name,
             pages=PAGES,
             visitor=visitor,
@@ -133,9 +133,8 @@ class Dashboard:
 
 
 def prefix_of(request: Request) -> str:
-    """Return the prefix at which the host application mounted the dashboard."""
-    prefix: str = request.scope.get("root_path", "")
-    return prefix.rstrip("/")
+    """Return the prefix at which the host application mounted the dashboard, as in an address."""
+    return quote(request.scope.get("root_path", "").rstrip("/"))
 
 
 def event(name: str, html: str) -> str:
