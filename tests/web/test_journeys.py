@@ -34,6 +34,9 @@ window.EventSource = class extends Real {
 window.EventSource.CLOSED = Real.CLOSED;
 """
 """Notes in the page how many event sources are open."""
+SWAPPED = """() => document.body.addEventListener("htmx:afterSettle", (event) => {
+  if (event.target.id === "region-load") document.documentElement.dataset.swapped = event.target.id;
+})"""
 HIDE = """(value) => {
   Object.defineProperty(document, "hidden", {value, configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
@@ -178,15 +181,20 @@ def test_the_overview_renews_itself(browser: Browser, filled: Site, endpoint: En
     assert before == "12"
 
 
-def test_a_hidden_tab_holds_no_connection(browser: Browser, filled: Site) -> None:
+def test_a_hidden_tab_holds_no_connection_and_a_new_stream_leaves_a_table_open(
+    browser: Browser, filled: Site
+) -> None:
     with opened(browser, filled) as page:
         page.add_init_script(COUNTING)
         page.goto("/")
         page.locator("html[data-open='1']").wait_for(state="attached")
         page.evaluate(HIDE, True)
         page.locator("html[data-open='0']").wait_for(state="attached")
+        page.get_by_text("As a table").click()
+        page.evaluate(SWAPPED)
         page.evaluate(HIDE, False)
-        page.locator("html[data-open='1']").wait_for(state="attached")
+        page.locator("html[data-open='1'][data-swapped='region-load']").wait_for(state="attached")
+        assert page.locator("#load details[open]").count() == 1
 
 
 def test_numbers_stay_while_the_store_is_away_and_come_back(

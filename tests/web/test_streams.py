@@ -14,6 +14,7 @@ from tests.persistence.making import SetClock
 from tests.web.site import HOUR, Site, fill, pending
 from tests.web.test_readings import Monotonic
 from timeoutmgr import Endpoint
+from timeoutmgr.web.open_streams import TICK
 from timeoutmgr.web.readings import Readings
 from timeoutmgr.web.regions import REGIONS
 
@@ -107,6 +108,22 @@ def test_a_stream_sends_each_region_and_then_only_what_changed(
         "event: processes",
         "event: overview",
     ]
+
+
+def test_a_stream_ends_after_four_pauses_and_the_next_begins_a_pause_later(
+    timed: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause() -> None:
+        pauses.append(TICK)
+
+    monkeypatch.setattr(timed.app.state.streams, "pause", pause)
+
+    text = timed.get("/events?region=overview")
+
+    assert text.splitlines()[0] == f"retry: {TICK * 1000:g}"
+    assert len(pauses) == 4
 
 
 def test_the_lines_of_an_event_are_one_message() -> None:

@@ -8,10 +8,12 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from timeoutmgr.web.dashboard import Dashboard, event, prefix_of
 from timeoutmgr.web.guard import Denied
+from timeoutmgr.web.open_streams import TICK
 from timeoutmgr.web.regions import REGIONS
 
-_TICKS: Final = 150
-"""Looks of a stream: then the browser connects again, and shows that it still may."""
+_TICKS: Final = 5
+"""Looks of a stream: then the browser connects again, and shows that it still may. A server that
+does not end the streams itself waits for them when it stops."""
 
 
 async def events(board: Dashboard, request: Request) -> Response:
@@ -26,14 +28,16 @@ async def events(board: Dashboard, request: Request) -> Response:
 
 async def _stream(board: Dashboard, request: Request, names: list[str]) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
-    for _tick in range(_TICKS):
+    yield f"retry: {TICK * 1000:.0f}\n\n"  # the next stream begins as the next look would
+    for tick in range(_TICKS):
+        if tick:
+            await board.streams.pause()
         if board.streams.are_ended:
             return
         for name, html in (await _fragments(board, request, names)).items():
             if sent.get(name) != html:
                 sent[name] = html
                 yield event(name, html)
-        await board.streams.pause()
 
 
 async def _fragments(board: Dashboard, request: Request, names: list[str]) -> dict[str, str]:

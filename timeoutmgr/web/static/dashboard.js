@@ -103,6 +103,10 @@
     });
   }
 
+  // A table that a person has opened stays open in a region that renews itself.
+  if (typeof Idiomorph !== "undefined") {
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name) => name !== "open";
+  }
   charts();
   rest();
 })();
