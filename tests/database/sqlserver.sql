@@ -622,14 +622,11 @@ SELECT @@SPID, CASE APPLOCK_MODE('public', %(name)s, 'Session') WHEN 'Exclusive'
 
 SET NOCOUNT ON; DECLARE @answer int; EXEC @answer = sp_releaseapplock @Resource = %(name)s, @LockOwner = 'Session'; SET NOCOUNT OFF; SELECT CASE WHEN @answer >= 0 THEN 1 ELSE 0 END
 
-SELECT max(timeoutmgr_timeouts_version.version_num) AS max_1 
+SELECT timeoutmgr_timeouts_version.version_num 
 FROM timeoutmgr_timeouts_version
 
 SELECT timeoutmgr_timeouts_version.version_num 
 FROM timeoutmgr_timeouts_version WITH (READCOMMITTEDLOCK, READPAST, UPDLOCK, ROWLOCK)
-
-SELECT timeoutmgr_timeouts_version.version_num 
-FROM timeoutmgr_timeouts_version
 
 INSERT INTO timeoutmgr_timeouts_version (version_num) SELECT %(version_num_)s AS anon_1 
 WHERE NOT (EXISTS (SELECT 1 
@@ -986,7 +983,7 @@ WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND
 
 -- delayed message store
 
-SELECT max([sales.delayed.version].version_num) AS max_1 
+SELECT [sales.delayed.version].version_num 
 FROM [sales.delayed.version]
 
 INSERT INTO [sales.delayed.marker] (endpoint) SELECT CAST(%(endpoint_)s AS VARBINARY(1020)) AS anon_1 

@@ -92,7 +92,7 @@ def trace_messages(
 
 @dataclass(slots=True)
 class _Spans:
-    """Starts and ends the spans of an endpoint; what the program's SDK raises fails nothing."""
+    """Starts and ends the spans of an endpoint; an error of the program's SDK fails no message."""
 
     tracer: Tracer
     endpoint: str

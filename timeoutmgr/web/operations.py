@@ -70,9 +70,9 @@ class Operations:
         self._is_closed = False
 
     def close(self) -> None:
-        """Begin no run that waits, and interrupt the run that goes on: it may go on later."""
+        """Begin no run that waits, and wait for the run that is interrupted; it may go on later."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     def _go_on(self, _number: int) -> None:
         if self._is_closed:

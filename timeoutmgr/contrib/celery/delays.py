@@ -294,7 +294,7 @@ class DurableDelays:
     def _send_first(
         self, tasks: Sequence[ToSend], send: Callable[[Sequence[ToSend]], Sequence[Sent]]
     ) -> None:
-        """Have first sends sent; under their next id if *on_duplicate* replaces what is pending.
+        """Have first sends sent; under their next id if *on_duplicate* replaces pending tasks.
 
         Raises ContentConflict if a task is not stored, which must not be dropped without a word.
         """

@@ -68,7 +68,7 @@ def _more_urgent(own: TaskRecord) -> TaskRecord | None:
 
 
 def _is_certain(permit: str) -> bool:
-    """Return whether the message *permit* comes whatever happens: it left the store, if any.
+    """Return whether the message *permit* is certain to come: it left the store, if any.
 
     A task waits for the message that it gets in a swap, and a stored message may be cancelled.
     """
