@@ -89,6 +89,29 @@ def test_a_schedule_of_a_clock_that_was_ahead_gives_way_to_a_later_process(fleet
     assert fleet.pending() == ["01 12:20"]
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_schedule_configured_ahead_gives_way_though_its_run_is_the_next(
+    fleet: Fleet, goes_on: bool
+) -> None:
+    oldest = fleet.process("12 hours")
+    oldest.step()
+    fleet.move_to(1, 14)
+    ahead = fleet.process("1 day")
+    ahead.step()
+    fleet.move_to(1, 12, 5)
+    if goes_on:
+        ahead.step()
+    oldest.step()
+    assert fleet.pending() == ["02 00:00"], "that of the process that was configured ahead"
+    fleet.move_to(1, 12, 6)
+
+    fleet.process("20 minutes").step()
+    ahead.step()
+    oldest.step()
+
+    assert fleet.pending() == ["01 12:20"]
+
+
 def test_a_paused_schedule_stays_paused_when_the_clock_is_set_back(fleet: Fleet) -> None:
     fleet.move_to(3, 12)
     process = fleet.process("1 hour")

@@ -72,7 +72,7 @@ class Advance:
 
 def needs_change(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
     """Return whether ``advance`` may have to change *record*, as it was read without the lock."""
-    if record.every != definition.occurrences.text:
+    if record.every != definition.occurrences.text or _was_ahead(record, now):
         return True
     is_due = record.run_due is None or record.run_due <= now
     return not record.is_paused and (is_due or _is_ahead(record, definition, now))
@@ -90,9 +90,8 @@ def advance(
     record = _configured(locked, definition, started, now)
     replaced = record.run_due if _is_ahead(record, definition, now) else None
     if replaced is not None:
-        # What that clock says of the configuration is as wrong: a later process is to be followed.
-        configured_at = min(record.configured_at, now)
-        record = replace(_without_run(locked, CHANNEL), configured_at=configured_at)
+        run_less = _without_run(locked, CHANNEL)
+        record = replace(run_less, configured_at=record.configured_at)
     result = Advance(record)
     if not record.is_paused and (record.run_due is None or record.run_due <= now):
         result = _next(locked, record, definition, runs, now)
@@ -131,6 +130,9 @@ def _configured(
 ) -> ScheduleRecord:
     """Return the record with the schedule in force. A new or changed schedule begins now."""
     record, occurrences = locked.record, definition.occurrences
+    if _was_ahead(record, now):
+        # When that process started is not known: it gives way to a process that has just started.
+        record = replace(record, configured_at=now - _CLOCKS_DIFFER)
     if record.done_until is not None:
         if record.every == occurrences.text or started <= record.configured_at:
             return record
@@ -140,6 +142,11 @@ def _configured(
         else:
             record = replace(record, run_due=None, run_id=None)
     return replace(record, every=occurrences.text, configured_at=started, done_until=now)
+
+
+def _was_ahead(record: ScheduleRecord, now: Micros) -> bool:
+    """Return whether the schedule was configured by a clock that was ahead, and is set right."""
+    return record.configured_at > now + _CLOCKS_DIFFER
 
 
 def _in_force(record: ScheduleRecord, definition: RecurringTimeout) -> Occurrences:
