@@ -9,7 +9,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, limit, option, with_examples
+from timeoutmgr.cli.options import Command, limit, option, with_examples
 from timeoutmgr.cli.shared import Shared, opened
 
 if TYPE_CHECKING:
@@ -31,16 +31,12 @@ _HELP = """
     """
 
 
-@click.group("audit", help=with_examples(_HELP))
-def audit() -> None:
-    """Hold the commands."""
+audit: Final = click.Group("audit", help=with_examples(_HELP))
 
 
-@click.command("list", cls=Command, within=WITHIN)
+@audit.command("list", cls=Command, within=WITHIN)
 @limit("Maximum number of rows, the newest.", default=100, show_default=True)
 @option("--run", "run_id", help="Bulk run of the rows.")
-@common(environment=False)
-@click.pass_obj
 def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
     """List the newest changes, the oldest first.
 
@@ -58,14 +54,12 @@ def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
     return Exit.OK
 
 
-@click.command(cls=Command, within=WITHIN)
+@audit.command(cls=Command, within=WITHIN)
 @option(
     "--heads",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Output of an earlier --json audit verify: the rows that it names must be there.",
 )
-@common(environment=False)
-@click.pass_obj
 def verify(shared: Shared, heads: Path | None) -> Exit:
     """Check that no row of the audit was edited or removed.
 
@@ -87,10 +81,6 @@ def verify(shared: Shared, heads: Path | None) -> Exit:
     }
     shared.show(document, lambda: _print(verdict))
     return Exit.FINDINGS if verdict.faults else Exit.OK
-
-
-for command in (list_audit, verify):
-    audit.add_command(command)
 
 
 def _print(verdict: "AuditVerdict") -> None:

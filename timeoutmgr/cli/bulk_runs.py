@@ -14,16 +14,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.list import TimeoutSelection, selects_timeouts
-from timeoutmgr.cli.options import (
-    Command,
-    Duration,
-    Instant,
-    bundled,
-    common,
-    limit,
-    option,
-    with_examples,
-)
+from timeoutmgr.cli.options import Command, Duration, Instant, bundled, limit, option, with_examples
 from timeoutmgr.cli.pauses import by, reason
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.cli.written_files import Export, export_to
@@ -141,8 +132,6 @@ class ChangeFlags:
     ),
     reason,
 )
-@common(environment=False)
-@click.pass_obj
 def change(
     shared: Shared,
     action: str,
@@ -211,15 +200,11 @@ _HELP = """
     """
 
 
-@click.group("runs", help=with_examples(_HELP))
-def runs() -> None:
-    """Hold the commands."""
+runs: Final = click.Group("runs", help=with_examples(_HELP))
 
 
-@click.command("list", cls=Command, within=WITHIN)
+@runs.command("list", cls=Command, within=WITHIN)
 @limit("Maximum number of runs, the newest.", default=20, show_default=True)
-@common(environment=False)
-@click.pass_obj
 def list_runs(shared: Shared, limit: int) -> Exit:
     """List plans and runs, the newest first.
 
@@ -233,11 +218,9 @@ def list_runs(shared: Shared, limit: int) -> Exit:
     return Exit.OK
 
 
-@click.command(cls=Command, within=WITHIN)
+@runs.command(cls=Command, within=WITHIN)
 @click.argument("run_id", metavar="RUN")
 @reason
-@common(environment=False)
-@click.pass_obj
 def apply(shared: Shared, run_id: str, reason: str) -> Exit:
     """Apply the plan RUN, or go on with a run that was interrupted.
 
@@ -249,11 +232,9 @@ def apply(shared: Shared, run_id: str, reason: str) -> Exit:
     return _carry_out(shared, run_id, reason, undo=False)
 
 
-@click.command(cls=Command, within=WITHIN)
+@runs.command(cls=Command, within=WITHIN)
 @click.argument("run_id", metavar="RUN")
 @reason
-@common(environment=False)
-@click.pass_obj
 def undo(shared: Shared, run_id: str, reason: str) -> Exit:
     """Undo a shift, move or spread; timeouts that changed since stay as they are.
 
@@ -263,10 +244,6 @@ def undo(shared: Shared, run_id: str, reason: str) -> Exit:
       timeoutmgr runs undo 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing came back"
     """
     return _carry_out(shared, run_id, reason, undo=True)
-
-
-for command in (list_runs, apply, undo):
-    runs.add_command(command)
 
 
 def _carry_out(shared: Shared, run_id: str, reason: str, *, undo: bool) -> Exit:

@@ -10,7 +10,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.list import TimeoutSelection, label_option, selects_timeouts
-from timeoutmgr.cli.options import Command, common, delay_and_at, option
+from timeoutmgr.cli.options import Command, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.routes import CLI
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @label_option
-@common(environment=False)
-@click.pass_obj
 def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
     """Cancel timeouts by id or by one label, and print a result for each.
 
@@ -57,8 +55,6 @@ def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
 
 @click.command("cancel-saga", cls=Command)
 @click.argument("saga")
-@common(environment=False)
-@click.pass_obj
 def cancel_saga(shared: Shared, saga: str) -> Exit:
     """Cancel all stored timeouts of SAGA that are not being sent right now.
 
@@ -78,8 +74,6 @@ def cancel_saga(shared: Shared, saga: str) -> Exit:
 @click.command(cls=Command)
 @click.argument("timeout_id", metavar="ID")
 @delay_and_at
-@common(environment=False)
-@click.pass_obj
 def reschedule(
     shared: Shared, timeout_id: str, delay: timedelta | None, at: datetime | None
 ) -> Exit:
@@ -101,8 +95,6 @@ def reschedule(
 
 @click.command("send-now", cls=Command)
 @click.argument("timeout_id", metavar="ID")
-@common(environment=False)
-@click.pass_obj
 def send_now(shared: Shared, timeout_id: str) -> Exit:
     """Have the running endpoint dispatch the timeout ID at once.
 
@@ -121,8 +113,6 @@ def send_now(shared: Shared, timeout_id: str) -> Exit:
 @selects_timeouts
 @option("--all", "everything", is_flag=True, help="All pending timeouts.")
 @option("--dry-run", is_flag=True, help="Print the result without changing anything.")
-@common(environment=False)
-@click.pass_obj
 def reroute(
     shared: Shared, queue: str, selection: TimeoutSelection, everything: bool, dry_run: bool
 ) -> Exit:

@@ -18,7 +18,6 @@ from timeoutmgr.cli.options import (
     Extent,
     Instant,
     bundled,
-    common,
     export_file,
     extent,
     limit,
@@ -103,9 +102,7 @@ _failures = bundled(
 _extent = extent("Every message of the error queue.")
 
 
-@click.group("errors", help=with_examples(_HELP))
-def errors() -> None:
-    """Hold the commands."""
+errors: Final = click.Group("errors", help=with_examples(_HELP))
 
 
 @errors.command("list", cls=Command, within="errors")
@@ -114,8 +111,6 @@ def errors() -> None:
 @limit(
     "Maximum number of messages to list; groups count all of them.", default=100, show_default=True
 )
-@common(environment=False)
-@click.pass_obj
 def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, limit: int) -> None:
     """List the messages of the error queue, after their groups by exception and message type.
 
@@ -142,8 +137,6 @@ def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, 
 @errors.command("show", cls=Command, within="errors")
 @click.argument("message_id", metavar="ID")
 @show_body
-@common(environment=False)
-@click.pass_obj
 def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
     """Show the message ID of the error queue whole: its headers, and the traceback of its error.
 
@@ -169,8 +162,6 @@ def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
 @errors.command("retry", cls=Command, within="errors")
 @_failures
 @_extent
-@common(environment=False)
-@click.pass_obj
 def retry_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
     """Send messages of the error queue back to the queues where they failed, as retry does.
 
@@ -186,8 +177,6 @@ def retry_errors(shared: Shared, selection: FailureSelection, extent: Extent) ->
 @errors.command("delete", cls=Command, within="errors")
 @_failures
 @_extent
-@common(environment=False)
-@click.pass_obj
 def delete_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
     """Delete messages of the error queue for good; export them first to keep a copy.
 
@@ -204,8 +193,6 @@ def delete_errors(shared: Shared, selection: FailureSelection, extent: Extent) -
 @_failures
 @limit("Maximum number of messages.")
 @export_file
-@common(environment=False)
-@click.pass_obj
 def export_errors(
     shared: Shared, selection: FailureSelection, limit: int | None, path: Path | None
 ) -> Exit:
@@ -233,8 +220,6 @@ def export_errors(
 @click.command(cls=Command)
 @_ids
 @_extent
-@common(environment=False)
-@click.pass_obj
 def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
     """Send messages of the error queue back to the queue where each failed.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Pair store and broker anew, after a deliberate move of the endpoint to other servers.",
 )
-@common(environment=False)
-@click.pass_obj
 def install(shared: Shared, sql: bool, tables: bool, new_marker: bool) -> None:
     """Create the queues and tables that are missing, or upgrade them.
 
@@ -100,8 +98,6 @@ _PARTS = ("timeout-manager", "native-delayed-delivery")
 @click.argument("part", type=click.Choice(_PARTS))
 @option("--force", is_flag=True, help="Remove queues with messages too; the messages are lost.")
 @option("--dry-run", is_flag=True, help="Print the parts without removing them.")
-@common(environment=False)
-@click.pass_obj
 def uninstall(shared: Shared, part: str, force: bool, dry_run: bool) -> None:
     """Remove the queues, exchanges and tables that PART has installed.
 

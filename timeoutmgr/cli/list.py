@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, Instant, bundled, common, limit, option
+from timeoutmgr.cli.options import Command, Instant, bundled, limit, option
 from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.contracts import Count, GroupBy
@@ -126,8 +126,6 @@ selects_timeouts: Final = bundled(
         "--count", "exact", is_flag=True, help="Exact total, however many timeouts must be read."
     ),
 )
-@common(environment=False)
-@click.pass_obj
 def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags) -> None:
     """List pending timeouts by due time.
 

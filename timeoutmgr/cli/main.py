@@ -112,8 +112,8 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"auto_envvar_prefix": ENVIRONMENT, "help_option_names": ["-h", "--help"]},
+    params=common(environment=True),
 )
-@common(environment=True)
 @click.version_option(__version__, package_name="timeoutmgr", message="%(prog)s %(version)s")
 @click.pass_obj
 def cli(shared: Shared) -> None:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -36,9 +36,16 @@ def bundled(
             return function(*args, **given, **{name: kind(**values)})
 
         decorated: Callable[..., object] = called
-        for each in reversed(options):
-            decorated = each(decorated)
-        return decorated  # type: ignore[return-value]  # its parameters are the options' by now
+        return added(*options)(decorated)  # type: ignore[return-value]  # it takes the options now
+
+    return add
+
+
+def added(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Add *options*, in this order."""
+
+    def add(function: Decorated) -> Decorated:
+        return reduce(lambda inner, each: each(inner), reversed(options), function)
 
     return add
 
@@ -95,12 +102,28 @@ def with_examples(text: str) -> str:
 
 
 class Command(click.Command):
-    """A command whose help ends with examples; *within* is the group that it is in, if any."""
+    """A command whose help ends with examples; *within* is the group that it is in, if any.
+
+    Its function gets the options that every command has as its first argument, a Shared.
+    """
 
     def __init__(
-        self, name: str | None, *, help: str = "", within: str = "", **settings: Any
+        self,
+        name: str | None,
+        *,
+        callback: Callable[..., Any],
+        params: Sequence[click.Parameter] = (),
+        help: str = "",
+        within: str = "",
+        **settings: Any,
     ) -> None:
-        super().__init__(name, help=with_examples(help), **settings)
+        super().__init__(
+            name,
+            help=with_examples(help),
+            callback=click.pass_obj(callback),
+            params=[*params, *common(environment=False)],
+            **settings,
+        )
         for param in self.params:
             # Name the twin by the option; click would use the name of the argument in Python.
             if isinstance(param, click.Option) and param.allow_from_autoenv:
@@ -200,22 +223,6 @@ class ColumnPair(HeaderPair):
     what = "column with its name"
 
 
-def delay_and_at(function: Decorated) -> Decorated:
-    """Add ``--delay`` and ``--at``, which exclude each other."""
-    function = option(
-        "--at",
-        type=Instant(),
-        callback=_either,
-        help="Due time, in ISO 8601 with a zone: 2030-01-31T09:00Z.",
-    )(function)
-    return option(
-        "--delay",
-        type=Duration(),
-        callback=_either,
-        help="Delay until the due time, in seconds or with units: 90, 2m, 1h30m, PT2M.",
-    )(function)
-
-
 def _either(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     other = "at" if param.name == "delay" else "delay"
     if value is not None and ctx.params.get(other) is not None:
@@ -223,40 +230,46 @@ def _either(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def common(*, environment: bool) -> Callable[[Decorated], Decorated]:
-    """Add the options that every command has; they are the group's too, with *environment*."""
-    declared: Sequence[tuple[str, dict[str, Any]]] = (
-        (
-            "--config",
-            {
-                "type": click.Path(dir_okay=False, path_type=Path),
-                "help": f"Settings file. Without it, ./{DEFAULT_FILE} if that file exists.",
-            },
-        ),
-        (
-            "--app",
-            {
-                "metavar": "MODULE:ATTRIBUTE",
-                "help": "An EndpointConfiguration, or a function that returns one.",
-            },
-        ),
-        ("--json", {"is_flag": True, "help": "Print one JSON document."}),
-        ("--verbose", {"is_flag": True, "help": "Show debug log lines."}),
+delay_and_at: Final = added(
+    option(
+        "--delay",
+        type=Duration(),
+        callback=_either,
+        help="Delay until the due time, in seconds or with units: 90, 2m, 1h30m, PT2M.",
+    ),
+    option(
+        "--at",
+        type=Instant(),
+        callback=_either,
+        help="Due time, in ISO 8601 with a zone: 2030-01-31T09:00Z.",
+    ),
+)
+"""Add ``--delay`` and ``--at``, which exclude each other."""
+
+
+def common(*, environment: bool) -> list[click.Parameter]:
+    """Return the options that every command has; they are the group's too, with *environment*."""
+    made = partial(
+        click.Option,
+        expose_value=False,
+        callback=_remember,
+        show_envvar=environment,
+        allow_from_autoenv=environment,
     )
-
-    def add(function: Decorated) -> Decorated:
-        for name, settings in reversed(declared):
-            function = option(
-                name,
-                expose_value=False,
-                callback=_remember,
-                show_envvar=environment,
-                allow_from_autoenv=environment,
-                **settings,
-            )(function)
-        return function
-
-    return add
+    return [
+        made(
+            ["--config"],
+            type=click.Path(dir_okay=False, path_type=Path),
+            help=f"Settings file. Without it, ./{DEFAULT_FILE} if that file exists.",
+        ),
+        made(
+            ["--app"],
+            metavar="MODULE:ATTRIBUTE",
+            help="An EndpointConfiguration, or a function that returns one.",
+        ),
+        made(["--json"], is_flag=True, help="Print one JSON document."),
+        made(["--verbose"], is_flag=True, help="Show debug log lines."),
+    ]
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -9,7 +9,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, Instant, common, option
+from timeoutmgr.cli.options import Command, Instant, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.instants import parse_duration
 from timeoutmgr.message.routes import CLI
@@ -59,8 +59,6 @@ class End(Instant):
     "resume.",
 )
 @reason
-@common(environment=False)
-@click.pass_obj
 def pause(
     shared: Shared,
     destination: str | None,
@@ -92,8 +90,6 @@ def pause(
 @click.argument("destination", required=False)
 @everything
 @given_reason()
-@common(environment=False)
-@click.pass_obj
 def resume(shared: Shared, destination: str | None, everything: bool, reason: str | None) -> Exit:
     """Dispatch timeouts to DESTINATION again; parked timeouts are sent now.
 
@@ -162,5 +158,5 @@ def _say(shared: Shared, destination: str | None, result: str, **more: Any) -> E
     for name, value in more.items():
         if value is not None:
             document[name] = value
-    shared.show(document, lambda: output.print_pairs(list(document.items())))
+    shared.show(document)
     return Exit.OK

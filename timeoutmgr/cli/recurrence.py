@@ -6,7 +6,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, with_examples
+from timeoutmgr.cli.options import Command, with_examples
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.routes import CLI
 
@@ -26,14 +26,10 @@ _HELP = """
     """
 
 
-@click.group("recurring", help=with_examples(_HELP))
-def recurring() -> None:
-    """Hold the commands."""
+recurring: Final = click.Group("recurring", help=with_examples(_HELP))
 
 
-@click.command("list", cls=Command, within=WITHIN)
-@common(environment=False)
-@click.pass_obj
+@recurring.command("list", cls=Command, within=WITHIN)
 def list_schedules(shared: Shared) -> Exit:
     """List the recurring timeouts of the configuration and of the store, with their next runs.
 
@@ -52,10 +48,8 @@ def list_schedules(shared: Shared) -> Exit:
     return Exit.OK
 
 
-@click.command(cls=Command, within=WITHIN)
+@recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
-@common(environment=False)
-@click.pass_obj
 def pause(shared: Shared, name: str) -> Exit:
     """Cancel the next run of NAME, and have no process store another until it is resumed.
 
@@ -70,10 +64,8 @@ def pause(shared: Shared, name: str) -> Exit:
     return _say(shared, name, "paused" if changed else "unchanged")
 
 
-@click.command(cls=Command, within=WITHIN)
+@recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
-@common(environment=False)
-@click.pass_obj
 def resume(shared: Shared, name: str) -> Exit:
     """Have runs of NAME stored again; its policy catch_up decides about missed runs.
 
@@ -87,10 +79,8 @@ def resume(shared: Shared, name: str) -> Exit:
     return _say(shared, name, "resumed" if changed else "unchanged")
 
 
-@click.command(cls=Command, within=WITHIN)
+@recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
-@common(environment=False)
-@click.pass_obj
 def run(shared: Shared, name: str) -> Exit:
     """Send the message of NAME at once, also if it is paused; the stored run stays.
 
@@ -100,14 +90,12 @@ def run(shared: Shared, name: str) -> Exit:
     with opened(shared) as endpoint:
         sent = endpoint.recurring.run_now(name)
     document = {"name": name, "message_id": sent.message_id, "destination": sent.destination}
-    shared.show(document, lambda: output.print_pairs(list(document.items())))
+    shared.show(document)
     return Exit.OK
 
 
-@click.command(cls=Command, within=WITHIN)
+@recurring.command(cls=Command, within=WITHIN)
 @click.argument("name")
-@common(environment=False)
-@click.pass_obj
 def remove(shared: Shared, name: str) -> Exit:
     """Cancel the next run of NAME, which left the configuration, and forget NAME.
 
@@ -119,10 +107,6 @@ def remove(shared: Shared, name: str) -> Exit:
     with opened(shared, with_queues=False) as endpoint:
         endpoint.recurring.remove(name, channel=CLI)
     return _say(shared, name, "removed")
-
-
-for command in (list_schedules, pause, resume, run, remove):
-    recurring.add_command(command)
 
 
 def _say(shared: Shared, name: str, result: str) -> Exit:

@@ -9,7 +9,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.bulk_runs import confirm, run_document
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, Duration, Instant, common, option
+from timeoutmgr.cli.options import Command, Duration, Instant, option
 from timeoutmgr.cli.pauses import by, reason
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.instants import LATEST, from_micros
@@ -44,8 +44,6 @@ _DECISIONS: Final = ("hold", "send", "cancel")
     help="Number of timeouts that are to be held or cancelled; needed above 100.",
 )
 @reason
-@common(environment=False)
-@click.pass_obj
 def restored(
     shared: Shared,
     at: datetime,

@@ -20,7 +20,7 @@ import click
 
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.observation import MetricsAddress, Observation
-from timeoutmgr.cli.options import Command, bundled, common, option
+from timeoutmgr.cli.options import Command, bundled, option
 from timeoutmgr.cli.output import log_to_stderr, shown_time
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.written_files import require_writable
@@ -472,8 +472,6 @@ def _numbered(path: Path | None, number: int) -> Path | None:
     click.option("--counts", type=int, hidden=True, allow_from_autoenv=False),
 )
 @click.option("--child", type=int, nargs=2, hidden=True, allow_from_autoenv=False)
-@common(environment=False)
-@click.pass_obj
 def run(
     shared: Shared,
     processes: int,

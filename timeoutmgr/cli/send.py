@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, HeaderPair, bundled, common, delay_and_at, option
+from timeoutmgr.cli.options import Command, HeaderPair, bundled, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 
@@ -66,8 +66,6 @@ class SendFlags:
         help="Content type of the body.",
     ),
 )
-@common(environment=False)
-@click.pass_obj
 def send(shared: Shared, destination: str, message_type: str, body: str, flags: SendFlags) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.
 

@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from timeoutmgr import plugins
 from timeoutmgr.cli import output
@@ -30,12 +30,16 @@ class Shared:
     json: bool = False
     verbose: bool = False
 
-    def show(self, document: object, for_people: Callable[[], None]) -> None:
-        """Print *document* as JSON if asked to, else have *for_people* print it."""
+    def show(
+        self, document: Mapping[str, Any], for_people: Callable[[], None] | None = None
+    ) -> None:
+        """Print *document* as JSON if asked to, else have *for_people* print it, or as pairs."""
         if self.json:
             output.print_json(document)
-        else:
+        elif for_people is not None:
             for_people()
+        else:
+            output.print_pairs([*document.items()])
 
     def log_level(self, usual: int) -> int:
         """Return the lowest level of the log lines to show."""

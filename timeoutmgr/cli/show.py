@@ -8,7 +8,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.headers import EXCEPTION_MESSAGE, EXCEPTION_TYPE
 from timeoutmgr.message.routes import TIMEOUTS, is_delayed_retry
@@ -24,8 +24,6 @@ _BELOW: Final = ("headers", "body", "history", "waiting")
 @click.command(cls=Command)
 @click.argument("timeout_id", metavar="ID")
 @option("--body", is_flag=True, help="Show the body too: as text, or base64 if it is none.")
-@common(environment=False)
-@click.pass_obj
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 

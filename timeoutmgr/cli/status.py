@@ -13,7 +13,7 @@ from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.doctor.dead_letter_node import node_document
 from timeoutmgr.cli.doctor.delay_levels import native_status
 from timeoutmgr.cli.exits import Exit, exit_of
-from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.options import Command, Duration, option
 from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.contracts import CountsDelayed, HasLayout
@@ -49,8 +49,6 @@ class _Report:
     help="Interval of --watch: 500ms, 2, 1m.",
 )
 @thresholds
-@common(environment=False)
-@click.pass_obj
 def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the processes that live.
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import click
 
-from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.options import Command, Duration, option
 from timeoutmgr.cli.output import is_terminal
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
@@ -19,8 +19,6 @@ from timeoutmgr.errors import ConfigurationError
     show_default=True,
     help="Interval at which the screen asks for newer numbers: 500ms, 2, 1m.",
 )
-@common(environment=False)
-@click.pass_obj
 def top(shared: Shared, every: timedelta) -> None:
     """Show the dashboard's numbers on a screen of the terminal until q.
 

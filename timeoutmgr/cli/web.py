@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from timeoutmgr.cli.options import Command, bundled, common, option
+from timeoutmgr.cli.options import Command, bundled, option
 from timeoutmgr.cli.shared import Shared
 
 if TYPE_CHECKING:
@@ -126,8 +126,6 @@ class Entrances:
         help="Header in which the proxy names the role. Without it, visitors are viewers.",
     ),
 )
-@common(environment=False)
-@click.pass_obj
 def web(
     shared: Shared,
     host: str,

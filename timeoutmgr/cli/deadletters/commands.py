@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -26,7 +26,6 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import (
     Command,
     Extent,
-    common,
     export_file,
     extent,
     limit,
@@ -63,22 +62,16 @@ _listed = limit(
 _exported = limit("Maximum number of copies, the oldest first.")
 
 
-@click.group("deadletters", help=with_examples(_HELP))
-def deadletters() -> None:
-    """Hold the commands."""
+deadletters: Final = click.Group("deadletters", help=with_examples(_HELP))
 
 
-@click.group("journal", help=with_examples(_HELP_OF_JOURNAL))
-def journal() -> None:
-    """Hold the commands."""
+journal: Final = click.Group("journal", help=with_examples(_HELP_OF_JOURNAL))
 
 
 @deadletters.command("list", cls=Command, within="deadletters")
 @dead_letters
 @_groups
 @_listed
-@common(environment=False)
-@click.pass_obj
 def list_dead_letters(
     shared: Shared, selection: CopySelection, only_groups: bool, limit: int
 ) -> None:
@@ -95,8 +88,6 @@ def list_dead_letters(
 @click.argument("message_id", metavar="ID")
 @dead_letter_queue
 @show_body
-@common(environment=False)
-@click.pass_obj
 def show_dead_letters(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
     """Show the dead letters of message ID, whole.
 
@@ -110,8 +101,6 @@ def show_dead_letters(shared: Shared, message_id: str, queue_name: str, with_bod
 @deadletters.command("delete", cls=Command, within="deadletters")
 @dead_letters
 @extent("Every copy in the queue.")
-@common(environment=False)
-@click.pass_obj
 def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Delete dead letters for good.
 
@@ -126,8 +115,6 @@ def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent
 @dead_letters
 @_exported
 @export_file
-@common(environment=False)
-@click.pass_obj
 def export_dead_letters(
     shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
 ) -> Exit:
@@ -145,8 +132,6 @@ def export_dead_letters(
 @deadletters.command("retry", cls=Command, within="deadletters")
 @dead_letters
 @extent("Every copy in the queue.")
-@common(environment=False)
-@click.pass_obj
 def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Send dead letters to their destinations again, under the same message id.
 
@@ -179,8 +164,6 @@ def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
 @click.argument("queue")
 @option("--delete-queue", is_flag=True, help="Delete the queue as well.")
 @option("--dry-run", is_flag=True, help="Print the number of waiting messages alone.")
-@common(environment=False)
-@click.pass_obj
 def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None:
     """Empty QUEUE; each message that asks for it leaves a dead letter, of class NACK_Q_PURGED.
 
@@ -214,8 +197,6 @@ def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None
 @journal_entries
 @_groups
 @_listed
-@common(environment=False)
-@click.pass_obj
 def list_journal_entries(
     shared: Shared, selection: CopySelection, only_groups: bool, limit: int
 ) -> None:
@@ -232,8 +213,6 @@ def list_journal_entries(
 @click.argument("message_id", metavar="ID")
 @journal_queue
 @show_body
-@common(environment=False)
-@click.pass_obj
 def show_journal_entries(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
     """Show the journal entries of message ID, whole.
 
@@ -247,8 +226,6 @@ def show_journal_entries(shared: Shared, message_id: str, queue_name: str, with_
 @journal.command("delete", cls=Command, within="journal")
 @journal_entries
 @extent("Every entry of the journal.")
-@common(environment=False)
-@click.pass_obj
 def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Delete journal entries for good.
 
@@ -263,8 +240,6 @@ def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Ext
 @journal_entries
 @_exported
 @export_file
-@common(environment=False)
-@click.pass_obj
 def export_journal_entries(
     shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
 ) -> Exit:

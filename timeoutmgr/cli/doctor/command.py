@@ -5,14 +5,12 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.shared import Shared, assembled
 
 
 @click.command(cls=Command)
 @thresholds
-@common(environment=False)
-@click.pass_obj
 def doctor(shared: Shared, limits: Thresholds) -> Exit:
     """Connect to every part of the endpoint, and report findings without changing anything.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -24,15 +24,13 @@ from timeoutmgr.cli.migrate.shared import (
     sites,
     window,
 )
-from timeoutmgr.cli.options import Command, common, option
-from timeoutmgr.cli.options import with_examples as _with_examples
+from timeoutmgr.cli.options import Command, option, with_examples
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.written_files import require_writable
 
-
-@click.group(
+migrate: Final = click.Group(
     "migrate",
-    help=_with_examples(
+    help=with_examples(
         """Move pending timeouts: to another store, into native delay levels, or back.
 
         Also from levels with other names, and from NServiceBus' tables or exports of them.
@@ -45,15 +43,11 @@ from timeoutmgr.cli.written_files import require_writable
         """
     ),
 )
-def migrate() -> None:
-    """Hold the commands."""
 
 
 @migrate.command("preview", cls=Command, within="migrate")
 @places
 @window
-@common(environment=False)
-@click.pass_obj
 def preview(shared: Shared, /, **given: Any) -> Exit:
     """Show the timeouts that a run would move, and problems that stop it; change nothing.
 
@@ -83,8 +77,6 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     help="How many move batches side by side, out of a store.",
 )
 @option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Save the report here.")
-@common(environment=False)
-@click.pass_obj
 def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) -> Exit:
     """Move pending timeouts, or continue an interrupted run on the same terms.
 
@@ -120,8 +112,6 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
 
 @migrate.command("abort", cls=Command, within="migrate")
 @places
-@common(environment=False)
-@click.pass_obj
 def abort(shared: Shared, /, **given: Any) -> Exit:
     """Abort the open run: timeouts that are not at the target yet return to the source.
 
@@ -146,8 +136,6 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
 
 @migrate.command("status", cls=Command, within="migrate")
 @places
-@common(environment=False)
-@click.pass_obj
 def status(shared: Shared, /, **given: Any) -> Exit:
     """Show the runs of the ledger, the latest first, and how far each came.
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Duration, HeaderPair, Instant, option
+from timeoutmgr.cli.options import Duration, HeaderPair, Instant, added, option
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros, to_micros
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from timeoutmgr.migration.ports import StepInputs
     from timeoutmgr.migration.run import AnyParticipants
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 _PLACE = (
     "A database's URL, a settings file, native, or a broker's URL. Default: the endpoint's own "
     "store."
@@ -38,81 +36,71 @@ _PLACE = (
 _NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservicebus-v1 or celery."
 
 
-def places(function: Decorated) -> Decorated:
-    """Add the options for source and target."""
-    for add in reversed(
-        (
-            option("--from", "source", help=f"Where from. {_PLACE}"),
-            option("--to", "target", help=f"Where to. {_PLACE}"),
-            option("--from-names", default="timeoutmgr", show_default=True, help=_NAMES),
-            option("--to-names", default="timeoutmgr", show_default=True, help=_NAMES),
-            option("--names-prefix", default="", help="The prefix that kombu gives its levels."),
-            option("--from-prefix", help="How the source's tables begin."),
-            option("--to-prefix", help="How the target's tables begin."),
-            option("--from-schema", help="The schema of the source's tables."),
-            option("--to-schema", help="The schema of the target's tables."),
-            option(
-                "--layout",
-                type=click.Choice(["nservicebus", "msmq"]),
-                help="Layout of another product's timeout table, or of its export, as the source.",
-            ),
-            option("--table", help="Its name. Default: TimeoutData, or timeouts."),
-            option(
-                "--from-file",
-                type=click.Path(dir_okay=False, exists=True, path_type=Path),
-                help="An export of such a table, CSV or Parquet.",
-            ),
-            option("--ledger", help="URL of a store for the ledger, if neither end is a store."),
-            option("--endpoint", "endpoints", multiple=True, help="Whose; many times."),
-            option(
-                "--all-senders",
-                is_flag=True,
-                help="Out of delay levels: move messages that other endpoints sent as well.",
-            ),
-            option(
-                "--rename",
-                "renames",
-                type=HeaderPair(),
-                multiple=True,
-                metavar="OLD=NEW",
-                help="A destination that has another name here; many times.",
-            ),
-        )
-    ):
-        function = add(function)
-    return function
+places: Final = added(
+    option("--from", "source", help=f"Where from. {_PLACE}"),
+    option("--to", "target", help=f"Where to. {_PLACE}"),
+    option("--from-names", default="timeoutmgr", show_default=True, help=_NAMES),
+    option("--to-names", default="timeoutmgr", show_default=True, help=_NAMES),
+    option("--names-prefix", default="", help="The prefix that kombu gives its levels."),
+    option("--from-prefix", help="How the source's tables begin."),
+    option("--to-prefix", help="How the target's tables begin."),
+    option("--from-schema", help="The schema of the source's tables."),
+    option("--to-schema", help="The schema of the target's tables."),
+    option(
+        "--layout",
+        type=click.Choice(["nservicebus", "msmq"]),
+        help="Layout of another product's timeout table, or of its export, as the source.",
+    ),
+    option("--table", help="Its name. Default: TimeoutData, or timeouts."),
+    option(
+        "--from-file",
+        type=click.Path(dir_okay=False, exists=True, path_type=Path),
+        help="An export of such a table, CSV or Parquet.",
+    ),
+    option("--ledger", help="URL of a store for the ledger, if neither end is a store."),
+    option("--endpoint", "endpoints", multiple=True, help="Whose; many times."),
+    option(
+        "--all-senders",
+        is_flag=True,
+        help="Out of delay levels: move messages that other endpoints sent as well.",
+    ),
+    option(
+        "--rename",
+        "renames",
+        type=HeaderPair(),
+        multiple=True,
+        metavar="OLD=NEW",
+        help="A destination that has another name here; many times.",
+    ),
+)
+"""Add the options for source and target."""
 
 
-def window(function: Decorated) -> Decorated:
-    """Add the options for the window and the batch size."""
-    for add in reversed(
-        (
-            option("--cutoff", type=Instant(), help="Earliest due time to move."),
-            option("--until", type=Instant(), help="End of the due times to move, exclusive."),
-            option(
-                "--safety-window",
-                type=Duration(),
-                default="15m",
-                show_default=True,
-                help="Timeouts due this soon stay, and the source delivers them.",
-            ),
-            option(
-                "--overdue",
-                is_flag=True,
-                help="Move overdue timeouts as well, from a source without a running poller. "
-                "An export's timeouts always move.",
-            ),
-            option(
-                "--batch",
-                type=click.IntRange(min=1, max=50_000),
-                default=5_000,
-                show_default=True,
-                help="Timeouts in a batch: the batch is in memory, and a crash leaves it open.",
-            ),
-        )
-    ):
-        function = add(function)
-    return function
+window: Final = added(
+    option("--cutoff", type=Instant(), help="Earliest due time to move."),
+    option("--until", type=Instant(), help="End of the due times to move, exclusive."),
+    option(
+        "--safety-window",
+        type=Duration(),
+        default="15m",
+        show_default=True,
+        help="Timeouts due this soon stay, and the source delivers them.",
+    ),
+    option(
+        "--overdue",
+        is_flag=True,
+        help="Move overdue timeouts as well, from a source without a running poller. "
+        "An export's timeouts always move.",
+    ),
+    option(
+        "--batch",
+        type=click.IntRange(min=1, max=50_000),
+        default=5_000,
+        show_default=True,
+        help="Timeouts in a batch: the batch is in memory, and a crash leaves it open.",
+    ),
+)
+"""Add the options for the window and the batch size."""
 
 
 @dataclass(frozen=True, slots=True)

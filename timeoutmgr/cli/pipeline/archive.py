@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -21,8 +20,6 @@ from timeoutmgr.pipeline.options import ArchiveOptions
 @click.command(cls=Command, within=WITHIN)
 @of_job(ArchiveOptions)
 @of_store
-@common(environment=False)
-@click.pass_obj
 def archive(shared: Shared, /, store: str | None, **options: Any) -> None:
     """Write history into a table of a lake, prove what is there, then remove old events.
 
@@ -42,5 +39,4 @@ def archive(shared: Shared, /, store: str | None, **options: Any) -> None:
 
     given = job_options(ArchiveOptions, options, store=store_name(shared, store))
     report = run(given, clock=SystemClock(), progress=progress(shared))
-    document = report.document()
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    shared.show(report.document())

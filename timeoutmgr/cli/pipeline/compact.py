@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.pipeline.shared import WITHIN, job_options, of_job, progress
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.lake_options import CompactOptions
@@ -13,8 +12,6 @@ from timeoutmgr.pipeline.lake_options import CompactOptions
 
 @click.command(cls=Command, within=WITHIN)
 @of_job(CompactOptions)
-@common(environment=False)
-@click.pass_obj
 def compact(shared: Shared, /, **options: Any) -> None:
     """Put the small files of a history table together, for readers to open fewer.
 
@@ -31,5 +28,4 @@ def compact(shared: Shared, /, **options: Any) -> None:
     report = run(
         job_options(CompactOptions, options), clock=SystemClock(), progress=progress(shared)
     )
-    document = report.document()
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    shared.show(report.document())

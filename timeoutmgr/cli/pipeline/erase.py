@@ -9,7 +9,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -37,8 +37,6 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
     help="Error copies, dead letters and the node's journal of the settings' endpoint too.",
 )
 @of_store
-@common(environment=False)
-@click.pass_obj
 def erase(
     shared: Shared,
     /,
@@ -71,7 +69,7 @@ def erase(
 
     def show(found: Certificate) -> None:
         document = found.document()
-        shared.show(document, lambda: output.print_pairs([*document.items()]))
+        shared.show(document)
         output.flush()
 
     def deliver(found: Certificate) -> None:

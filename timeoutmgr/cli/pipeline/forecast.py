@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -31,8 +31,6 @@ from timeoutmgr.pipeline.options import ForecastOptions
     help="Write the load of every bucket and destination there, as CSV.",
 )
 @option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
-@common(environment=False)
-@click.pass_obj
 def forecast(
     shared: Shared, /, store: Sequence[str], out: Path | None, html: Path | None, **options: Any
 ) -> None:

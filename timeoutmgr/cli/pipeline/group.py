@@ -1,16 +1,16 @@
 """The group of the pipeline's commands."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option, with_examples
+from timeoutmgr.cli.options import Command, option, with_examples
 from timeoutmgr.cli.pipeline.archive import archive
 from timeoutmgr.cli.pipeline.compact import compact
 from timeoutmgr.cli.pipeline.erase import erase
@@ -41,8 +41,6 @@ from timeoutmgr.message.redaction import masked
 @click.command(cls=Command, within=WITHIN)
 @of_store
 @on_spark
-@common(environment=False)
-@click.pass_obj
 def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
     """Say which Java, Spark and drivers there are, start Spark, and read through a worker.
 
@@ -74,8 +72,6 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
 
 @click.command(cls=Command, within=WITHIN)
 @option("--java-home", type=FOLDER, help="The Java to run Spark with, 17 or later.")
-@common(environment=False)
-@click.pass_obj
 def prepare(shared: Shared, /, java_home: Path | None) -> None:
     """Keep Spark's classes in a file, with which Spark starts in half the time.
 
@@ -89,16 +85,13 @@ def prepare(shared: Shared, /, java_home: Path | None) -> None:
     """
     from timeoutmgr.pipeline.preparation import prepare as run
 
-    document = run(java_home, progress=progress(shared)).document()
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    shared.show(run(java_home, progress=progress(shared)).document())
 
 
 @click.command(cls=Command, within=WITHIN)
 @click.argument("jobs", nargs=-1, required=True)
 @on_spark
-@common(environment=False)
-@click.pass_context
-def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
+def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
     """Run several jobs one after the other, on one start of Spark.
 
     Each job is one argument: its name and its options, quoted. The options of all jobs are
@@ -109,12 +102,12 @@ def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
     Examples:
       timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
     """
-    shared: Shared = context.obj
+    context = click.get_current_context()
     if options["remote"] is not None:
         raise ConfigurationError(
             "jobs on a Spark Connect server share its session in any case; give --remote to each"
         )
-    documents: list[object] = []
+    documents: list[Mapping[str, Any]] = []
     of_jobs = _Listed(**vars(shared), documents=documents) if shared.json else shared
     chosen = [_job_in(context, text, of_jobs) for text in jobs]
     try:
@@ -131,9 +124,11 @@ def run(context: click.Context, /, jobs: Sequence[str], **options: Any) -> Exit:
 class _Listed(Shared):
     """Puts documents into a list, in place of a print of each."""
 
-    documents: list[object]
+    documents: list[Mapping[str, Any]]
 
-    def show(self, document: object, for_people: Callable[[], None]) -> None:
+    def show(
+        self, document: Mapping[str, Any], for_people: Callable[[], None] | None = None
+    ) -> None:
         self.documents.append(document)
 
 
@@ -192,14 +187,11 @@ class PipelineGroup(click.Group):
             raise error
 
 
-@click.group("pipeline", cls=PipelineGroup, help=with_examples(_HELP))
-def pipeline() -> None:
-    """Hold the commands."""
-
-
-_COMMANDS = (
-    *(schedule, forecast, reconcile, lateness, report, run, doctor, prepare),
-    *(archive, stream, compact, restore, erase),
+pipeline: Final = PipelineGroup(
+    "pipeline",
+    commands=[
+        *(schedule, forecast, reconcile, lateness, report, run, doctor, prepare),
+        *(archive, stream, compact, restore, erase),
+    ],
+    help=with_examples(_HELP),
 )
-for command in _COMMANDS:
-    pipeline.add_command(command)

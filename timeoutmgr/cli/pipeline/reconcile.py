@@ -7,7 +7,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -34,8 +34,6 @@ _WITHOUT_AS_OF = "lost: not decidable for accepted messages without a due time; 
 @of_stores
 @of_job(ReconcileOptions)
 @on_spark
-@common(environment=False)
-@click.pass_obj
 def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     """Give a verdict on every message: ok, late, pending, lost, or another.
 

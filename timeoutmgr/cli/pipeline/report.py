@@ -8,7 +8,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 @of_job(ReportOptions)
 @option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
 @on_spark
-@common(environment=False)
-@click.pass_obj
 def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Report on all stores: load, lateness, verdicts, growth, and unusual days.
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -21,8 +20,6 @@ from timeoutmgr.pipeline.lake_options import RestoreOptions
 @click.command(cls=Command, within=WITHIN)
 @of_job(RestoreOptions)
 @of_store
-@common(environment=False)
-@click.pass_obj
 def restore(shared: Shared, /, store: str | None, **options: Any) -> None:
     """Write archived history, used ids and pending messages into a store.
 
@@ -39,5 +36,4 @@ def restore(shared: Shared, /, store: str | None, **options: Any) -> None:
 
     given = job_options(RestoreOptions, options, store=store_name(shared, store))
     report = run(given, clock=SystemClock(), progress=progress(shared))
-    document = report.document()
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    shared.show(report.document())

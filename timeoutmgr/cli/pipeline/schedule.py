@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, common
+from timeoutmgr.cli.options import Command
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 @of_job(ScheduleOptions)
 @of_store
 @on_spark
-@common(environment=False)
-@click.pass_obj
 def schedule(shared: Shared, /, paths: Sequence[str], store: str | None, **options: Any) -> None:
     """Store the rows of files as timeouts, each once; a repeat stores the missing rows.
 

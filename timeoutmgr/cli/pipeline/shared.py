@@ -10,12 +10,12 @@ from dataclasses import MISSING, Field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType, NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import ColumnPair, Duration, Instant, option
+from timeoutmgr.cli.options import ColumnPair, Duration, Instant, added, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.options import declared_fields
@@ -44,18 +44,13 @@ _PAIRS: dict[str | None, Any] = {"NAME=COLUMN": ColumnPair()}
 def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorated]:
     """Add the options that the fields of *options* declare, in their order."""
     kinds = get_type_hints(options)
-    made = [
-        _declared(one, declared, kinds[one.name])
-        for one, declared in declared_fields(options)
-        if declared.flag
-    ]
-
-    def add(function: Decorated) -> Decorated:
-        for decorate in reversed(made):
-            function = decorate(function)
-        return function
-
-    return add
+    return added(
+        *(
+            _declared(one, declared, kinds[one.name])
+            for one, declared in declared_fields(options)
+            if declared.flag
+        )
+    )
 
 
 def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -> Options:
@@ -112,28 +107,19 @@ def _setting(text: str, flag: str) -> tuple[str, str]:
     return name, value
 
 
-def on_spark(function: Decorated) -> Decorated:
-    """Add the options that say where Spark runs."""
-    return of_job(SessionOptions)(function)
-
-
-def of_store(function: Decorated) -> Decorated:
-    """Add ``--store``."""
-    return option(
-        "--store",
-        help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME. Without it, the "
-        "endpoint's own.",
-    )(function)
-
-
-def of_stores(function: Decorated) -> Decorated:
-    """Add ``--store``, which may be given many times."""
-    return option(
-        "--store",
-        multiple=True,
-        help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME; many times. Without "
-        "it, the endpoint's own.",
-    )(function)
+on_spark: Final = of_job(SessionOptions)
+"""Add the options that say where Spark runs."""
+of_store: Final = option(
+    "--store",
+    help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME. Without it, the "
+    "endpoint's own.",
+)
+of_stores: Final = option(
+    "--store",
+    multiple=True,
+    help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME; many times. Without "
+    "it, the endpoint's own.",
+)
 
 
 def store_names(shared: Shared, given: Sequence[str]) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -25,8 +24,6 @@ from timeoutmgr.pipeline.options import StreamOptions
 @of_job(StreamOptions)
 @option("--abort", "aborts", is_flag=True, help="Give the stream up.")
 @of_store
-@common(environment=False)
-@click.pass_obj
 def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -> Exit:
     """Write history as it happens, until SIGTERM or SIGINT, each event once.
 
@@ -47,12 +44,11 @@ def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -
     given = job_options(StreamOptions, options, store=store_name(shared, store))
     if aborts:
         ended = {"given_up": give_up(given)}
-        shared.show(ended, lambda: output.print_pairs([*ended.items()]))
+        shared.show(ended)
         return Exit.OK if ended["given_up"] else Exit.NOT_FOUND
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     report = run(given, stop=stop, progress=progress(shared))
-    document = report.document()
-    shared.show(document, lambda: output.print_pairs([*document.items()]))
+    shared.show(report.document())
     return Exit.OK
