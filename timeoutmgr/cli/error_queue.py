@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from timeoutmgr.cli.options import (
     with_examples,
 )
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
-from timeoutmgr.cli.written_files import export_to, is_standard_output
+from timeoutmgr.cli.written_files import export_to, show_exported
 from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
@@ -76,15 +76,7 @@ class FailureSelection:
         """The filter that the options describe."""
         from timeoutmgr.transport.error_queue_retry import FailureFilter
 
-        return FailureFilter(
-            ids=frozenset(self.ids),
-            exception=self.exception,
-            reason=self.reason,
-            message_type=self.message_type,
-            queue=self.queue,
-            since=self.since,
-            until=self.until,
-        )
+        return FailureFilter(**(asdict(self) | {"ids": frozenset(self.ids)}))
 
 
 _ids = option("--id", "ids", multiple=True, help="Message id; may be given many times.")
@@ -211,10 +203,7 @@ def export_errors(
             document = _whole_document(received) | {"body_base64": encoded}
             target.write(document)
             count += 1
-    if path is not None and not is_standard_output(path):
-        exported = {"exported": count, "file": str(path)}
-        shared.show(exported, lambda: click.echo(f"{count} exported to {path}"))
-    return Exit.OK if count else Exit.NOT_FOUND
+    return show_exported(shared, count, path)
 
 
 @click.command(cls=Command)

@@ -154,9 +154,5 @@ def _require_one(destination: str | None, everything: bool) -> None:
 
 
 def _say(shared: Shared, destination: str | None, result: str, **more: Any) -> Exit:
-    document = {"destination": destination, "result": result}
-    for name, value in more.items():
-        if value is not None:
-            document[name] = value
-    shared.show(document)
+    shared.show({"destination": destination, "result": result, **output.without_nothing(more)})
     return Exit.OK

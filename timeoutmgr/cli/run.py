@@ -492,16 +492,12 @@ def run(
       timeoutmgr --config sales.toml run
       timeoutmgr run --app shop.messaging:config --processes 4 --health-file /run/sales.json
     """
-    from timeoutmgr.cli.run import serve
-
     if purged is not None and processes > 1:
         raise click.UsageError("--purge is for a single process; start the others without it")
     require_writable("--health-file", health_file)
     number = child[0] if child else None
     log_to_stderr(shared.log_level(logging.INFO), observation.formatter(number))
     if processes > 1 and child is None:
-        from timeoutmgr.cli.run import Supervisor, command_line
-
         # Refuse wrong settings once, before any process is started.
         name = shared.configuration().settings().name
         command = command_line(shared.config, shared.app, verbose=shared.verbose)

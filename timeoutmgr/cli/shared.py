@@ -14,6 +14,7 @@ from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import Persistence, SharedDatabase, Transport
+    from timeoutmgr.deadletter.store import DeadLetterStore
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
@@ -90,7 +91,7 @@ def opened(
         endpoint.close()
 
 
-def require_installed(part: "Transport | Persistence") -> None:
+def require_installed(part: "Transport | Persistence | DeadLetterStore") -> None:
     """Raise SchemaMissing if ``install`` is needed; create no missing file."""
     _require_file(part.database)
     part.check()

@@ -1,6 +1,5 @@
 """``timeoutmgr show``: one timeout, whole."""
 
-import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,10 +71,7 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
         "headers": dict(message.headers),
     }
     if with_body:
-        try:
-            document["body"] = message.body.decode()
-        except UnicodeDecodeError:
-            document["body_base64"] = base64.b64encode(message.body).decode()
+        document |= output.body_document(message.body)
     return document
 
 

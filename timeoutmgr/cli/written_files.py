@@ -9,6 +9,9 @@ from typing import IO, Any, Protocol
 
 import click
 
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.shared import Shared
+
 
 class Unwritten(click.ClickException):
     """An export that could not be written to its end; the exit code is 1."""
@@ -41,6 +44,14 @@ def export_to(path: Path | None, option: str = "--output") -> Iterator[Export]:
     with closing(_NewFile(option, path)) as file:
         yield file
         file.save()
+
+
+def show_exported(shared: Shared, count: int, path: Path | None) -> Exit:
+    """Say how many messages were exported, if not to standard output; return the exit code."""
+    if path is not None and not is_standard_output(path):
+        document = {"exported": count, "file": str(path)}
+        shared.show(document, lambda: click.echo(f"{count} exported to {path}"))
+    return Exit.OK if count else Exit.NOT_FOUND
 
 
 class _StandardOutput:

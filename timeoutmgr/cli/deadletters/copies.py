@@ -12,7 +12,7 @@ from timeoutmgr.cli.deadletters.selection import NARROWING, CopySelection, opene
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Extent
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.cli.written_files import export_to, is_standard_output
+from timeoutmgr.cli.written_files import export_to, show_exported
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.queues import StoredCopyGroup
@@ -81,10 +81,7 @@ def export_copies(
         for copy in selection.copies(lent.queue, limit):
             target.write(copy_document(copy, whole=True))
             count += 1
-    if path is not None and not is_standard_output(path):
-        document = {"exported": count, "file": str(path)}
-        shared.show(document, lambda: click.echo(f"{count} exported to {path}"))
-    return Exit.OK if count else Exit.NOT_FOUND
+    return show_exported(shared, count, path)
 
 
 def copy_document(copy: "StoredCopy", *, whole: bool = False) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import click
 
 from timeoutmgr.cli.options import Duration, bundled, option
-from timeoutmgr.cli.shared import Shared, assembled
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, SchemaMissing
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
@@ -174,11 +174,7 @@ def opened(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
                 f"endpoint {parts.settings.name!r} has no dead-letter queues; enable the feature "
                 "'dead-letter-queues', with its node"
             )
-        store = service.manager.store
-        path = store.database.path
-        if path is not None and not path.exists():
-            raise SchemaMissing(f"there is no file {path}; run `timeoutmgr install`")
-        store.check()
+        require_installed(service.manager.store)
         yield OpenQueue(parts, service, _queue(service, selection.queue_name, selection.journal))
 
 

@@ -133,22 +133,20 @@ def asked_for(given: Mapping[str, Any]) -> MigrationRequest:
     """Return the request of the options; raise UsageError for a typed password."""
     from timeoutmgr.migration.places import LocationSpec, MigrationRequest
 
+    def location(end: str, which: str) -> LocationSpec:
+        names = given[f"{which}_names"]
+        return LocationSpec(
+            url=given[end],
+            names=names,
+            names_prefix=given["names_prefix"] if names == "celery" else "",
+            prefix=given[f"{which}_prefix"],
+            schema=given[f"{which}_schema"],
+        )
+
     refuse_passwords(click.get_current_context())
     return MigrationRequest(
-        source=LocationSpec(
-            url=given["source"],
-            names=given["from_names"],
-            names_prefix=given["names_prefix"] if given["from_names"] == "celery" else "",
-            prefix=given["from_prefix"],
-            schema=given["from_schema"],
-        ),
-        target=LocationSpec(
-            url=given["target"],
-            names=given["to_names"],
-            names_prefix=given["names_prefix"] if given["to_names"] == "celery" else "",
-            prefix=given["to_prefix"],
-            schema=given["to_schema"],
-        ),
+        source=location("source", "from"),
+        target=location("target", "to"),
         layout=given["layout"],
         table=given["table"],
         file=given["from_file"],

@@ -33,7 +33,6 @@ from timeoutmgr.cli.pipeline.shared import (
 from timeoutmgr.cli.pipeline.stream import stream
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.redaction import masked
 
 # --- Spark on this machine: can it run, how fast does it start, and how to start it faster ----
 
@@ -62,9 +61,7 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
 
     def for_people() -> None:
         for one in findings:
-            remedy = f" -> {one.remedy}" if one.remedy else ""
-            text = f"{one.level.value:<4}  {one.check}: {one.text}{remedy}"
-            click.echo(output.plain(masked(text)))
+            click.echo(output.plain(one.line()))
 
     shared.show(document, for_people)
     return Exit.FAILED if failed else Exit.OK
