@@ -18,7 +18,7 @@ from timeoutmgr.transport.error_queue_retry import RetryRequest
 from timeoutmgr.web.access import Visitor
 from timeoutmgr.web.dashboard import Dashboard
 from timeoutmgr.web.dead_letters import copy_form
-from timeoutmgr.web.forms import failure_form, instant_of, require_texts
+from timeoutmgr.web.forms import FailureForm, instant_of, require_texts
 from timeoutmgr.web.pages import address
 
 CHANNEL: Final = "web"
@@ -104,7 +104,7 @@ async def delete_failures(board: Dashboard, request: Request) -> Response:
 
 async def _failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
     given = await form_of(request)
-    form = failure_form(given)
+    form = FailureForm.of(given)
 
     async def done() -> tuple[str, bool]:
         which = form.filter

@@ -1,6 +1,7 @@
 """The application: routes, the guard before each, and what an error looks like."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from starlette.applications import Starlette
@@ -29,7 +30,6 @@ from timeoutmgr.web.regions import LiveRegions
 from timeoutmgr.web.source import EndpointSource
 
 Answer: TypeAlias = Callable[[Dashboard, Request], Awaitable[Response]]
-_Answer: TypeAlias = Callable[..., Awaitable[Response]]
 
 _SHOWN: Final[tuple[tuple[str, Answer], ...]] = (
     ("/", pages.overview),
@@ -103,9 +103,9 @@ def dashboard(
         routes=_routes(board),
         middleware=[Middleware(BrowserHeaders), session],
         exception_handlers={
-            Denied: _with(board, _denied),
-            TimeoutManagerError: _with(board, _failed),
-            404: _with(board, _not_found),
+            Denied: partial(_denied, board),
+            TimeoutManagerError: partial(_failed, board),
+            404: partial(_not_found, board),
         },
     )
     made.state.readings, made.state.streams, made.state.operations = readings, streams, operations
@@ -115,19 +115,19 @@ def dashboard(
 
 def _routes(board: Dashboard) -> list[Route | Mount]:
     shown = [
-        Route(path, _shown(board, answer, role))
+        Route(path, partial(_show, board, answer, role))
         for answers, role in ((_SHOWN, Role.VIEWER), (_FOR_OPERATORS, Role.OPERATOR))
         for path, answer in answers
     ]
     changed = [
-        Route(path, _changed(board, answer, role), methods=["POST"])
+        Route(path, partial(_change, board, answer, role), methods=["POST"])
         for path, answer, role in _CHANGED
     ]
     entered = [
-        Route("/login", _with(board, entrance.show_form)),
-        Route("/login", _with(board, entrance.take_form), methods=["POST"]),
-        Route("/enter", _with(board, entrance.follow_link)),
-        Route("/logout", _with(board, entrance.leave), methods=["POST"]),
+        Route("/login", partial(entrance.show_form, board)),
+        Route("/login", partial(entrance.take_form, board), methods=["POST"]),
+        Route("/enter", partial(entrance.follow_link, board)),
+        Route("/logout", partial(entrance.leave, board), methods=["POST"]),
     ]
     # Files alone are compressed: the size of a compressed page would tell of the form's token.
     files = Mount("/static", GZipMiddleware(_KeptFiles(directory=STATIC)))
@@ -143,43 +143,26 @@ class _KeptFiles(StaticFiles):
         return found
 
 
-def _shown(
-    board: Dashboard, answer: Answer, role: Role
-) -> Callable[[Request], Awaitable[Response]]:
-    async def show(request: Request) -> Response:
+async def _show(board: Dashboard, answer: Answer, role: Role, request: Request) -> Response:
+    request.scope["visitor"] = await visitor_of(request, board.access, role)
+    _require_texts(request)
+    return await answer(board, request)
+
+
+async def _change(board: Dashboard, answer: Answer, role: Role, request: Request) -> Response:
+    _require_texts(request)
+    try:
         request.scope["visitor"] = await visitor_of(request, board.access, role)
-        _require_texts(request)
-        return await answer(board, request)
-
-    return show
-
-
-def _changed(
-    board: Dashboard, answer: Answer, role: Role
-) -> Callable[[Request], Awaitable[Response]]:
-    async def change(request: Request) -> Response:
-        _require_texts(request)
-        try:
-            request.scope["visitor"] = await visitor_of(request, board.access, role)
-        except Denied as denied:
-            if denied.visitor is not None:
-                await bulk_actions.note_denied(board, request, denied.visitor)
-            raise
-        await require_own_form(request)
-        return await answer(board, request)
-
-    return change
+    except Denied as denied:
+        if denied.visitor is not None:
+            await bulk_actions.note_denied(board, request, denied.visitor)
+        raise
+    await require_own_form(request)
+    return await answer(board, request)
 
 
 def _require_texts(request: Request) -> None:
     require_texts([*request.path_params.values(), *request.query_params.values()])
-
-
-def _with(board: Dashboard, answer: _Answer) -> _Answer:
-    async def answered(request: Request, *error: Exception) -> Response:
-        return await answer(board, request, *error)
-
-    return answered
 
 
 async def _denied(board: Dashboard, request: Request, error: Denied) -> Response:

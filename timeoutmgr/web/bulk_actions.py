@@ -17,7 +17,7 @@ from timeoutmgr.message.redaction import masked, on_one_line
 from timeoutmgr.web.access import Visitor
 from timeoutmgr.web.actions import CHANNEL, changed_by, form_of, require_number, told
 from timeoutmgr.web.dashboard import Dashboard
-from timeoutmgr.web.forms import instant_of, pending_form
+from timeoutmgr.web.forms import PendingForm, instant_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def note_denied(board: Dashboard, request: Request, visitor: Visitor) -> N
 async def plan(board: Dashboard, request: Request) -> Response:
     """Freeze the timeouts that the form selects, and show the plan."""
     given = await form_of(request)
-    form = pending_form(given)
+    form = PendingForm.of(given)
     try:
         by, change = changed_by(request, _reason(given)), change_of(given)
         run = await run_in_threadpool(board.operations.plan, form, change, by)

@@ -1,8 +1,9 @@
 """Filters and numbers that a visitor gave in an address or a form, checked."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from typing import Self
 from urllib.parse import urlencode
 
 from timeoutmgr.contracts import TimeoutFilter
@@ -12,7 +13,23 @@ from timeoutmgr.transport.error_queue_retry import FailureFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingForm:
+class _Form:
+    """A filter as texts."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Return the filter that *given* parameters of an address or a form hold."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: text.strip() for name, text in given.items() if name in names})
+
+    @property
+    def query(self) -> str:
+        """The query of an address with this filter."""
+        return urlencode({name: text for name, text in asdict(self).items() if text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingForm(_Form):
     """The filter of the list of pending timeouts, as texts; empty texts select all."""
 
     id: str = ""
@@ -36,14 +53,9 @@ class PendingForm:
             labels=(self.label,) if self.label else (),
         )
 
-    @property
-    def query(self) -> str:
-        """The query of an address with this filter."""
-        return query_of(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureForm:
+class FailureForm(_Form):
     """The filter of the error queue, as texts; a group gives both exception and type."""
 
     exception: str = ""
@@ -59,36 +71,11 @@ class FailureForm:
             message_type=self.type or None,
         )
 
-    @property
-    def query(self) -> str:
-        """The query of an address with this filter."""
-        return query_of(self)
-
-
-def pending_form(given: Mapping[str, str]) -> PendingForm:
-    """Return the filter that *given* parameters of an address or a form hold."""
-    return replace(PendingForm(), **_texts(PendingForm, given))
-
-
-def failure_form(given: Mapping[str, str]) -> FailureForm:
-    """Return the filter that *given* parameters of an address or a form hold."""
-    return replace(FailureForm(), **_texts(FailureForm, given))
-
-
-def _texts(kind: type[PendingForm | FailureForm], given: Mapping[str, str]) -> dict[str, str]:
-    names = {each.name for each in fields(kind)}
-    return {name: text.strip() for name, text in given.items() if name in names}
-
 
 def require_texts(texts: Iterable[object]) -> None:
     """Raise InvalidMessage if a text has a NUL character, which PostgreSQL cannot compare."""
     if any("\0" in str(text) for text in texts):
         raise InvalidMessage("a text of the address or form has a NUL character; remove it")
-
-
-def query_of(form: PendingForm | FailureForm) -> str:
-    """Return the query of an address with the texts of *form*."""
-    return urlencode({name: text for name, text in asdict(form).items() if text})
 
 
 def instant_of(text: str) -> Micros | None:

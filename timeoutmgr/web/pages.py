@@ -14,7 +14,7 @@ from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.web.access import Role
 from timeoutmgr.web.dashboard import Dashboard, prefix_of
 from timeoutmgr.web.dead_letters import copy_form
-from timeoutmgr.web.forms import FailureForm, failure_form, pending_form
+from timeoutmgr.web.forms import FailureForm, PendingForm
 from timeoutmgr.web.regions import SPANS, span_of, window_of
 from timeoutmgr.web.source import PAGE
 
@@ -38,7 +38,7 @@ async def load(board: Dashboard, request: Request) -> Response:
 
 async def pending(board: Dashboard, request: Request) -> Response:
     """Show pending timeouts that match a filter, a page of them."""
-    form = pending_form(request.query_params)
+    form = PendingForm.of(request.query_params)
     after = request.query_params.get("after", "")
     which, behind = form.filter, key_at(after) if after else None
     found = await board.ask(
@@ -99,7 +99,7 @@ async def late(board: Dashboard, request: Request) -> Response:
 
 async def errors(board: Dashboard, request: Request) -> Response:
     """Show the messages of the error queue by group; a group shows its messages."""
-    form = failure_form(request.query_params)
+    form = FailureForm.of(request.query_params)
     which = form.filter
     found = await board.ask(
         ("errors", form), lambda: board.source.failures(which), max_age=10, cost=3
@@ -159,7 +159,7 @@ async def processes(board: Dashboard, request: Request) -> Response:
 async def change(board: Dashboard, request: Request) -> Response:
     """Show the form that plans a change of many timeouts."""
     return await board.page(
-        request, "change", form=pending_form(request.query_params), actions=[*BulkAction]
+        request, "change", form=PendingForm.of(request.query_params), actions=[*BulkAction]
     )
 
 
