@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from timeoutmgr.metrics.memory import CountMemory, Section, State
@@ -16,15 +17,13 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.endpoint import Endpoint
 
 
+@dataclass(frozen=True, slots=True)
 class Observer:
     """Counts and states of the endpoint in this process, in *section* of *memory*."""
 
-    def __init__(
-        self, memory: CountMemory, section: Section, manager: ServiceManager | None = None
-    ) -> None:
-        self._memory = memory
-        self._section = section
-        self._manager = manager
+    memory: CountMemory
+    section: Section
+    manager: ServiceManager | None = None
 
     @classmethod
     def alone(cls, manager: ServiceManager | None) -> Self:
@@ -38,44 +37,39 @@ class Observer:
         memory = CountMemory.attach(descriptor)
         return cls(memory, memory.sections[number - 1])
 
-    @property
-    def memory(self) -> CountMemory:
-        """The memory of the counts."""
-        return self._memory
-
     def prepare(self, config: "EndpointConfiguration") -> None:
         """Have the endpoint of *config* count here."""
-        config.telemetry = Recorder(self._memory, self._section, config.telemetry)
+        config.telemetry = Recorder(self.memory, self.section, config.telemetry)
 
     @contextmanager
     def running(self, endpoint: "Endpoint") -> Iterator[None]:
         """Observe *endpoint*, which has started; the end of the block says that it stops."""
         for state in (State.TICK, State.STARTED):
-            self._section.set_state(state, time.monotonic())
+            self.section.set_state(state, time.monotonic())
         self._notify(READY)
         with ExitStack() as stack:
-            for sampler in samplers_of(endpoint.parts, self._memory, self._section):
+            for sampler in samplers_of(endpoint.parts, self.memory, self.section):
                 sampler.start()
                 stack.callback(sampler.end)
             try:
                 yield
             finally:
                 # Before the endpoint stops: nobody is to send work to a process that drains.
-                self._section.set_state(State.DRAINING, time.monotonic())
+                self.section.set_state(State.DRAINING, time.monotonic())
                 self._notify(STOPPING)
 
     def tick(self, endpoint: "Endpoint") -> None:
         """Note that the watchdog of *endpoint* runs."""
-        self._section.set_state(State.TICK, time.monotonic())
-        self._section.set_state(State.PUMPS_ENDED, len(endpoint.ended_pumps))
-        note_breakers(endpoint.parts, self._memory, self._section)
-        note_connections(endpoint.parts, self._section)
+        self.section.set_state(State.TICK, time.monotonic())
+        self.section.set_state(State.PUMPS_ENDED, len(endpoint.ended_pumps))
+        note_breakers(endpoint.parts, self.memory, self.section)
+        note_connections(endpoint.parts, self.section)
         if not endpoint.ended_pumps:
             self._notify(WATCHDOG)
 
     def _notify(self, state: str) -> None:
-        if self._manager is not None:
-            self._manager.notify(state)
+        if self.manager is not None:
+            self.manager.notify(state)
 
 
 class FleetObserver:

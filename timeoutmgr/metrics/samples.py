@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from timeoutmgr.contracts import (
@@ -151,29 +152,23 @@ def _oldest_delayed(delayed: StoreStart, clock: Clock) -> Micros | None:
     return None if first is None else now - first
 
 
+@dataclass(frozen=True, slots=True)
 class StoreSample:
     """The age of the oldest timeout, and that the store has answered."""
 
-    def __init__(
-        self,
-        oldest: Callable[[], Micros | None],
-        clock: Clock,
-        section: Section,
-        details: Callable[[], None] | None = None,
-    ) -> None:
-        self._oldest = oldest
-        self._clock = clock
-        self._section = section
-        self._details = details
+    oldest: Callable[[], Micros | None]
+    clock: Clock
+    section: Section
+    details: Callable[[], None] | None = None
 
     def __call__(self) -> None:
         """Ask the store. Raises StorageUnavailable."""
-        age = self._oldest()
+        age = self.oldest()
         # In this order: a reader in between must not add a long silence to the new age.
-        self._section.set_state(State.STORE_ANSWERED, self._clock.monotonic())
-        self._section.set_state(State.OLDEST_DUE, -math.inf if age is None else age / 1_000_000)
-        if self._details is not None:
-            self._details()
+        self.section.set_state(State.STORE_ANSWERED, self.clock.monotonic())
+        self.section.set_state(State.OLDEST_DUE, -math.inf if age is None else age / 1_000_000)
+        if self.details is not None:
+            self.details()
 
 
 class StoreDetails:

@@ -1,6 +1,7 @@
 """Reading a history table in Spark: each task reads some of its data files, by Arrow."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,29 +19,27 @@ class FilesPart(InputPartition):
         self.files = files
 
 
+@dataclass(frozen=True)
 class TableReader(DataSourceReader):
     """Reads *columns* of the events that *where* wants, of the table at *place*, by *tasks*.
 
     All tasks read the same *version*; without it, the newest when the read is planned.
     """
 
-    def __init__(
-        self, place: str, version: int | None, columns: pa.Schema, where: Where, tasks: int
-    ) -> None:
-        self._place = place
-        self._version = version
-        self._columns = columns
-        self._where = where
-        self._tasks = tasks
+    place: str
+    version: int | None
+    columns: pa.Schema
+    where: Where
+    tasks: int
 
     def partitions(self) -> list[InputPartition]:
         """Return the parts of the files that can have such events."""
-        files = present_table(self._place, self._version).files(self._where)
-        return [FilesPart(part) for part in files.parts(self._tasks)]
+        files = present_table(self.place, self.version).files(self.where)
+        return [FilesPart(part) for part in files.parts(self.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
         assert isinstance(partition, FilesPart)
         keep_modules()
-        for batch in partition.files.read(self._columns.names, self._where):
-            yield batch.cast(self._columns)
+        for batch in partition.files.read(self.columns.names, self.where):
+            yield batch.cast(self.columns)
