@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -170,12 +171,9 @@ def _delayed(delayed: "StoreStart") -> dict[str, Any]:
 
 def _queues(parts: "AssembledEndpoint") -> dict[str, int | None]:
     require_installed(parts.settings.transport)
-    session = parts.settings.transport.session()
-    try:
+    with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)
         return {queue: None if queue in missing else session.count(queue) for queue in parts.queues}
-    finally:
-        session.close()
 
 
 def _processes(parts: "AssembledEndpoint") -> list[dict[str, Any]] | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from timeoutmgr.cli.doctor.queue_findings import ok
 from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:
@@ -41,15 +42,14 @@ def native_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
     levels = native_feature(parts.settings).levels(parts.settings)
     levels.check()
     shown = f"{levels.names.name}, {levels.queue_type} queues"
-    yield Finding(level=Level.OK, check="delay levels", text=f"all levels exist ({shown})")
+    yield ok("delay levels", f"all levels exist ({shown})")
     yield from _alternate(levels.has_alternate(), levels.names.name, levels.names.level)
     with levels.session() as session:
         version = session.server_version
     if levels.queue_type == "quorum" and version < _ALWAYS_AT_LEAST_ONCE:
-        yield Finding(
-            level=Level.OK,
-            check="at least once",
-            text="RabbitMQ before 3.12 passes messages on at least once only with the feature flag "
+        yield ok(
+            "at least once",
+            "RabbitMQ before 3.12 passes messages on at least once only with the feature flag "
             "stream_queue: see `rabbitmqctl list_feature_flags`",
         )
     found = find_leftovers(parts.settings)
@@ -65,9 +65,7 @@ def _alternate(is_there: bool, name: str, level: str) -> Iterator[Finding]:
     from timeoutmgr.native.names import UNROUTABLE
 
     if is_there:
-        yield Finding(
-            level=Level.OK, check="unroutable", text=f"messages without a queue go to {UNROUTABLE}"
-        )
+        yield ok("unroutable", f"messages without a queue go to {UNROUTABLE}")
         return
     stem = level.partition("delay")[0].replace(".", r"\.")
     yield Finding(

@@ -1,6 +1,7 @@
 """``timeoutmgr pipeline schedule``: a data set into the store."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,12 +88,8 @@ def _missing(shared: Shared) -> Any:
     from timeoutmgr.cli.shared import assembled
 
     def missing(destinations: Sequence[str]) -> Sequence[str]:
-        with assembled(shared) as parts:
-            session = parts.settings.transport.session()
-            try:
-                return list(session.missing_queues(list(destinations)))
-            finally:
-                session.close()
+        with assembled(shared) as parts, closing(parts.settings.transport.session()) as session:
+            return list(session.missing_queues(list(destinations)))
 
     return missing
 
