@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -321,7 +321,10 @@ class MemoryTimeoutStore(MemoryInsight):
             )
             found = self.list(which, limit=len(self._in.rows))
             return [
-                Cancelled(_without_body(each), self.cancel(each.id, channel=channel))
+                Cancelled(
+                    replace(each, message=replace(each.message, body=b"")),
+                    self.cancel(each.id, channel=channel),
+                )
                 for each in found
             ]
 
@@ -508,32 +511,22 @@ class MemoryTimeoutStore(MemoryInsight):
                 self._in.rows[key].maybe_sent = True
 
 
+@dataclass(slots=True)
 class _MemoryLockedTimeouts:
     """Timeouts in hand."""
 
-    def __init__(
-        self,
-        store: MemoryTimeoutStore,
-        token: str,
-        timeouts: list[Timeout],
-        now: Callable[[], Micros],
-    ) -> None:
-        self.timeouts: Final[Sequence[Timeout]] = timeouts
-        self.now: Final = now
-        self.closed = False
-        self._store = store
-        self._token = token
+    store: MemoryTimeoutStore
+    token: str
+    timeouts: Sequence[Timeout]
+    now: Callable[[], Micros]
+    closed: bool = False
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         """Record *outcomes*."""
         if self.closed:
             raise RuntimeError("these timeouts were closed already")
-        self._store.record(self._token, self.timeouts, outcomes)
+        self.store.record(self.token, self.timeouts, outcomes)
         self.closed = True
-
-
-def _without_body(timeout: Timeout) -> Timeout:
-    return replace(timeout, message=replace(timeout.message, body=b""))
 
 
 def _refuse(transaction: Transaction | None) -> None:
@@ -548,20 +541,14 @@ def _refuse(transaction: Transaction | None) -> None:
 class _MemoryLockedSchedule:
     """See :class:`timeoutmgr.contracts.LockedSchedule`; its owner has the lock of the contents."""
 
+    transaction: Final = None
+    """No transaction: the lock alone makes the change one."""
+
     def __init__(self, store: MemoryTimeoutStore, contents: MemoryContents, name: str) -> None:
         self._store = store
         self._in = contents
-        self._record = contents.schedules.get(name) or ScheduleRecord(name=name)
-
-    @property
-    def record(self) -> ScheduleRecord:
+        self.record = contents.schedules.get(name) or ScheduleRecord(name=name)
         """The record of the schedule."""
-        return self._record
-
-    @property
-    def transaction(self) -> None:
-        """No transaction: the lock alone makes the change one."""
-        return None
 
     def now(self) -> Micros:
         """Return the time that due times are compared with."""
@@ -581,8 +568,8 @@ class _MemoryLockedSchedule:
 
     def write(self, record: ScheduleRecord) -> None:
         """Keep *record*."""
-        self._in.schedules[record.name] = self._record = record
+        self._in.schedules[record.name] = self.record = record
 
     def delete(self) -> None:
         """Forget the schedule."""
-        self._in.schedules.pop(self._record.name, None)
+        self._in.schedules.pop(self.record.name, None)

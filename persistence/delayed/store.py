@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
@@ -42,46 +43,45 @@ CLAIM_TIME: Final = 60_000_000
 """Microseconds for which a mark holds whose process neither ends it nor dies."""
 
 
+@dataclass(slots=True)
 class FencingToken:
     """The rows of one fetch; used by one thread."""
 
-    def __init__(
-        self, database: Database, rows: DelayedRows, liveness: Liveness, owner: str
-    ) -> None:
-        self._database = database
-        self._rows = rows
-        self._liveness = liveness
-        self._owner = owner
-        self._claim = ""
-        self._held: set[str] = set()
+    database: Database
+    rows: DelayedRows
+    liveness: Liveness
+    owner: str
+    _claim: str = field(default="", init=False)
+    _held: set[str] = field(default_factory=set, init=False)
 
     def due(self, at: Micros, limit: int) -> Sequence[Any]:
         """Return up to *limit* that are due, and hold them."""
-        owner = self._liveness.name_of(self._owner)
+        owner = self.liveness.name_of(self.owner)
         self._claim = f"{uuid4().hex}@{owner}"
-        claims = self._others()
-        dead = self._liveness.dead_owners({_owner_of(claim) for claim in claims})
+        with self.database.read() as connection:
+            claims = self.rows.claims(connection)
+        dead = self.liveness.dead_owners({_owner_of(claim) for claim in claims})
         freed = [claim for claim in claims if _owner_of(claim) in dead]
 
         def work(connection: Any) -> Sequence[Any]:
-            self._rows.free(connection, freed)
+            self.rows.free(connection, freed)
             reach("fencing.freed")
-            found = self._rows.due(connection, at, limit).rows
+            found = self.rows.due(connection, at, limit).rows
             ids = [row.id for row in found]
             if ids:
-                self._rows.reserve(connection, ids, self._claim, at + CLAIM_TIME)
+                self.rows.reserve(connection, ids, self._claim, at + CLAIM_TIME)
                 reach("fencing.held")
             return found
 
-        found = self._database.run(work)
+        found = self.database.run(work)
         self._held = {row.id for row in found}
         return found
 
     def remove(self, timeouts: Sequence[Timeout]) -> int:
         """Remove the rows that are still ours; return how many that were."""
         ids = [timeout.id for timeout in timeouts]
-        removed = self._database.run(
-            lambda connection: self._rows.remove(connection, ids, self._claim)
+        removed = self.database.run(
+            lambda connection: self.rows.remove(connection, ids, self._claim)
         )
         self._held.difference_update(ids)
         return removed
@@ -90,11 +90,7 @@ class FencingToken:
         """Free the rows that were not removed."""
         if self._held:
             ids, self._held = sorted(self._held), set()
-            self._database.run(lambda connection: self._rows.release(connection, ids, self._claim))
-
-    def _others(self) -> set[str]:
-        with self._database.read() as connection:
-            return self._rows.claims(connection)
+            self.database.run(lambda connection: self.rows.release(connection, ids, self._claim))
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from __future__ import annotations
 import getpass
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of_class
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -62,7 +63,7 @@ class Audit:
         connection.execute(self._insert, asdict(row))
         reach("audit.written")
         next_row = _Chain(chain.name, chain.number + 1, row.hash)
-        after_commit(connection, self._giving_back(next_row))
+        after_commit(connection, partial(self._give_back, next_row))
 
     def write_alone(self, entry: AuditEntry) -> None:
         """Insert *entry* in a transaction of its own."""
@@ -141,12 +142,9 @@ class Audit:
         # Its first row has the hash of the newest row: a chain that is removed whole is missed.
         return _Chain(uuid4().hex, 0, connection.execute(self._newest).scalar() or "")
 
-    def _giving_back(self, chain: _Chain) -> Callable[[], None]:
-        def give_back() -> None:
-            with self._lock:
-                self._free.append(chain)
-
-        return give_back
+    def _give_back(self, chain: _Chain) -> None:
+        with self._lock:
+            self._free.append(chain)
 
 
 def actor_of(context: StoreContext, given: str | None) -> str:

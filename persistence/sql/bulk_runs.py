@@ -50,7 +50,7 @@ from .audit import Audit
 from .context import StoreContext
 from .queries import TimeoutQueries
 from .row_changes import Free, PlaceMove, RowChanges
-from .rows import is_wanted
+from .rows import due_of, is_wanted
 
 Result = TypeVar("Result")
 
@@ -78,7 +78,7 @@ class _Found:
 
     def add(self, rows: Sequence[Row[Any]]) -> None:
         self.samples += [row.id for row in rows[: SAMPLES - len(self.samples)]]
-        dues = [_first(row) for row in rows]
+        dues = [due_of(row) for row in rows]
         self.selected += len(dues)
         self.first_due = min(dues if self.first_due is None else [self.first_due, *dues])
         self.last_due = max(dues if self.last_due is None else [self.last_due, *dues])
@@ -553,7 +553,7 @@ class SqlBulkRuns:
         moves = [
             PlaceMove(
                 key,
-                change.new_due(_first(one), rank, run.selected, now),
+                change.new_due(due_of(one), rank, run.selected, now),
                 one.original_due if change.action is BulkAction.RETRY else None,
                 free[key][0].labelled,
             )
@@ -571,7 +571,7 @@ class SqlBulkRuns:
         for rank, (key, one) in batch.ranked:
             if one.is_left:
                 continue
-            due = run.change.new_due(_first(one), rank, run.selected, 0)
+            due = run.change.new_due(due_of(one), rank, run.selected, 0)
             now_at = Key(due, key.id)
             versions[now_at] = one.version + 1
             back[now_at] = PlaceMove(now_at, batch.former_place(one, now), one.original_due)
@@ -623,11 +623,6 @@ def _planned(row: RunRow) -> BulkRun:
     )
 
 
-def _first(row: Row[Any]) -> Micros:
-    due: Micros = row.due if row.original_due is None else row.original_due
-    return due
-
-
 def _batch(run_id: str, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, last = keys[0], keys[-1]
     return {
@@ -646,7 +641,7 @@ def _require_in_calendar(change: BulkChange, rows: Sequence[Row[Any]]) -> None:
     """Raise InvalidMessage for a shift out of the years 1 to 9999: all would be due at one end."""
     by = change.by or 0
     for row in rows if by else ():
-        due = (row.due if row.original_due is None else row.original_due) + by
+        due = due_of(row) + by
         if not EARLIEST <= due <= LATEST:
             raise InvalidMessage(
                 f"a shift by {by / 1_000_000:,.0f} s would make timeout {row.id!r:.80} due "

@@ -45,7 +45,7 @@ from .batch_writes import insert_missing
 from .claim.rows import Claim, claims_of, may_have_sent
 from .context import StoreContext, lock_endpoint
 from .labels import Headers, LabelRows, headers_of_labelled
-from .rows import due_of, entry, record
+from .rows import at_place, entry, entry_of, record
 from .sagas import ClearedSagas, unpacked
 
 # --- cancelling the timeouts of a saga, five hundred by the statements that one takes ---------
@@ -110,17 +110,8 @@ class SagaCommands:
                 maybe_sent=bindparam("sent_"),
             )
         )
-        self._remove: Final[Delete] = delete(timeouts).where(
-            *(
-                (
-                    timeouts.c.endpoint == context.endpoint,
-                    timeouts.c.due == bindparam("due_"),
-                    timeouts.c.id == bindparam("id_"),
-                )
-                if one_by_one
-                else (*of_saga, self._among(timeouts.c.id))
-            )
-        )
+        removed = at_place(context) if one_by_one else (*of_saga, self._among(timeouts.c.id))
+        self._remove: Final[Delete] = delete(timeouts).where(*removed)
 
     def cancel(
         self, order: SagaClear, transaction: Transaction | None, *, remember: bool = False
@@ -208,10 +199,7 @@ class SagaCommands:
         labelled = [(key, row.labelled) for key, (row, _) in free.items()]
         self._labels.remove(connection, labelled)
         reach("changing.row_cancelled")
-        entries = [
-            entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)
-            for row, _ in free.values()
-        ]
+        entries = [entry_of(row, at) for row, _ in free.values()]
         record(connection, self._context, "cancelled", entries, channel)
         reach("changing.cancelled")
 
@@ -232,10 +220,8 @@ def _through(channel: str | None) -> ChangedBy:
 
 
 def _entry_of_clear(order: SagaClear, cancelled: int) -> AuditEntry:
-    by = ChangedBy(channel=order.channel or API)
-    return AuditEntry(
-        action="cancel-saga", by=by, selection={"saga_id": order.saga_id}, changed=cancelled
-    )
+    by, selection = _through(order.channel), {"saga_id": order.saga_id}
+    return AuditEntry(action="cancel-saga", by=by, selection=selection, changed=cancelled)
 
 
 def free_rows(
@@ -290,11 +276,7 @@ class TimeoutCommands:
         one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
         self._peek = select(keys).where(*one_key)
         self._key = select(keys).where(*one_key).with_for_update()
-        one_row = (
-            timeouts.c.endpoint == context.endpoint,
-            timeouts.c.due == bindparam("due_"),
-            timeouts.c.id == bindparam("id_"),
-        )
+        one_row = at_place(context)
         self._row = select(timeouts).where(*one_row).with_for_update(skip_locked=True)
         self._remove = delete(timeouts).where(*one_row)
         self._labels = LabelRows(context)
@@ -408,8 +390,7 @@ class TimeoutCommands:
         self._remove_row(connection, held)
         self._labels.remove(connection, [_headers(held)])
         reach("changing.row_cancelled")
-        key_then = Key(due_of(held.row), timeout_id)
-        self._record_event(connection, "cancelled", held, key_then, at, channel)
+        record(connection, self._context, "cancelled", [entry_of(held.row, at)], channel)
         reach("changing.cancelled")
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
@@ -431,7 +412,9 @@ class TimeoutCommands:
         self._put_in_place(connection, held, {**held.row._mapping, **placed})
         self._labels.move(connection, [(_headers(held), due)])
         at = self._context.now(connection)
-        self._record_event(connection, "rescheduled", held, Key(due, timeout_id), at, channel)
+        row = held.row
+        moved = entry(Key(due, timeout_id), at, row.destination, row.attempts, row.run_id)
+        record(connection, self._context, "rescheduled", [moved], channel)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
 
     def _change_key_of(self, connection: Connection, key: Any, due: Micros, **more: Any) -> None:
@@ -501,11 +484,9 @@ class TimeoutCommands:
             for claim in claims_of(connection, self._context)
             if claim.interval.covers(key) and may_have_sent(self._context, claim)
         ]
-        if claims and not self._context.database.dialect.row_locks:
-            now = self._context.now(connection)
-            dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
-            if any(claim.claimed_until > now and claim.owner not in dead for claim in claims):
-                return None
+        has_row_locks = self._context.database.dialect.row_locks
+        if not has_row_locks and _alive(connection, self._context, claims):
+            return None
         return _Held(row, bool(row.maybe_sent or claims))
 
     def _lock_row(self, connection: Connection, key: Key) -> Any:
@@ -513,19 +494,6 @@ class TimeoutCommands:
 
     def _remove_row(self, connection: Connection, held: _Held) -> None:
         connection.execute(self._remove, {"due_": held.row.due, "id_": held.row.id})
-
-    def _record_event(
-        self,
-        connection: Connection,
-        event: str,
-        held: _Held,
-        key: Key,
-        at: Micros,
-        channel: str | None = None,
-    ) -> None:
-        row = held.row
-        rows: Sequence[dict[str, Any]] = [entry(key, at, row.destination, row.attempts, row.run_id)]
-        record(connection, self._context, event, rows, channel)
 
 
 def _headers(held: _Held) -> Headers:

@@ -1,6 +1,5 @@
 """The context that the parts of one endpoint's store share."""
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
 from timeoutmgr.database.binary_copy import can_copy
 from timeoutmgr.database.commits import LAZILY, set_locally
-from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.database.session_locks import Liveness, lock_number
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 
@@ -329,6 +328,4 @@ def lock_endpoint(connection: Connection, context: StoreContext) -> None:
 
 
 def _lock_key(context: StoreContext) -> int:
-    name = f"{context.tables.claims.fullname} {context.endpoint}"
-    digest = hashlib.sha256(name.encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
+    return lock_number(f"{context.tables.claims.fullname} {context.endpoint}")

@@ -21,7 +21,7 @@ from .audit import Audit
 from .commands import AT_ONCE, among_ids, free_rows
 from .context import StoreContext, lock_endpoint
 from .labels import LabelRows, of_label
-from .rows import PLACED, after, due_of, entry, from_placed, record
+from .rows import PLACED, after, at_place, entry_of, from_placed, record
 from .sagas import ClearedSagas
 
 _BODY: Final = PLACED.index("body")
@@ -74,11 +74,7 @@ class MassCancel:
                 maybe_sent=bindparam("sent_"),
             )
         )
-        self._one_row = (
-            timeouts.c.endpoint == context.endpoint,
-            timeouts.c.due == bindparam("due_"),
-            timeouts.c.id == bindparam("id_"),
-        )
+        self._one_row = at_place(context)
         self._rows = select(*(timeouts.c[name] for name in _LOCKED)).with_for_update(
             skip_locked=True, of=timeouts
         )
@@ -209,10 +205,7 @@ class MassCancel:
         execute_many(connection, remove, [{"due_": key.due, "id_": key.id} for key in free])
         self._labels.remove(connection, [(key, row.headers) for key, (row, _) in free.items()])
         reach("changing.row_cancelled")
-        entries = [
-            entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)
-            for row, _ in free.values()
-        ]
+        entries = [entry_of(row, at) for row, _ in free.values()]
         record(connection, self._context, "cancelled", entries, channel)
         reach("changing.cancelled")
 

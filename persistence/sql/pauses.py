@@ -38,6 +38,7 @@ from timeoutmgr.message.instants import Micros
 from .audit import Audit, actor_of
 from .context import StoreContext
 from .row_changes import PlaceMove, RowChanges
+from .rows import due_of
 
 AT_ONCE: Final = 500
 """Parked timeouts that one transaction returns."""
@@ -96,8 +97,7 @@ class Parking:
         for key, row in rows.items():
             place = max(places.get(name, now) for name in (_ALL, row.destination))
             if place > now:
-                original = key.due if row.original_due is None else row.original_due
-                moves.append(PlaceMove(key, place, original, row.headers))
+                moves.append(PlaceMove(key, place, due_of(row), row.headers))
         if moves:
             self._changes.find_by_keys(connection)
             self._changes.move(connection, moves, changes=False)

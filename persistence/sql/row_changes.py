@@ -27,7 +27,7 @@ from timeoutmgr.message.instants import Micros
 from .commands import free_rows
 from .context import StoreContext, lock_endpoint
 from .labels import LabelRows, headers_of_labelled
-from .rows import due_of, entry, is_wanted, record
+from .rows import at_place, due_of, entry, is_wanted, record
 
 Free: TypeAlias = Mapping[Key, tuple[Row[Any], bool]]
 """Locked rows by their keys, each with the answer whether it may have been sent."""
@@ -64,9 +64,7 @@ class RowChanges:
 
         columns = [*(timeouts.c[name] for name in _NAMES), headers_of_labelled(timeouts)]
         self._labels = LabelRows(context)
-        self._row = (
-            select(*columns).where(*self._row_of(bindparam)).with_for_update(skip_locked=True)
-        )
+        self._row = select(*columns).where(*at_place(context)).with_for_update(skip_locked=True)
         ids, dues = bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
         given = func.unnest(ids, dues).table_valued("id", "due", name="given").render_derived()
         self._rows = (
@@ -221,7 +219,7 @@ class RowChanges:
         def of_row(given: _Given) -> Executable:
             return (
                 update(timeouts)
-                .where(*self._row_of(given))
+                .where(*at_place(self._context, given))
                 .values(
                     due=given("to_"),
                     original_due=given("original_"),
@@ -251,10 +249,10 @@ class RowChanges:
             return update(keys).where(*self._key_of(given)).values(values)
 
         def remove(given: _Given) -> Executable:
-            return delete(timeouts).where(*self._row_of(given))
+            return delete(timeouts).where(*at_place(self._context, given))
 
         def reroute(given: _Given) -> Executable:
-            row = update(timeouts).where(*self._row_of(given))
+            row = update(timeouts).where(*at_place(self._context, given))
             return row.values(destination=bindparam("to_"), version=timeouts.c.version + 1)
 
         return (
@@ -262,11 +260,6 @@ class RowChanges:
             _OfEach(self._context, remove, ("id_", "due_")),
             _OfEach(self._context, reroute, ("id_", "due_")),
         )
-
-    def _row_of(self, given: _Given) -> tuple[ColumnElement[bool], ...]:
-        timeouts = self._context.tables.timeouts
-        is_mine = timeouts.c.endpoint == self._context.endpoint
-        return is_mine, timeouts.c.due == given("due_"), timeouts.c.id == given("id_")
 
     def _key_of(self, given: _Given) -> tuple[ColumnElement[bool], ...]:
         keys = self._context.tables.keys

@@ -102,6 +102,15 @@ def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]
     return id_.in_(bindparam("ids", expanding=True))
 
 
+def at_place(
+    context: StoreContext, given: Callable[[str], ColumnElement[Any]] = bindparam
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a row has the place *given* as ``due_`` and ``id_``."""
+    timeouts = context.tables.timeouts
+    is_mine = timeouts.c.endpoint == context.endpoint
+    return is_mine, timeouts.c.due == given("due_"), timeouts.c.id == given("id_")
+
+
 class OnKeys:
     """A statement about some keys, as *make* makes it of the condition that a row is of them."""
 
@@ -121,8 +130,9 @@ class OnKeys:
     def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
         """Return the statement for *keys*, at least one key, and its parameters."""
         if self._has_no_pairs:
-            mine = {"endpoint": self._context.endpoint}
-            return self._make(_of_endpoint_at_each(self._context, keys)), mine | others
+            mine = self._context.tables.timeouts.c.endpoint == bindparam("endpoint")
+            statement = self._make(and_(mine, at_each(self._context, keys)))
+            return statement, {"endpoint": self._context.endpoint} | others
         parameters = _these(self._context, keys) | others
         one_instant = parameters.get("lowest") == parameters.get("highest")
         by_interval = self._ends_instants or not one_instant
@@ -170,11 +180,6 @@ def _keyed(context: StoreContext) -> ColumnElement[bool]:
         # No column any more, but an expression: an index on ids is not to be thought of.
         among(context, timeouts.c.id.concat("")),
     )
-
-
-def _of_endpoint_at_each(context: StoreContext, keys: Sequence[Key]) -> ColumnElement[bool]:
-    mine = context.tables.timeouts.c.endpoint == bindparam("endpoint")
-    return and_(mine, at_each(context, keys))
 
 
 def at_each(context: StoreContext, keys: Sequence[Key]) -> ColumnElement[bool]:
@@ -382,3 +387,8 @@ def entry(
         "attempt": attempt,
         "run_id": run_id,
     }
+
+
+def entry_of(row: Any, at: Micros) -> dict[str, Any]:
+    """Return the history row of what happened *at* an instant to the timeout of *row*."""
+    return entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)

@@ -7,7 +7,6 @@ memory of the clear. SQLite's one writer is lock enough.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from typing import Any, Final
@@ -24,6 +23,7 @@ from timeoutmgr.contracts.sagas import (
     remembered,
     remembered_from,
 )
+from timeoutmgr.database.session_locks import lock_number
 from timeoutmgr.message.instants import Micros
 
 from .context import StoreContext
@@ -48,9 +48,7 @@ class ClearedSagas:
         )
         self._lock_row = select(sagas.c.saga_id).where(mine, sagas.c.saga_id == _LOCK_ROW)
         self._change = update(sagas).where(mine, sagas.c.saga_id == bindparam("saga"))
-        name = f"{sagas.fullname} {context.endpoint}"
-        digest = hashlib.sha256(name.encode()).digest()
-        self._key = int.from_bytes(digest[:8], "big", signed=True)
+        self._key = lock_number(f"{sagas.fullname} {context.endpoint}")
 
     def lock(self, connection: Connection, *, alone: bool) -> None:
         """Lock the memory until the transaction ends: *alone* to clear, otherwise to store."""

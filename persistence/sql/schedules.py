@@ -79,7 +79,8 @@ class SqlLockedSchedule:
     ) -> None:
         self._context = context
         self._commands = commands
-        self._connection = connection
+        self.transaction: Final = connection
+        """The transaction that locks the row."""
         table = context.tables.recurring
         self._own = (table.c.endpoint == context.endpoint, table.c.name == name)
         if connection.dialect.name == "postgresql":
@@ -87,50 +88,41 @@ class SqlLockedSchedule:
             connection.execute(select(func.set_config(_IDLE, PATIENCE, True)))
         row = connection.execute(select(table).where(*self._own).with_for_update()).first()
         self.is_kept = row is not None
-        self._record = ScheduleRecord(name=name) if row is None else _record(row)
-
-    @property
-    def record(self) -> ScheduleRecord:
+        self.record = ScheduleRecord(name=name) if row is None else _record(row)
         """The record as the locked row keeps it."""
-        return self._record
-
-    @property
-    def transaction(self) -> Connection:
-        """The transaction that locks the row."""
-        return self._connection
 
     def now(self) -> Micros:
         """Return the time that due times are compared with."""
-        return self._context.now(self._connection)
+        return self._context.now(self.transaction)
 
     def run_state(self, timeout_id: str) -> RunState | None:
         """Return the state of a run from its key."""
         keys = self._context.tables.keys
         one = (keys.c.endpoint == self._context.endpoint, keys.c.id == timeout_id)
-        row = self._connection.execute(select(keys.c.state, keys.c.closed_at).where(*one)).first()
+        row = self.transaction.execute(select(keys.c.state, keys.c.closed_at).where(*one)).first()
         return None if row is None else RunState(TimeoutState(row.state), row.closed_at)
 
     def cancel(self, timeout_id: str, channel: str) -> CancelResult:
         """Cancel a run in this transaction."""
-        return self._commands.cancel_in(self._connection, timeout_id, channel)
+        return self._commands.cancel_in(self.transaction, timeout_id, channel)
 
     def audit(self, action: str, channel: str) -> None:
         """Have the audit keep *action* in this transaction."""
-        by, selection = ChangedBy(channel=channel), {"name": self._record.name}
+        by, selection = ChangedBy(channel=channel), {"name": self.record.name}
         entry = AuditEntry(action=action, by=by, selection=selection, changed=1)
-        self._commands.audit.write(self._connection, entry)
+        self._commands.audit.write(self.transaction, entry)
 
     def write(self, record: ScheduleRecord) -> None:
         """Write *record* into the row."""
         table = self._context.tables.recurring
         values = {**asdict(record), "is_paused": int(record.is_paused)}
-        self._connection.execute(update(table).where(*self._own).values(values))
-        self._record = record
+        self.transaction.execute(update(table).where(*self._own).values(values))
+        self.record = record
         reach("recurring.record_written")
 
     def delete(self) -> None:
         """Delete the row."""
-        self._connection.execute(delete(self._context.tables.recurring).where(*self._own))
+        self.transaction.execute(delete(self._context.tables.recurring).where(*self._own))
 
 
 def _record(row: Row[Any]) -> ScheduleRecord:

@@ -104,9 +104,9 @@ def lock_name(dialect: str, owner: str) -> int | str:
     return lock_number(owner) if dialect == "postgresql" else lock_text(owner)
 
 
-def lock_number(owner: str) -> int:
-    """Return the number of the lock of *owner* on PostgreSQL."""
-    digest = hashlib.sha256(owner.encode()).digest()
+def lock_number(name: str) -> int:
+    """Return the number of the lock of an owner, or of another *name*, on PostgreSQL."""
+    digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 

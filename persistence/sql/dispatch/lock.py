@@ -391,11 +391,8 @@ class _NotClosed(Exception):
 @contextmanager
 def _ending(held: AbstractContextManager[Connection]) -> Iterator[None]:
     """End the open transaction *held* with the body: commit, or roll back on any error."""
-    try:
+    with _rolling_back(held):
         yield
-    except BaseException as error:
-        held.__exit__(type(error), error, error.__traceback__)
-        raise
     held.__exit__(None, None, None)
 
 

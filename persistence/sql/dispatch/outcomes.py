@@ -32,7 +32,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, forget, lapse
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import Headers, LabelRows
-from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, due_of, entry, is_wanted, record
+from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, entry_of, is_wanted, record
 
 # --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
 # A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim
@@ -289,7 +289,7 @@ class OutcomeWriter:
             connection,
             self._context,
             state.value,
-            [_history_entry(outcome, rows[outcome.key]) for outcome in ended],
+            [entry_of(rows[outcome.key], outcome.at) for outcome in ended],
         )
         reach("closing.history_written")
 
@@ -311,8 +311,3 @@ class OutcomeWriter:
 
 def _headers(rows: Mapping[Key, Any], keys: Iterable[Key]) -> list[Headers]:
     return [(key, rows[key][_HEADERS]) for key in keys]
-
-
-def _history_entry(outcome: Outcome, row: Any) -> dict[str, Any]:
-    key = Key(due_of(row), outcome.key.id)
-    return entry(key, outcome.at, row.destination, row.attempts, row.run_id)

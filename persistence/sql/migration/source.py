@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Delete,
     Select,
     Text,
     bindparam,
@@ -41,7 +40,15 @@ from timeoutmgr.persistence.sql.commands import TimeoutCommands
 from timeoutmgr.persistence.sql.context import StoreContext, go_by_key, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
 from timeoutmgr.persistence.sql.labels import LabelRows, of_timeouts
-from timeoutmgr.persistence.sql.rows import PLACED, entry, from_placed, is_wanted, record, within
+from timeoutmgr.persistence.sql.rows import (
+    PLACED,
+    at_place,
+    entry,
+    from_placed,
+    is_wanted,
+    record,
+    within,
+)
 from timeoutmgr.persistence.sql.schedules import Schedules
 
 from .target import OPEN
@@ -334,13 +341,11 @@ class SqlSource:
         """Remove the timeouts *there* and unhide the rest, in one transaction with the ledger."""
         timeouts = self._timeouts
         dead = [item for item in items if item.timeout.id in there]
-        rows: list[dict[str, Any]] = [
-            {"endpoint_": self._context.endpoint, "due_": key.due, "id_": key.id}
-            for key in (one.timeout.key for one in dead)
-        ]
+        rows = [{"due_": one.timeout.key.due, "id_": one.timeout.id} for one in dead]
+        remove = delete(timeouts).where(*at_place(self._context))
 
         def work(connection: Connection) -> None:
-            execute_many(connection, _one_row(self._context), rows)
+            execute_many(connection, remove, rows)
             reach("leaving.some_removed")
             self._close(connection, dead, run_id)
             restored = connection.execute(
@@ -412,12 +417,3 @@ class SqlSource:
             within(timeouts.c.due, timeouts.c.id, span.first, span.last),
             timeouts.c.hidden_by == run_id,
         ]
-
-
-def _one_row(context: StoreContext) -> Delete:
-    timeouts = context.tables.timeouts
-    return delete(timeouts).where(
-        timeouts.c.endpoint == bindparam("endpoint_"),
-        timeouts.c.due == bindparam("due_"),
-        timeouts.c.id == bindparam("id_"),
-    )

@@ -14,7 +14,6 @@ StorageConflict, and a later step tries again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, bindparam, exc, func, select, text
 
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.session_locks import lock_number
 from timeoutmgr.errors import StorageConflict
 
 from .catalog import Change, DueRange, Ranged, Whole, bounds, condition, read_ranges
@@ -222,7 +222,8 @@ def _alone(whole: Whole, most: str = AT_MOST) -> Iterator[tuple[Connection, Rang
     """Open the only transaction that changes partitions, with the state that it finds."""
     with whole.database.begin() as connection:
         try:
-            mine, *_ = connection.execute(_ALONE, {"key": _lock_key(whole), "most": most}).one()
+            key = lock_number(f"{whole.timeouts.fullname} partitions")
+            mine, *_ = connection.execute(_ALONE, {"key": key, "most": most}).one()
             ranged = read_ranges(connection, whole)
             if ranged is None:
                 raise _lost(whole)
@@ -349,9 +350,3 @@ def _swapping(ranged: Ranged, change: Change) -> Iterator[str]:
         yield f"ALTER TABLE {part} DROP CONSTRAINT in_range"
     yield f"DROP TABLE {ranged.of(old)}"
     yield from _discarding(ranged)
-
-
-def _lock_key(whole: Whole) -> int:
-    name = f"{whole.timeouts.fullname} partitions"
-    digest = hashlib.sha256(name.encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)

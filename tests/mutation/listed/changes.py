@@ -94,8 +94,8 @@ MUTANTS = (
         name="a parked timeout leaves its labels behind",
         promise="The rows of labels stand at the key of their timeout.",
         file=f"{_SQL}/pauses.py",
-        before="PlaceMove(key, place, original, row.headers)",
-        after="PlaceMove(key, place, original)",
+        before="PlaceMove(key, place, due_of(row), row.headers)",
+        after="PlaceMove(key, place, due_of(row))",
         tests=(f"{_LABELS}::test_rows_of_labels_go_with_parked_timeouts_and_come_back[sqlite]",),
     ),
     Mutant(
@@ -135,8 +135,8 @@ MUTANTS = (
         name="a chain of the audit goes on before its commit",
         promise="The rows of the audit are whole chains, whatever transactions come to.",
         file=f"{_SQL}/audit.py",
-        before="        after_commit(connection, self._giving_back(next_row))\n",
-        after="        self._giving_back(next_row)()\n",
+        before="        after_commit(connection, partial(self._give_back, next_row))\n",
+        after="        self._give_back(next_row)\n",
         tests=(f"{_AUDIT}::test_a_change_that_is_undone_leaves_no_row[sqlite]",),
     ),
     Mutant(

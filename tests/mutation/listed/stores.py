@@ -317,8 +317,8 @@ MUTANTS = (
         name="a cancel overtakes a dispatcher at work",
         promise="A cancel says too late while the message is being sent.",
         file=_CHANGING,
-        before="claim.claimed_until > now and claim.owner not in dead for",
-        after="claim.claimed_until > now and claim.owner in dead for",
+        before="one.claimed_until > now and one.owner not in dead]",
+        after="one.claimed_until > now and one.owner in dead]",
         tests=(f"{_CHANGING_TESTS}::test_a_change_of_a_locked_row_is_too_late[sqlite]",),
     ),
     Mutant(
