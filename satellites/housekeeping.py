@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from timeoutmgr.contracts import MeasuresPartitions, MeasuresPurge, TimeoutStore
@@ -29,6 +30,7 @@ _URGENT: Final = 0.5
 """The rest while the lag grows: more rows become old than the purge removes."""
 
 
+@dataclass(slots=True)
 class Purger:
     """Removes old rows, a transaction at a time; the measured lag decides how long it rests.
 
@@ -36,23 +38,16 @@ class Purger:
     keep their share. *rest* waits, and returns whether to stop.
     """
 
-    def __init__(
-        self,
-        store: TimeoutStore,
-        *,
-        telemetry: Telemetry,
-        rest: Callable[[float], bool],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store = store
-        self._telemetry = telemetry
-        self._rest = rest
-        self._monotonic = monotonic
-        self._next = -math.inf
-        self._measure_next = -math.inf
-        self._lag: Micros = 0
-        self._took = 0.0
-        self._pace = _GENTLE
+    store: TimeoutStore
+    _: KW_ONLY
+    telemetry: Telemetry
+    rest: Callable[[float], bool]
+    monotonic: Callable[[], float] = time.monotonic
+    _next: float = field(default=-math.inf, init=False)
+    _measure_next: float = field(default=-math.inf, init=False)
+    _lag: Micros = field(default=0, init=False)
+    _took: float = field(default=0.0, init=False)
+    _pace: float = field(default=_GENTLE, init=False)
 
     def restart(self) -> None:
         """Make the next purge due at once."""
@@ -64,35 +59,35 @@ class Purger:
         If the first removal finds no old rows, further calls return at once for half an hour.
         Raises StorageUnavailable.
         """
-        if self._monotonic() < self._next:
+        if self.monotonic() < self._next:
             return
         self._lag = LATEST  # rows that became old since the last purge do not show a growing lag
         self._measure()
         if not self._remove():
-            self._next = self._monotonic() + UNPURGED
+            self._next = self.monotonic() + UNPURGED
             return
-        while not self._rest(self._took * self._pace) and self._monotonic() < end:
-            if self._monotonic() >= self._measure_next:
+        while not self.rest(self._took * self._pace) and self.monotonic() < end:
+            if self.monotonic() >= self._measure_next:
                 self._measure()
             if not self._remove():
                 self._measure()
                 return
 
     def _remove(self) -> int:
-        begun = self._monotonic()
-        purged = self._store.purge()
-        self._took = self._monotonic() - begun
-        self._telemetry.count("rows_purged", purged)
+        begun = self.monotonic()
+        purged = self.store.purge()
+        self._took = self.monotonic() - begun
+        self.telemetry.count("rows_purged", purged)
         return purged
 
     def _measure(self) -> None:
         """Measure the lag; choose the urgent pace if the lag grew."""
-        if not isinstance(self._store, MeasuresPurge):
+        if not isinstance(self.store, MeasuresPurge):
             return
-        before, self._lag = self._lag, self._store.purge_lag()
+        before, self._lag = self._lag, self.store.purge_lag()
         self._pace = _URGENT if self._lag > before else _GENTLE
-        self._measure_next = self._monotonic() + _MEASURED
-        self._telemetry.value("purge_lag_seconds", self._lag / 1_000_000)
+        self._measure_next = self.monotonic() + _MEASURED
+        self.telemetry.value("purge_lag_seconds", self._lag / 1_000_000)
 
 
 _EVERY: Final = 75.0

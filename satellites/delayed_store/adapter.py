@@ -42,7 +42,6 @@ from timeoutmgr.satellites.delivery.dispatch import (
     StepPoints,
     fields_of,
     finish,
-    meter_of,
     sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off, delivered
@@ -225,7 +224,7 @@ class DispatchDue:
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
-        self._meter = meter_of(self.telemetry, "delayed")
+        self._meter = DispatchMeter(self.telemetry, "delayed")
 
     def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -104,9 +105,7 @@ class DelayedDelivery:
             ),
             satellites=(_satellite(address, step, ours, breaker, start), left_by_a_manager),
             tasks=(poller,),
-            manager=ManagerRoute(
-                address, lambda outgoing, due: to_delayed_store(outgoing, due, address)
-            ),
+            manager=ManagerRoute(address, partial(to_delayed_store, address=address)),
         )
 
     def _poller(
@@ -158,22 +157,20 @@ class DelayedDelivery:
         return poller
 
 
+@dataclass(slots=True)
 class _Ready:
     """The store is there; and once a minute its clock is compared with this host's."""
 
-    def __init__(
-        self, ready: Callable[[], None], measure: Callable[[], None], clock: Clock
-    ) -> None:
-        self._ready = ready
-        self._measure = measure
-        self._clock = clock
-        self._next = 0.0
+    ready: Callable[[], None]
+    measure: Callable[[], None]
+    clock: Clock
+    next: float = 0.0
 
     def __call__(self) -> None:
-        self._ready()
-        if self._clock.monotonic() >= self._next:
-            self._next = self._clock.monotonic() + _MEASURE_EVERY
-            self._measure()
+        self.ready()
+        if self.clock.monotonic() >= self.next:
+            self.next = self.clock.monotonic() + _MEASURE_EVERY
+            self.measure()
 
 
 def _satellite(

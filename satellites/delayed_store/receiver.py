@@ -21,13 +21,12 @@ from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.channel_log import ChannelLog
 from timeoutmgr.satellites.delivery.dispatch import (
     BatchDispatch,
-    BatchResult,
+    ClosedElsewhere,
     DispatchMeter,
     RetryLater,
     StepPoints,
     addressed,
     finish,
-    meter_of,
     sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
@@ -76,7 +75,7 @@ class StoreDelayed:
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
-        object.__setattr__(self, "_meter", meter_of(self.telemetry, "delayed"))
+        object.__setattr__(self, "_meter", DispatchMeter(self.telemetry, "delayed"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for a message that is not delayed."""
@@ -143,7 +142,8 @@ class StoreDelayed:
 
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
         """Send *due*; return the messages that neither their queue nor the error queue has."""
-        sending = self._step(_ReceivedBatch(due, self.clock.now()), work)
+        # The acknowledgement of the batch settles its messages.
+        sending = self._step(ClosedElsewhere(due, self.clock.now()), work)
         try:
             next(sending)
         except (StorageUnavailable, TransportUnavailable):
@@ -185,20 +185,6 @@ class StoreDelayed:
                 "remember which ids were used. Use TimeoutManager, or send without on_conflict"
             )
         return read_timeout(message, self.endpoint, self.limits, self.clock.now())
-
-
-@dataclass(frozen=True, slots=True)
-class _ReceivedBatch:
-    """Due messages out of the queue as locked timeouts: they are not stored anywhere."""
-
-    timeouts: Sequence[Timeout]
-    at: Micros
-
-    def now(self) -> Micros:
-        return self.at
-
-    def close(self, result: BatchResult) -> None:
-        """No-op: the acknowledgement of the batch settles its messages."""
 
 
 def _attempted(one: RetryLater) -> Timeout:

@@ -136,6 +136,21 @@ class LockedBatch(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedElsewhere:
+    """Due messages that are settled by what has them, and not when their dispatch closes them."""
+
+    timeouts: Sequence[Timeout]
+    at: Micros
+
+    def now(self) -> Micros:
+        """Return the instant of the dispatch."""
+        return self.at
+
+    def close(self, result: BatchResult) -> None:
+        """No-op."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoints:
     """The crash points of the step on the way of a message."""
@@ -276,7 +291,7 @@ class DispatchMeter:
 
     telemetry: Telemetry
     prefix: str
-    observer: ObservesLateness | None = None
+    observer: ObservesLateness | None = field(init=False)
     """The telemetry, if it observes each message: asked once, not for each batch."""
     during: During = field(init=False)
     """What surrounds each operation."""
@@ -285,6 +300,8 @@ class DispatchMeter:
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
+        observer = self.telemetry if isinstance(self.telemetry, ObservesLateness) else None
+        object.__setattr__(self, "observer", observer)
         object.__setattr__(self, "during", during_of(self.telemetry))
         object.__setattr__(self, "count_each", count_each_of(self.telemetry))
 
@@ -320,12 +337,6 @@ class DispatchMeter:
         """
         if sent:
             self.late(max(at, *(due for _destination, due in sent)), sent)
-
-
-def meter_of(telemetry: Telemetry, prefix: str) -> DispatchMeter:
-    """Return the meter of *telemetry* for events that begin with *prefix*."""
-    observer = telemetry if isinstance(telemetry, ObservesLateness) else None
-    return DispatchMeter(telemetry, prefix, observer)
 
 
 def addressed(timeouts: Iterable[Timeout]) -> Iterator[Addressed]:

@@ -34,6 +34,7 @@ from timeoutmgr.satellites.control import ChunkOrder, read_control
 from timeoutmgr.satellites.delivery.dispatch import (
     BatchDispatch,
     BatchResult,
+    ClosedElsewhere,
     DispatchMeter,
     DispatchSteps,
     OverlappedDispatch,
@@ -41,7 +42,6 @@ from timeoutmgr.satellites.delivery.dispatch import (
     StepPoints,
     fields_of,
     finish,
-    meter_of,
     sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off, delivered
@@ -107,7 +107,7 @@ class DispatchTimeouts:
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
-        object.__setattr__(self, "_meter", meter_of(self.telemetry, "timeouts"))
+        object.__setattr__(self, "_meter", DispatchMeter(self.telemetry, "timeouts"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for other messages."""
@@ -208,7 +208,8 @@ class DispatchTimeouts:
     def _each_alone(self, rows: "_LockedRows", work: Work) -> BatchResult:
         """Send each message of *rows* alone, and close all of them together."""
         at = rows.now()
-        results = [self._one_alone(_OneRow([one], at), work) for one in rows.timeouts]
+        # Each row is closed later, with the other rows.
+        results = [self._one_alone(ClosedElsewhere([one], at), work) for one in rows.timeouts]
         result = BatchResult(
             at=at,
             dispatched=[one for each in results for one in each.dispatched],
@@ -220,7 +221,7 @@ class DispatchTimeouts:
         self._alone.difference_update(timeout.key for timeout in rows.timeouts)
         return result
 
-    def _one_alone(self, row: "_OneRow", work: Work) -> BatchResult:
+    def _one_alone(self, row: ClosedElsewhere, work: Work) -> BatchResult:
         """Send the message of *row*; after an error count the attempt, or give the message up."""
         [timeout] = row.timeouts
         try:
@@ -239,7 +240,7 @@ class DispatchTimeouts:
                 return BatchResult(retries=[_failed_alone(timeout, error, work)])
             return self._give_up(row, error, work)
 
-    def _give_up(self, row: "_OneRow", error: Exception, work: Work) -> BatchResult:
+    def _give_up(self, row: ClosedElsewhere, error: Exception, work: Work) -> BatchResult:
         """Copy the message of *row* into the error queue; the message stays without a copy."""
         [timeout] = row.timeouts
         wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
@@ -320,20 +321,6 @@ class _LockedRows:
         if self._stored_now is not None:
             return self._stored_now
         return self._store.now(transaction=self._scope)
-
-
-@dataclass(frozen=True, slots=True)
-class _OneRow:
-    """A locked row that is dispatched alone, and closed later with the other rows."""
-
-    timeouts: Sequence[Timeout]
-    at: Micros
-
-    def now(self) -> Micros:
-        return self.at
-
-    def close(self, result: BatchResult) -> None:
-        """No-op: the row is closed with the rest of its chunk."""
 
 
 def _is_unexplained(error: Exception) -> bool:

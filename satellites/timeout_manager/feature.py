@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from timeoutmgr._version import __version__
 from timeoutmgr.contracts import (
@@ -160,7 +161,7 @@ class TimeoutManager:
         poller = self._poller(context, store, ready, breakers.fetch, chunk)
         others = self._other_pollers(context, store, poller)
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
-        wake = _wake_all(poller, others)
+        wake = partial(_wake_all, poller, others)
         storing = replace(
             _storing_step(context, store, wake, dispatch, senders), on_cancelled=self.on_cancelled
         )
@@ -174,9 +175,7 @@ class TimeoutManager:
             ),
             satellites=self._satellites(settings.name, storing, dispatch, breakers, ready),
             tasks=(poller, others, _housekeeping(context, store, ready, poller, senders)),
-            manager=ManagerRoute(
-                address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
-            ),
+            manager=ManagerRoute(address, partial(to_timeout_manager, address=address)),
         )
 
     def _poller(
@@ -283,12 +282,9 @@ def _storing_step(
     )
 
 
-def _wake_all(poller: Poller, others: OtherPollers) -> Callable[[Micros], None]:
-    def wake(due: Micros) -> None:
-        poller.wake(due)
-        others.stored(due)
-
-    return wake
+def _wake_all(poller: Poller, others: OtherPollers, due: Micros) -> None:
+    poller.wake(due)
+    others.stored(due)
 
 
 def _housekeeping(
@@ -346,24 +342,16 @@ def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
     )
 
 
+@dataclass(slots=True)
 class Readiness:
     """A check that the storage is installed; an endpoint may start while the storage is away."""
 
-    def __init__(
-        self,
-        persistence: Persistence,
-        store: TimeoutStore,
-        install: bool,
-        *,
-        accept_loss: bool = False,
-        check_pair: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._persistence = persistence
-        self._accept_loss = accept_loss
-        self._store = store
-        self._install = install
-        self._check_pair = check_pair
-        self._checked = False
+    persistence: Persistence
+    store: TimeoutStore
+    install: bool
+    accept_loss: bool = field(default=False, kw_only=True)
+    check_pair: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    _checked: bool = field(default=False, init=False)
 
     def __call__(self) -> None:
         """Return if the storage answered once and is installed; or raise StorageUnavailable."""
@@ -373,24 +361,24 @@ class Readiness:
 
     def probe(self) -> None:
         """Return if the storage answers now and is installed; or raise StorageUnavailable."""
-        self._store.ping()
+        self.store.ping()
         if self._checked:
             return
         try:
-            if self._install:
-                self._persistence.install()
-            self._persistence.check()
-            require_durable(self._persistence.database, accept_loss=self._accept_loss)
-            self._check_pair()
+            if self.install:
+                self.persistence.install()
+            self.persistence.check()
+            require_durable(self.persistence.database, accept_loss=self.accept_loss)
+            self.check_pair()
         except (SchemaMissing, WrongPair) as error:
             # The installer may still run while messages wait.
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
             logger.info(
                 "endpoint %s compares store and broker later, the broker is away: %s",
-                self._store.endpoint,
+                self.store.endpoint,
                 on_one_line(error),
-                extra={"event": "pair_unchecked", "endpoint": self._store.endpoint},
+                extra={"event": "pair_unchecked", "endpoint": self.store.endpoint},
             )
             return
         self._checked = True

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -64,7 +64,7 @@ class DelayedDeliverySettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        missing = _missing_methods(self.store)
+        missing = [name for name in _METHODS if not callable(getattr(self.store, name, None))]
         if missing:
             raise ConfigurationError(
                 f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
@@ -142,17 +142,13 @@ def delayed_delivery(
     )
 
 
-def _missing_methods(stranger: object) -> list[str]:
-    """Return the names of the methods that a delayed message store needs and *stranger* lacks."""
-    return [name for name in _METHODS if not callable(getattr(stranger, name, None))]
-
-
 def database_of(store: DelayedMessageStore) -> Database | None:
     """Return the SQL database that *store* is in, if it says so."""
     found = store.database if isinstance(store, HasDatabase) else None
     return found if isinstance(found, Database) else None
 
 
+@dataclass(slots=True, eq=False)
 class StoreStart:
     """Starts the store of one endpoint, once: sets it up where installers are on, initializes it.
 
@@ -160,30 +156,21 @@ class StoreStart:
     store then starts it when it is back.
     """
 
-    def __init__(
-        self,
-        store: DelayedMessageStore,
-        endpoint: str,
-        mode: TransactionMode,
-        *,
-        install: bool,
-        accept_loss: bool = False,
-        check_pair: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.store: Final = store
-        self._accept_loss = accept_loss
-        self._endpoint = endpoint
-        self._mode = mode
-        self._install = install
-        self._lock = threading.Lock()
-        self._check_pair = check_pair
-        self._started = False
-        self._compared = False
+    store: DelayedMessageStore
+    endpoint: str
+    mode: TransactionMode
+    _: KW_ONLY
+    install: bool
+    accept_loss: bool = False
+    check_pair: Callable[[], None] = lambda: None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _started: bool = field(default=False, init=False)
+    _compared: bool = field(default=False, init=False)
 
     def set_up(self) -> None:
         """Create the infrastructure of the store, if it has any; for installers."""
         if isinstance(self.store, DelayedMessageStoreWithInfrastructure):
-            self.store.setup_infrastructure(self._endpoint)
+            self.store.setup_infrastructure(self.endpoint)
             reach("delayed.set_up")
 
     def start(self, *, install: bool | None = None) -> None:
@@ -194,10 +181,10 @@ class StoreStart:
         with self._lock:
             if self._started:
                 return
-            if self._install if install is None else install:
+            if self.install if install is None else install:
                 self.set_up()
-            self.store.initialize(self._endpoint, self._mode)
-            require_durable(database_of(self.store), accept_loss=self._accept_loss)
+            self.store.initialize(self.endpoint, self.mode)
+            require_durable(database_of(self.store), accept_loss=self.accept_loss)
             self._started = True
 
     def compare(self) -> None:
@@ -206,12 +193,12 @@ class StoreStart:
             if self._compared:
                 return
             try:
-                self._check_pair()
+                self.check_pair()
             except TransportUnavailable as error:
                 logger.info(
                     "endpoint compares store and broker later, the broker is away: %s",
                     on_one_line(error),
-                    extra={"event": "pair_unchecked", "endpoint": self._endpoint},
+                    extra={"event": "pair_unchecked", "endpoint": self.endpoint},
                 )
                 return
             self._compared = True

@@ -66,12 +66,12 @@ MUTANTS = (
         file="timeoutmgr/features/delayed_delivery.py",
         before="""\
                 self.set_up()
-            self.store.initialize(self._endpoint, self._mode)
+            self.store.initialize(self.endpoint, self.mode)
 """,
         after="""\
-                self.store.initialize(self._endpoint, self._mode)
+                self.store.initialize(self.endpoint, self.mode)
                 self.set_up()
-            self.store.initialize(self._endpoint, self._mode)
+            self.store.initialize(self.endpoint, self.mode)
 """,
         tests=(
             "tests/features/test_delayed_delivery.py::"

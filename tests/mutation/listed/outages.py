@@ -61,9 +61,9 @@ MUTANTS = (
         76,
         "timeoutmgr/features/delayed_delivery.py",
         (
-            "            self.store.initialize(self._endpoint, self._mode)\n",
+            "            self.store.initialize(self.endpoint, self.mode)\n",
             "            self._started = True\n"
-            "            self.store.initialize(self._endpoint, self._mode)\n",
+            "            self.store.initialize(self.endpoint, self.mode)\n",
         ),
         "tests/features/test_delayed_delivery.py::"
         "test_a_store_that_is_away_is_started_when_it_is_back",
