@@ -9,6 +9,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import text
@@ -28,6 +29,7 @@ def channel_of(name: str) -> str:
     return "timeoutmgr_" + hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class NotificationListener:
     """Calls *hear* with each payload of *channel*, in a thread that a database's listeners share.
 
@@ -36,26 +38,18 @@ class NotificationListener:
     that give one function, as *hear* or as *missed*, have it called once.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        channel: str,
-        *,
-        hear: Callable[[str], None],
-        missed: Callable[[], None],
-    ) -> None:
-        self._database = database
-        self.channel: Final = channel
-        self.hear: Final = hear
-        self.missed: Final = missed
+    database: Database
+    channel: str
+    hear: Callable[[str], None] = field(kw_only=True)
+    missed: Callable[[], None] = field(kw_only=True)
 
     def start(self) -> None:
         """Start listening, in the background; twice is fine."""
-        self._database.part(_Listening).add(self)
+        self.database.part(_Listening).add(self)
 
     def stop(self) -> None:
         """Stop listening, and return when no call is under way; twice is fine."""
-        self._database.part(_Listening).remove(self)
+        self.database.part(_Listening).remove(self)
 
 
 class _Listening:

@@ -93,7 +93,9 @@ def upgrade(
     if not _serves(current(database, version_table, schema), script_location):
         _until_others_let_go(
             database,
-            lambda: _run_revisions(database, script_location, version_table, schema, attributes),
+            lambda: _run_revisions(
+                database, _config(script_location, version_table, schema, attributes)
+            ),
         )
     prove_rows(database, _version(version_table, schema))
 
@@ -115,17 +117,11 @@ def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
             time.sleep(random.uniform(0.1, 0.5))
 
 
-def _run_revisions(
-    database: Database,
-    script_location: str | Path,
-    version_table: str,
-    schema: str | None,
-    attributes: Mapping[str, Any],
-) -> None:
+def _run_revisions(database: Database, config: Config) -> None:
     from alembic import command
     from alembic.util import CommandError
 
-    config = _config(script_location, version_table, schema, attributes)
+    version_table, schema = config.attributes["version_table"], config.attributes["schema"]
     with _one_at_a_time, _upgrading(database, f"{schema or ''}.{version_table}") as connection:
         if schema is not None and not inspect(connection).has_schema(schema):
             connection.execute(_create_schema(database, schema))

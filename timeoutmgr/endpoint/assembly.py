@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from timeoutmgr.contracts import ChoosesClock, SharedDatabase, TransactionMode, TransportSession
+from timeoutmgr.contracts import ChoosesClock, SharedDatabase, TransactionMode
 from timeoutmgr.contracts.answers import Answering
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.database import as_database, one_connection_serves
@@ -147,7 +147,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
         pool,
         settings.clock,
         features.policies.sending,
-        features.missing_destinations or _missing_queues,
+        features.missing_destinations,
         has_clock=settings.transport.database is not None and not composer.goes_by_host,
     )
     if settings.canary is not None:
@@ -195,15 +195,7 @@ def _external(settings: EndpointSettings) -> FeatureParts:
     address = settings.external_timeout_manager
     if address is None:
         return FeatureParts()
-    return FeatureParts(
-        manager=ManagerRoute(
-            address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
-        )
-    )
-
-
-def _missing_queues(session: TransportSession, queues: Sequence[str]) -> list[str]:
-    return session.missing_queues(queues)
+    return FeatureParts(manager=ManagerRoute(address, partial(to_timeout_manager, address=address)))
 
 
 def mode_of(settings: EndpointSettings) -> TransactionMode:

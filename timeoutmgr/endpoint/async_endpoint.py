@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, Unpack, overload
 
 from timeoutmgr.contracts import ConflictName, OnConflict
@@ -180,12 +181,7 @@ class AsyncEndpoint:
         caller's own commit.
         """
         chosen = chosen_options(options, locals())
-        return await self._sent(
-            session,
-            lambda inside: self._endpoint.send_chosen(
-                destination, message_type, body, chosen, inside
-            ),
-        )
+        return await self._sent(destination, message_type, body, chosen, session)
 
     @overload
     async def send_local(
@@ -229,12 +225,7 @@ class AsyncEndpoint:
     ) -> Sent:
         """Send to this endpoint's own queue; otherwise as ``send``."""
         chosen = chosen_options(options, locals())
-        return await self._sent(
-            session,
-            lambda inside: self._endpoint.send_chosen(
-                self.name, message_type, body, chosen, inside
-            ),
-        )
+        return await self._sent(self.name, message_type, body, chosen, session)
 
     async def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, as ``Endpoint.send_many``; return how many.
@@ -257,8 +248,14 @@ class AsyncEndpoint:
         return self._endpoint.snapshot()
 
     async def _sent(
-        self, session: "OwnSession | None", send: "Callable[[Session | Connection | None], Sent]"
+        self,
+        destination: str,
+        message_type: str | TypedMessage,
+        body: object,
+        options: SendOptions,
+        session: "OwnSession | None",
     ) -> Sent:
+        send = partial(self._endpoint.send_chosen, destination, message_type, body, options)
         if session is None:
             return await self._threads.run(lambda: send(None))
         return await session.run_sync(send)

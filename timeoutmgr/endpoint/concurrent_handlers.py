@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from timeoutmgr.clock import CarriedClock
 from timeoutmgr.contracts import Transaction
@@ -39,46 +38,40 @@ class WorkAtOnce:
         return self.clock.carried()
 
 
+@dataclass(frozen=True, slots=True)
 class ConcurrentHandlerStep:
     """Runs coroutine handlers on the loop, and settles the messages that they sent."""
 
-    def __init__(
-        self,
-        step: HandlerStep,
-        handlers: Mapping[str, Sequence[AsyncHandler]],
-        coroutines: HandlerCoroutines,
-        work: WorkAtOnce,
-    ) -> None:
-        self._step: Final = step
-        self._handlers = handlers
-        self._coroutines = coroutines
-        self._work = work
+    step: HandlerStep
+    handlers: Mapping[str, Sequence[AsyncHandler]]
+    coroutines: HandlerCoroutines
+    work: WorkAtOnce
 
     def handles(self, received: Received) -> bool:
         """Return whether the handlers of the message's type run beside other messages."""
-        return self._step.type_of(received.message) in self._handlers
+        return self.step.type_of(received.message) in self.handlers
 
     def begin(
         self, received: Received, ended: Callable[[HandlingOutcome], None]
     ) -> Callable[[], None]:
         """Begin the coroutines of *received*; an error before them ends it at once."""
         try:
-            self._work.clock.refresh()
-            prepared = self._step.prepare(received, self._work)
+            self.work.clock.refresh()
+            prepared = self.step.prepare(received, self.work)
         except Exception as error:
             ended(HandlingOutcome(received, error))
             return _nothing
         if prepared is None:
             ended(HandlingOutcome(received))
             return _nothing
-        refusal = BESIDE_OTHERS if self._work.is_atomic else None
-        context = AsyncHandlerContext(prepared.context, self._work.clock.carried, refusal=refusal)
+        refusal = BESIDE_OTHERS if self.work.is_atomic else None
+        context = AsyncHandlerContext(prepared.context, self.work.clock.carried, refusal=refusal)
 
         def end(error: Exception | None) -> None:
             context.end()
             ended(HandlingOutcome(received, error, None if error else context))
 
-        return self._coroutines.begin(lambda: self._run(prepared, context, received), end)
+        return self.coroutines.begin(lambda: self._run(prepared, context, received), end)
 
     def settle(self, outcomes: Sequence[HandlingOutcome], work: Work) -> None:
         """Send what handlers sent, in the order of their ends; fail each failed message."""
@@ -93,13 +86,13 @@ class ConcurrentHandlerStep:
             if error is not None:
                 work.fail(outcome.received, error)
         reach("handler.kept")
-        self._step.finish(handled, work, alone=len(outcomes) == 1)
+        self.step.finish(handled, work, alone=len(outcomes) == 1)
 
     async def _run(
         self, prepared: PreparedMessage, context: AsyncHandlerContext, received: Received
     ) -> None:
-        with self._step.during(Operation.HANDLER, ((received.queue, received.message),)):
-            for handler in self._handlers[self._step.type_of(received.message)]:
+        with self.step.during(Operation.HANDLER, ((received.queue, received.message),)):
+            for handler in self.handlers[self.step.type_of(received.message)]:
                 await handler(prepared.body, context)
 
 

@@ -333,8 +333,7 @@ class EndpointConfiguration:
         self._delayed_delivery = delayed_delivery
         self._accept_loss |= bool(options.get("accept_loss", False))
         if not isinstance(transport, str):
-            _check_part(transport, "use_transport", "Transport")
-            _no_options(options, "an object that is a transport already", {"accept_loss"})
+            _check_part(transport, options, "Transport")
             self._transport = transport
             return
         self._transport = transport_from_url(transport, **options)
@@ -343,8 +342,7 @@ class EndpointConfiguration:
         """Use *persistence*: a URL, a name, or an object that implements the contract."""
         self._accept_loss |= bool(options.get("accept_loss", False))
         if not isinstance(persistence, str):
-            _check_part(persistence, "use_persistence", "Persistence")
-            _no_options(options, "an object that is a persistence already", {"accept_loss"})
+            _check_part(persistence, options, "Persistence")
             self._persistence = persistence
             return
         self._persistence = persistence_from_url(persistence, **options)
@@ -826,17 +824,19 @@ def _member(kind: type[Member], value: str, setting: str) -> Member:
         raise ConfigurationError(f"{setting} takes {known}, got {value!r}") from None
 
 
-def _check_part(given: object, method: str, contract: str) -> None:
-    """Raise ConfigurationError for None, say: a variable of the environment that is not set."""
+def _check_part(given: object, options: Mapping[str, Any], contract: str) -> None:
+    """Raise ConfigurationError unless *given* is an object of *contract*, without *options*.
+
+    It may be None, say: a variable of the environment that is not set.
+    """
+    kind = contract.lower()
     if isinstance(given, type) or not hasattr(given, "capabilities"):
         raise ConfigurationError(
-            f"{method} takes a URL, or an object of the contract {contract}; got {shown(given)}"
+            f"use_{kind} takes a URL, or an object of the contract {contract}; got {shown(given)}"
         )
-
-
-def _no_options(options: dict[str, Any], what: str, allowed: Sequence[str] | set[str]) -> None:
-    extra = sorted(set(options) - set(allowed))
+    extra = sorted(set(options) - {"accept_loss"})
     if extra:
         raise ConfigurationError(
-            f"options {', '.join(extra)} were given with {what}; pass them to its constructor"
+            f"options {', '.join(extra)} were given with an object that is a {kind} already; pass "
+            "them to its constructor"
         )

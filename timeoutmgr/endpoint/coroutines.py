@@ -67,8 +67,10 @@ class HandlerCoroutines:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, while the endpoint runs."""
-        return self._running_loop()
+        """The loop, while the endpoint runs. Raises HandlerStopped after its stop."""
+        if self._loop is None:  # of a thread that outlived the stop
+            raise HandlerStopped
+        return self._loop
 
     def is_here(self) -> bool:
         """Return whether the calling thread is the loop's."""
@@ -85,7 +87,7 @@ class HandlerCoroutines:
         coroutine has a copy of the context variables of the calling thread. Raises HandlerStopped
         after the stop.
         """
-        loop = self._running_loop()
+        loop = self.loop
         running, context = _Running(loop, self), copy_context()
         with self._lock:
             self._waiting.append(lambda: self._create(begin, ended, running, context))
@@ -161,11 +163,6 @@ class HandlerCoroutines:
             stopped.__cause__ = error
             return stopped
         return error if error is None or isinstance(error, Exception) else _failed(error)
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:  # of a thread that outlived the stop
-            raise HandlerStopped
-        return self._loop
 
 
 class _Running:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from timeoutmgr.contracts import ConflictName, OnConflict
@@ -512,10 +511,8 @@ def lasting_objects() -> Iterator[None]:
 
 @contextmanager
 def _on_signals(action: Callable[[], None]) -> Iterator[None]:
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        action()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: action()) for number in numbers}
     try:
         yield
     finally:

@@ -281,8 +281,7 @@ def create_queues(parts: AssembledEndpoint) -> None:
     settings = parts.settings
     if not parts.queues:
         return
-    session = settings.transport.session()
-    try:
+    with closing(settings.transport.session()) as session:
         session.create_queues([settings.error_queue])
         reach("install.error_queue")
         rest = [queue for queue in parts.queues if queue != settings.error_queue]
@@ -294,8 +293,6 @@ def create_queues(parts: AssembledEndpoint) -> None:
         )
         if own:
             session.create_queues(own, error_queue=dead_messages_to)
-    finally:
-        session.close()
 
 
 def prepare(parts: AssembledEndpoint) -> None:
@@ -354,11 +351,8 @@ def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
     """Return the satellites whose queues exist, now that missing queues are created."""
     found = {each.consumption.queue for each in parts.satellites if each.optional_queue}
     if found:
-        session = parts.settings.transport.session()
-        try:
+        with closing(parts.settings.transport.session()) as session:
             found -= set(session.missing_queues(sorted(found)))
-        finally:
-            session.close()
     return [
         each
         for each in parts.satellites

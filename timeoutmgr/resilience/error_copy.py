@@ -11,7 +11,7 @@ from typing import Final
 from timeoutmgr.errors import text_of
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.message import Message
+from timeoutmgr.message.message import Message, with_headers
 from timeoutmgr.message.redaction import on_one_line
 
 MOST_MESSAGE: Final = 16_384
@@ -46,14 +46,14 @@ def error_copy(
     }
     if cause is not None:
         added[headers.INNER_EXCEPTION_TYPE] = _type_name(cause)
-    return _with_headers(message, kept | added)
+    return with_headers(message, kept | added)
 
 
 def minimal_error_copy(message: Message, *, queue: str, reason: str) -> Message:
     """Return *message* with just where and why, for a broker that refuses the full copy."""
     kept = _without(message.headers, headers.FAILURE_HEADERS)
     why = {headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: _clean(reason)[:512]}
-    return _with_headers(message, kept | why)
+    return with_headers(message, kept | why)
 
 
 def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
@@ -81,12 +81,12 @@ def with_last_failure(message: Message, error: BaseException) -> Message:
         headers.EXCEPTION_TYPE: _type_name(error),
         headers.EXCEPTION_MESSAGE: _clean(text_of(error))[:MOST_SENTENCE],
     }
-    return _with_headers(message, {**message.headers, **why})
+    return with_headers(message, {**message.headers, **why})
 
 
 def without_failure(message: Message) -> Message:
     """Return *message* as it was before it failed, to be retried from the error queue."""
-    return _with_headers(message, _without(message.headers, headers.FAILURE_HEADERS))
+    return with_headers(message, _without(message.headers, headers.FAILURE_HEADERS))
 
 
 @cache
@@ -97,16 +97,6 @@ def host_id() -> str:
 
 def _without(given: Mapping[str, str], names: frozenset[str] | set[str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in names}
-
-
-def _with_headers(message: Message, changed: Mapping[str, str]) -> Message:
-    return Message(
-        id=message.id,
-        headers=changed,
-        body=message.body,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-    )
 
 
 def _type_name(error: BaseException) -> str:

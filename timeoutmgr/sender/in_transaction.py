@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import Connection
@@ -197,12 +197,9 @@ def _is_in(shared: SharedDatabase | None, connection: Connection) -> bool:
 
 
 def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None:
-    session = outlet.transport.session()
-    try:
+    with closing(outlet.transport.session()) as session:
         wrapped = outlet.policy.wrap(session)
         results = wrapped.send([composed.outgoing], transaction=connection)
-    finally:
-        session.close()
     require_confirmed([composed.outgoing], results)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -13,6 +14,7 @@ Send: TypeAlias = Callable[[TransportSession, Sequence[Outgoing]], list[SendResu
 Missing: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
 
 
+@dataclass(slots=True)
 class SendingWindow:
     """A context for one thread over one session, which is lent with the first messages.
 
@@ -20,23 +22,15 @@ class SendingWindow:
     added. Otherwise the window keeps the messages, and *send* sends them with ``results``.
     """
 
-    def __init__(
-        self,
-        lend: Callable[[], AbstractContextManager[TransportSession]],
-        missing: Missing,
-        send: Send,
-        *,
-        at_once: bool,
-    ) -> None:
-        self._lend = lend
-        self._missing = missing
-        self._send = send
-        self._at_once = at_once
-        self._stack = ExitStack()
-        self._session: TransportSession | None = None
-        self._under_way: list[Sending] = []
-        self._kept: list[Outgoing] = []
-        self._failure: BaseException | None = None
+    lend: Callable[[], AbstractContextManager[TransportSession]]
+    missing: Missing
+    send: Send
+    at_once: bool = field(kw_only=True)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _session: TransportSession | None = field(default=None, init=False)
+    _under_way: list[Sending] = field(default_factory=list, init=False)
+    _kept: list[Outgoing] = field(default_factory=list, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +56,7 @@ class SendingWindow:
         """
         try:
             session = self._lent()
-            missing = self._missing(session, finally_for)
+            missing = self.missing(session, finally_for)
             if not missing:
                 self._begin(session, outgoing)
         except BaseException as error:
@@ -77,16 +71,16 @@ class SendingWindow:
         Raises TransportUnavailable if no message has a result.
         """
         if self._kept:
-            return self._send(self._lent(), self._kept)
+            return self.send(self._lent(), self._kept)
         return [result for sending in self._under_way for result in sending.results()]
 
     def _begin(self, session: TransportSession, outgoing: Sequence[Outgoing]) -> None:
-        if self._at_once and isinstance(session, StartsSending):
+        if self.at_once and isinstance(session, StartsSending):
             self._under_way.append(session.start_sending(outgoing))
         else:
             self._kept += outgoing
 
     def _lent(self) -> TransportSession:
         if self._session is None:
-            self._session = self._stack.enter_context(self._lend())
+            self._session = self._stack.enter_context(self.lend())
         return self._session

@@ -37,7 +37,7 @@ MUTANTS = (
     breaks(
         3,
         _ASSEMBLY,
-        ("lambda outgoing, due: to_timeout_manager(outgoing, due, address)", "lambda out, _: out"),
+        ("partial(to_timeout_manager, address=address)", "lambda out, _: out"),
         f"{_ASSEMBLY_TESTS}::"
         "test_an_external_manager_gets_the_delayed_messages_and_no_satellite_is_made",
         name="a delayed send passes by the external manager",

@@ -53,8 +53,8 @@ MUTANTS = (
         110,
         "timeoutmgr/endpoint/assembly.py",
         (
-            "features.missing_destinations or _missing_queues,",
-            "_missing_queues,",
+            "        features.missing_destinations,\n",
+            "        None,\n",
         ),
         f"{_DELIVERY_TESTS}::test_an_unbound_destination_is_bound_when_sent",
         name="a send binds no destination",
