@@ -226,7 +226,7 @@ class StoreInsight(TimeoutQueries):
         """
         if by_type and not self._cuts_types:
             return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
-        text = some.c.destination
+        text: ColumnElement[str] = some.c.destination
         if by_type:
             text = case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
         text = text.label("value")
