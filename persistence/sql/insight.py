@@ -226,10 +226,7 @@ class StoreInsight(TimeoutQueries):
         """
         if by_type and not self._cuts_types:
             return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
-        text: ColumnElement[str] = some.c.destination
-        if by_type:
-            text = case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
-        text = text.label("value")
+        text = (_cut_or_all(some) if by_type else some.c.destination).label("value")
         numbers = select(text, func.count()).group_by(text)
         return {value: number for value, number in connection.execute(numbers)}
 
@@ -537,6 +534,10 @@ def _by_type(texts: Mapping[str, int]) -> Counter[str | None]:
     for text, count in texts.items():
         found[_type_in(text)] += count
     return found
+
+
+def _cut_or_all(some: Subquery) -> ColumnElement[str]:
+    return case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
 
 
 def _cut(stored: str) -> str:
