@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.forks import Forks
 from timeoutmgr import AsyncHandlerContext, Endpoint, EndpointConfiguration
+from timeoutmgr.endpoint.async_context import AsyncHandler
+from timeoutmgr.endpoint.concurrent_handlers import await_each
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.event_loop import PROCESS_LOOP, _LoopThread
 from timeoutmgr.errors import ConfigurationError, HandlerFailed, HandlerStopped
@@ -91,6 +94,48 @@ def test_a_forked_child_starts_a_loop_of_its_own(coroutines: HandlerCoroutines) 
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
+    assert Outcomes(coroutines).of(nothing) is None
+
+
+async def suspend(forks: Forks) -> None:
+    await asyncio.sleep(0)
+    forks.refuse_child()
+
+
+async def end(_forks: Forks) -> None:
+    """Leave the coroutine."""
+
+
+async def in_a_task(fork: AsyncHandler, _next: AsyncHandler) -> None:
+    await asyncio.gather(fork(None, CONTEXT))
+
+
+CONTEXT: Any = None
+PLACES: dict[str, Any] = {
+    "alone": lambda fork, _next: fork(None, CONTEXT),
+    "in a task": in_a_task,
+    "before another": lambda *handlers: await_each(handlers, None, CONTEXT),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "leave"),
+    [("alone", suspend), ("alone", end), ("in a task", suspend), ("before another", end)],
+)
+def test_a_child_of_a_coroutine_ends_before_it_would_wait_on_the_loop_of_its_parent(
+    coroutines: HandlerCoroutines, place: str, leave: Callable[[Forks], Coroutine[Any, Any, None]]
+) -> None:
+    async def fork(_message: object, _context: object) -> None:
+        if forks():
+            await leave(forks)
+
+    async def another(_message: object, _context: object) -> None:
+        forks.refuse_child()
+
+    forks = Forks()
+
+    assert Outcomes(coroutines).of(lambda: PLACES[place](fork, another)) is None
+    assert forks.codes() == [0]
     assert Outcomes(coroutines).of(nothing) is None
 
 

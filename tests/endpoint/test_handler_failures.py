@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 
 import psycopg.errors
@@ -12,7 +11,7 @@ import pytest
 from sqlalchemy import exc
 
 from tests.endpoint.test_handlers import Harness, bill
-from tests.support.forks import ended_in_a_child
+from tests.support.forks import Forks, ended_in_a_child
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import HandlerFailed, LeaseLost
@@ -111,27 +110,17 @@ def fail() -> object:
         pytest.param(exited("enough"), 1, id="exit with a text"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn beside threads
 def test_a_child_of_a_handler_ends_where_it_leaves_the_handler(
     leave: Callable[[], object], code: int
 ) -> None:
-    children: list[int] = []
-
     def fork(_body: object, _context: HandlerContext) -> None:
-        child = os.fork()
-        if child == 0:
+        if forks():
             leave()
-        else:
-            children.append(child)
 
-    parent = os.getpid()
-    try:
+    with Forks() as forks:
         Harness(Bill=[fork]).handle(bill())
-    finally:
-        if os.getpid() != parent:  # a child that went on as a second worker
-            os._exit(99)
 
-    assert [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in children] == [code]
+    assert forks.codes() == [code]
 
 
 def test_a_send_by_the_context_in_a_child_of_the_handler_is_refused() -> None:

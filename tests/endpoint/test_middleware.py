@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import FakeClock
+from tests.support.forks import Forks
 from tests.support.makers import a_composer, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr import (
@@ -30,7 +31,7 @@ from timeoutmgr import (
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.handlers import ANY, HandlerMiddleware, HandlerStep
-from timeoutmgr.endpoint.middleware import AsyncCallNext, CallNext, await_through
+from timeoutmgr.endpoint.middleware import AsyncCallNext, CallNext, await_through, run_through
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,
@@ -349,6 +350,26 @@ def awaited(*middleware: Any) -> list[str]:
 
 
 NOTED: list[str] = []
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_child_of_a_middleware_calls_no_handler_and_ends_where_it_leaves_it(calls: bool) -> None:
+    def fork(_context: Named, call_next: CallNext) -> None:
+        if not forks() or calls:
+            call_next()
+
+    async def fork_awaited(_context: Named, call_next: AsyncCallNext) -> None:
+        if not forks() or calls:
+            await call_next()
+
+    async def handle() -> None:
+        forks.refuse_child()
+
+    with Forks() as forks:
+        run_through([fork], Named(), forks.refuse_child)
+        asyncio.run(await_through([fork_awaited], Named(), handle))
+
+    assert forks.codes() == [0, 0]
 
 
 def test_the_first_added_awaited_middleware_is_the_outermost() -> None:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.support.forks import Forks
 from timeoutmgr import CriticalAction, CriticalErrorContext
 from timeoutmgr.resilience.critical import CriticalErrorHook, CriticalErrors
 
@@ -49,6 +50,16 @@ def test_hooks_run_in_order_of_registration() -> None:
     critical.join(SOON)
 
     assert ran == [0, 1, 2, 3, 4]
+
+
+def test_a_child_of_a_hook_runs_no_other_hook() -> None:
+    forks = Forks()
+    critical = critical_errors(lambda _: forks(), lambda _: forks.refuse_child())
+
+    critical.raise_error(SENTENCE, CAUSE)
+    critical.join(SOON)
+
+    assert forks.codes() == [0]
 
 
 @pytest.mark.behaviour(82)

@@ -16,6 +16,7 @@ from timeoutmgr.endpoint.handlers import (
 )
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
+from timeoutmgr.resilience.after_fork import ChildEnds
 from timeoutmgr.telemetry import Operation
 from timeoutmgr.transport.in_flight import HandlingOutcome
 from timeoutmgr.transport.work import Work
@@ -92,8 +93,17 @@ class ConcurrentHandlerStep:
         self, prepared: PreparedMessage, context: AsyncHandlerContext, received: Received
     ) -> None:
         with self.step.during(Operation.HANDLER, ((received.queue, received.message),)):
-            for handler in self.handlers[self.step.type_of(received.message)]:
-                await handler(prepared.body, context)
+            found = self.handlers[self.step.type_of(received.message)]
+            await await_each(found, prepared.body, context)
+
+
+async def await_each(
+    found: Sequence[AsyncHandler], message: object, context: AsyncHandlerContext
+) -> None:
+    """Await one handler after the other."""
+    for handler in found:
+        with ChildEnds():
+            await handler(message, context)
 
 
 def _nothing() -> None:

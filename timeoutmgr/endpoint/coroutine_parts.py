@@ -13,7 +13,7 @@ from timeoutmgr.endpoint.async_context import (
     AsyncHandlerMiddleware,
 )
 from timeoutmgr.endpoint.awaited_handler import AwaitedHandler
-from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce
+from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep, WorkAtOnce, await_each
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.handlers import Handler, HandlerStep
@@ -97,10 +97,6 @@ def _around(
     middleware: Sequence[AsyncHandlerMiddleware], handlers: Sequence[AsyncHandler]
 ) -> AsyncHandler:
     async def handle(message: object, context: AsyncHandlerContext) -> None:
-        async def call_each() -> None:
-            for handler in handlers:
-                await handler(message, context)
-
-        await await_through(middleware, context, call_each)
+        await await_through(middleware, context, lambda: await_each(handlers, message, context))
 
     return handle

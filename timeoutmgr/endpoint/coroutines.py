@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeAlias
 
 from timeoutmgr.endpoint.event_loop import PROCESS_LOOP
 from timeoutmgr.errors import HandlerFailed, HandlerStopped
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ChildEnds, begin_anew_after_fork
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +190,26 @@ def _failed(error: BaseException) -> HandlerFailed:
 
 async def _guarded(begin: Begin) -> object:
     try:
-        return await begin()
+        return await _InOneProcess(begin())
     except (KeyboardInterrupt, SystemExit) as error:  # either would end the loop
         raise HandlerFailed(error) from error
+
+
+class _InOneProcess(Generator[Any, Any, object]):
+    """Awaits a coroutine. A child that it forks ends before it would wait on the parent's loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        self._coroutine, self._child_ends = coroutine, ChildEnds()
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        return self
+
+    def send(self, given: Any = None) -> Any:
+        with self._child_ends:
+            return self._coroutine.send(given)
+
+    __next__ = send
+
+    def throw(self, *error: Any) -> Any:
+        with self._child_ends:
+            return self._coroutine.throw(*error)

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Final
 
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ChildEnds, begin_anew_after_fork
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ class _LoopThread(threading.Thread):
         asyncio.set_event_loop(self.loop)
         while not self._has_ended:
             try:
-                self.loop.run_forever()
+                with ChildEnds():
+                    self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
                 logger.exception(
                     "a task of a handler tried to end the event loop, which continues",
@@ -89,7 +90,9 @@ class ProcessLoop:
             thread.join(_JOIN)
 
     def after_fork(self) -> None:
-        """Forget the loop: its thread is the parent's."""
+        """Forget the loop: its thread is the parent's. A child of a task on it ends with it."""
+        if self._thread is threading.current_thread():
+            self._thread.loop.stop()
         self._lock = threading.Lock()
         self._users, self._thread = 0, None
 

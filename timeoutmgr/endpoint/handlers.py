@@ -1,7 +1,6 @@
 """Handlers of an endpoint: a step that calls them, and the context from which they send."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,7 @@ from timeoutmgr.message.labels import Labels
 from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
 from timeoutmgr.message.validation import decode_body
-from timeoutmgr.resilience.after_fork import end_child
+from timeoutmgr.resilience.after_fork import ChildEnds
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
 from timeoutmgr.sender.composer import (
     Composer,
@@ -651,16 +650,9 @@ def _call_each(found: Sequence[Handler], body: object, context: HandlerContext) 
 
 
 def call_handler(handler: Callable[[Any, Any], object], body: object, context: object) -> None:
-    """Call *handler*; raise HandlerFailed if it returned an object that still has to run.
-
-    A child that it forked does not return: it would be a worker too, on the parent's connections.
-    """
-    process = os.getpid()
-    try:
+    """Call *handler*; raise HandlerFailed if it returned an object that still has to run."""
+    with ChildEnds():
         left = unrun(handler(body, context))
-    finally:
-        if os.getpid() != process:
-            end_child(sys.exc_info()[1])
     if left is not None:
         raise HandlerFailed(
             TypeError(

@@ -3,10 +3,11 @@
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.errors import HandlerFailed
+from timeoutmgr.resilience.after_fork import ChildEnds
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ def run_through(
         return
     first, *inner = middleware
     call_next = _CallOnce(first, lambda: run_through(inner, context, handle))
-    left = unrun(first(context, call_next))
+    with call_next.child_ends:
+        left = unrun(first(context, call_next))
     if left is not None:
         raise HandlerFailed(
             TypeError(f"middleware {first!r:.80} returned a {left}, which the endpoint cannot run")
@@ -62,7 +64,8 @@ async def await_through(
     first, *inner = middleware
     call_next = _AwaitOnce(first, lambda: await_through(inner, context, handle))
     try:
-        await first(context, call_next)
+        with call_next.child_ends:
+            await first(context, call_next)
     finally:
         call_next.close()
     if not call_next.was_called:
@@ -90,6 +93,7 @@ class _Once:
 
     def __init__(self, middleware: object) -> None:
         self._middleware = middleware
+        self.child_ends: Final = ChildEnds()
         self.was_called = False
 
     def _begin(self) -> None:
@@ -112,7 +116,8 @@ class _CallOnce(_Once):
 
     def __call__(self) -> None:
         self._begin()
-        self._rest()
+        with self.child_ends:
+            self._rest()
 
 
 class _AwaitOnce(_Once):
@@ -131,7 +136,8 @@ class _AwaitOnce(_Once):
 
     async def _run(self) -> None:
         try:
-            await self._rest()
+            with self.child_ends:
+                await self._rest()
         finally:
             self.has_ended = True
 

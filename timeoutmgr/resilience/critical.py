@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import ChildEnds
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,8 @@ class CriticalErrors:
         )
         for hook in self._hooks:
             try:
-                left = unrun(hook(context))
+                with ChildEnds():
+                    left = unrun(hook(context))
             except BaseException:
                 # Also a SystemExit: on this thread it would end nothing but the hooks.
                 failed = {"event": "critical_error_hook_failed"}

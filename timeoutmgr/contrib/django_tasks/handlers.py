@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_o
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.routes import timeout_id
-from timeoutmgr.resilience.after_fork import end_child
+from timeoutmgr.resilience.after_fork import ChildEnds
 from timeoutmgr.resilience.error_copy import traceback_of
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
@@ -159,12 +158,8 @@ def _storable(value: Any) -> Any:
 def _called(result: Any) -> Any:
     task = result.task
     context = [TaskContext(task_result=result)] if task.takes_context else []
-    process = os.getpid()
-    try:
+    with ChildEnds():  # of the task, a child that it forked has no result
         return task.call(*context, *result.args, **result.kwargs)
-    finally:
-        if os.getpid() != process:  # of the task, a child that it forked has no result
-            end_child(sys.exc_info()[1])
 
 
 def _described(error: BaseException) -> dict[str, str]:
