@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import MetaData, Table
+from sqlalchemy import MetaData, Table, text
 from sqlalchemy.engine import make_url
 
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.places import one_connection_serves, same_database, server_of
+from timeoutmgr.errors import CombinationRefused
 
 PG = "postgresql+psycopg://"
 
@@ -79,4 +80,8 @@ def test_tables_are_compared_while_every_connection_of_the_pool_is_lent(postgres
     with database.engine.connect(), database.engine.connect() as last:
         Database.require_own_tables("session=", last)
         assert database.connections() == (2, 0)
+        last.execute(text("SET LOCAL ROLE pg_monitor"))
+        database.unqualified.require("session=", last, database.own_tables)  # a sender's may differ
+        with pytest.raises(CombinationRefused, match="another role"):
+            Database.require_own_tables("context.session", last)
     database.dispose()

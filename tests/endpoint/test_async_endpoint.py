@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from tests.support.forks import ended_in_a_child
@@ -28,6 +28,7 @@ from timeoutmgr import (
     ToSend,
 )
 from timeoutmgr.contracts import Count
+from timeoutmgr.database import Database
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.off_loop import CallThreads
 from timeoutmgr.errors import (
@@ -223,7 +224,7 @@ def test_a_send_inside_an_async_session_is_that_of_its_commit(
 def test_only_statements_of_the_session_run_on_the_loop(
     postgres_url: str, rabbitmq_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look for the queue, and the wake after the commit, wait for another server."""
+    """Each other call waits for a server: for the queue, the tables, the wake after the commit."""
     config = configuration(postgres_url, unique)
     config.use_transport(rabbitmq_url)
     inbox = Inbox()
@@ -232,17 +233,21 @@ def test_only_statements_of_the_session_run_on_the_loop(
     endpoint = AsyncEndpoint(config)
     transport = config.settings().transport
     real = transport.session
+    connects: set[str] = set()
 
     def session() -> Any:
         threads.add(threading.current_thread().name)
         return real()
 
     monkeypatch.setattr(transport, "session", session)
+    apart = Database.shared(postgres_url).apart
+    event.listen(apart, "connect", lambda *_: connects.add(threading.current_thread().name))
 
     async def main() -> None:
         engine = async_engine(postgres_url, "psycopg")
         async with endpoint:
             threads.clear()
+            connects.clear()
             async with AsyncSession(engine) as own:
                 sent = await endpoint.send_local("Ping", 1, delay=0.05, session=own)
                 await own.commit()
@@ -252,7 +257,8 @@ def test_only_statements_of_the_session_run_on_the_loop(
     run(main)
 
     assert threads
-    assert threading.main_thread().name not in threads
+    assert connects
+    assert threading.main_thread().name not in threads | connects
 
 
 def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:

@@ -191,17 +191,16 @@ class Database:
 
     @classmethod
     def require_own_tables(cls, what: str, connection: Connection) -> None:
-        """Raise CombinationRefused if *connection*, of one of our engines, finds other tables."""
+        """Raise CombinationRefused if *connection*, of our engines, has other tables or roles."""
         with cls._shared_lock:  # another thread may make a database
             owners = [one for one in cls._all if one.engine is connection.engine]
         for database in owners:
-            database.unqualified.require(what, connection, database.beside_the_pool)
+            database.unqualified.require(what, connection, database.own_tables, role=True)
 
-    @contextmanager
-    def beside_the_pool(self) -> Iterator[Connection]:
-        """Open a connection for a thread that has a connection of the pool: all may be lent."""
+    def own_tables(self) -> Sequence[object]:
+        """Read what ``unqualified`` sees; beside the pool, whose connections may all be lent."""
         with self._translated(), self.apart.connect() as connection:
-            yield connection
+            return self.unqualified.seen_by(connection)
 
     @classmethod
     def after_fork(cls) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 
 from timeoutmgr.errors import CombinationRefused
 
-Lent: TypeAlias = AbstractContextManager[Connection]
+Seen: TypeAlias = Callable[[], Sequence[object]]
 
 # --- places for an embedded database, and its file mode ---------------------------------------
 
@@ -102,34 +102,41 @@ class UnqualifiedTables:
 
     def __init__(self) -> None:
         self._names: Final[dict[str, None]] = {}
-        self._own: Sequence[object] | None = None
+        self._own: Sequence[object] = ()
 
     def add(self, table: Table) -> None:
         """Note *table* if it has no schema."""
         if table.schema is None:
             self._names[table.name] = None
 
-    def require(self, what: str, theirs: Connection, ours: Callable[[], Lent]) -> None:
+    def require(self, what: str, theirs: Connection, ours: Seen, *, role: bool = False) -> None:
         """Raise CombinationRefused if *theirs* finds other tables than *ours*, or none of them.
 
-        *what* is the connection's name in the error.
+        *what* is the connection's name in the error. With *role* another role is refused too.
         """
         if theirs.dialect.name != "postgresql" or not self._names:
             return
-        if (found := self._seen_by(theirs)) == self._own:
+        found, first = self.seen_by(theirs), 0 if role else 1
+        if found[first:] == self._own[first:]:
             return
-        with ours() as connection:  # the first time, and after another install
-            self._own = self._seen_by(connection)
-        if found != self._own:
+        self._own = ours()  # the first time, and after another install
+        if role and found[0] != self._own[0]:
+            raise CombinationRefused(
+                f"{what} with another role",
+                f"the message would be settled by {found[0]}, not by {self._own[0]}",
+                "RESET ROLE before the handler returns.",
+            )
+        if found[1:] != self._own[1:]:
             raise CombinationRefused(
                 f"{what} with another search_path",
                 f"it finds other tables than the endpoint's ({', '.join(self._names)}), or none",
-                "Set search_path back, or give transport and persistence a schema.",
+                "Set search_path or the role back, or give transport and persistence a schema.",
             )
 
-    def _seen_by(self, connection: Connection) -> Sequence[object]:
+    def seen_by(self, connection: Connection) -> Sequence[object]:
+        """Return the role of *connection*, and the oid of each table that it finds."""
         oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
-        return tuple(connection.execute(text(f"SELECT {', '.join(oids)}")).one())
+        return tuple(connection.execute(text(f"SELECT current_user, {', '.join(oids)}")).one())
 
 
 def server_of(url: URL, database: str | None = None) -> str:

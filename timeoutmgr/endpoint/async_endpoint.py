@@ -14,7 +14,7 @@ from timeoutmgr.endpoint.async_timeouts import AsyncTimeouts
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint, lasting_objects
 from timeoutmgr.endpoint.handlers import NOT_GIVEN, chosen_options
-from timeoutmgr.endpoint.off_loop import CallThreads, SenderOffLoop, in_greenlet
+from timeoutmgr.endpoint.off_loop import CallThreads, SenderOffLoop
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.classes import NO_BODY, TypedMessage
 from timeoutmgr.message.labels import Labels
@@ -297,12 +297,8 @@ class _EndpointOnLoop(Endpoint):
 
     def __init__(self, config: EndpointConfiguration, threads: CallThreads) -> None:
         super().__init__(config)
-        direct = self._outlet.direct
-        start = None if direct is None else direct.start
-        if direct is not None and start is not None:
-            direct = replace(direct, start=lambda: in_greenlet(threads, start))
         sender = SenderOffLoop(self._parts.sender, threads)
-        self._outlet_inside = replace(self._outlet, sender=sender, direct=direct)
+        self._outlet_inside = replace(self._outlet, sender=sender)
 
     def send_chosen(
         self,

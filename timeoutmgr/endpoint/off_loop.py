@@ -103,7 +103,13 @@ class SenderOffLoop(Sender):
     def require_queues(self, queues: Sequence[str]) -> None:
         """Raise Unroutable for the first of *queues* that does not exist."""
         if self._unseen(queues):
-            in_greenlet(self._threads, partial(super().require_queues, queues))
+            self.wait_for(partial(super().require_queues, queues))
+
+    def wait_for(self, function: Callable[[], Result]) -> Result:
+        """Return the result of *function*, which a thread runs: the loop goes on meanwhile."""
+        from sqlalchemy.util import await_only
+
+        return await_only(self._threads.run(function))
 
     def send(
         self,
@@ -119,13 +125,6 @@ class SenderOffLoop(Sender):
         self._threads.run_later(
             partial(super().send, outgoing, finally_for=finally_for, transaction=transaction)
         )
-
-
-def in_greenlet(threads: CallThreads, function: Callable[[], Result]) -> Result:
-    """Run *function* in a thread, for a caller in a greenlet of SQLAlchemy's asyncio extension."""
-    from sqlalchemy.util import await_only
-
-    return await_only(threads.run(function))
 
 
 def _log_failure(future: Future[Any]) -> None:

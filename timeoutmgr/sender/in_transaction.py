@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import Connection
@@ -109,7 +110,8 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     _begin(connection)
     for database in {*_databases(outlet)}:
         if _is_in(database, connection):
-            database.unqualified.require("session=", connection, database.beside_the_pool)
+            own_tables = partial(outlet.sender.wait_for, database.own_tables)
+            database.unqualified.require("session=", connection, own_tables)
     can_store = composed.due is not None and _is_in(_stored_in(outlet), connection)
     is_foreign = ROUTE in composed.outgoing.message.headers
     if _is_in(outlet.transport.database, connection) and not (can_store and is_foreign):
@@ -120,7 +122,7 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
     direct = outlet.direct
     if can_store and direct is not None:
         if direct.start is not None:
-            direct.start()
+            outlet.sender.wait_for(direct.start)
         outlet.policy.before_storing([composed.outgoing], connection)
         [repeat] = direct.store([composed.outgoing.message], connection)
         _wake_on_commit(outlet, composed, connection)

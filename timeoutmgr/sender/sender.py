@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from timeoutmgr.contracts import (
     Clock,
@@ -22,6 +23,8 @@ from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 from timeoutmgr.transport.work import require_confirmed
+
+Result = TypeVar("Result")
 
 _KNOWN_FOR = 60.0
 """Seconds for which a queue that was found counts as existing."""
@@ -164,6 +167,10 @@ class Sender:
             self._seen.clear()
         self._seen |= dict.fromkeys(unseen, self._clock.monotonic() + _KNOWN_FOR)
         return []
+
+    def wait_for(self, function: Callable[[], Result]) -> Result:
+        """Return the result of *function*, which waits for a server."""
+        return function()
 
     def _unseen(self, queues: Sequence[str]) -> set[str]:
         now = self._clock.monotonic()
