@@ -125,7 +125,7 @@ class HandlerSession:
         """Keep the effects, for the commit of the batch.
 
         Raises TransactionLost, and CombinationRefused if the handler has changed where PostgreSQL
-        looks for tables: its message would be settled in those of another schema, or in none.
+        looks for tables, or the role: its message would be settled in another schema, or not be.
         """
         if self._session is None:
             return
@@ -144,16 +144,30 @@ class HandlerSession:
             raise _lost(error) from error
 
     def undo(self) -> None:
-        """Undo the effects, and nothing else in the transaction. Raises TransactionLost."""
+        """Undo the effects, and nothing else in the transaction. Raises TransactionLost.
+
+        Unless a savepoint disproves it, the handler may have committed a setting, such as
+        search_path: the pool then replaces the connection.
+        """
         if self._session is None:
             return
+        is_undone = False
+        self._refuse_use()
         try:
             self._session.close()
+            is_undone = self._end(undo=True)
         except SQLAlchemyError as error:
             raise _lost(error) from error
         finally:
-            self._refuse_use()
-        self._end(undo=True)
+            if not is_undone:
+                self._replace_connection()
+
+    def _replace_connection(self) -> None:
+        connection = self._connection
+        if connection is None or connection.invalidated:
+            return
+        if connection.dialect.name == "postgresql":
+            connection.connection.invalidate(soft=True)  # once it is back in the pool
 
     def _refuse_use(self) -> None:
         """Refuse statements of a thread or task that the handler left behind.
@@ -163,10 +177,11 @@ class HandlerSession:
         if self._session is not None:
             self._session.get_bind = _refuse_bind  # type: ignore[method-assign]  # asked each time
 
-    def _end(self, *, undo: bool) -> None:
+    def _end(self, *, undo: bool) -> bool:
+        """End the savepoint; return whether there was one."""
         savepoint = self._savepoint
         if savepoint is None:
-            return
+            return False
         self._savepoint = None
         if not savepoint.is_active:
             raise TransactionLost("a handler ended it through the connection of its session")
@@ -177,6 +192,7 @@ class HandlerSession:
                 savepoint.commit()
         except (SQLAlchemyError, SAWarning) as error:  # a warning where warnings are errors
             raise _lost(error) from error
+        return True
 
 
 def _refuse_bind(*_given: object, **_keywords: object) -> "Connection":

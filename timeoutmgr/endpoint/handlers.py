@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -343,9 +344,13 @@ class HandlerContext:
         """Use the session of *other*: both end together, and are kept or undone together."""
         self._session = other._session
 
-    def undo(self) -> None:
-        """Undo the effects on the transaction, and no others. Raises TransactionLost."""
-        self._session.undo()
+    def undo(self, *, with_all: bool) -> None:
+        """Undo the effects on the transaction, and no others. Raises TransactionLost.
+
+        *with_all* says that the transaction's owner undoes all of it: then nothing is raised.
+        """
+        with suppress(*UNDOING_ALL) if with_all else nullcontext():
+            self._session.undo()
 
     def _keep(self, timeout_id: str, saga_id: str | None) -> None:
         """Exempt *timeout_id* from this handler's earlier orders to clear *saga_id*."""
@@ -505,8 +510,7 @@ class HandlerStep:
                     raise
                 raise failure from error
         except Exception as error:
-            if not alone and not isinstance(error, UNDOING_ALL):
-                context.undo()
+            context.undo(with_all=alone or isinstance(error, UNDOING_ALL))
             raise
         return HandledMessage(received, outgoing)
 

@@ -154,8 +154,7 @@ class _ListedMessages:
                     raise
                 raise failure from error
         except Exception as error:
-            if not self._alone and not isinstance(error, UNDOING_ALL):
-                first.undo()
+            first.undo(with_all=self._alone or isinstance(error, UNDOING_ALL))
             raise
         return outgoing
 

@@ -26,8 +26,8 @@ MUTANTS = (
         name="the effects of a failed message are kept",
         promise="A failed message leaves no effect in the commit of its neighbours.",
         file="timeoutmgr/endpoint/handlers.py",
-        before="                context.undo()\n",
-        after="                pass\n",
+        before="            context.undo(with_all=alone or isinstance(error, UNDOING_ALL))\n",
+        after="",
         tests=(_UNDONE_ALONE,),
     ),
     Mutant(

@@ -70,8 +70,8 @@ MUTANTS = (
         name="the effects of a failed list are kept",
         promise="A failed message leaves no effect in the commit of its neighbours.",
         file=_LISTS,
-        before="                first.undo()\n",
-        after="                pass\n",
+        before="            first.undo(with_all=self._alone or isinstance(error, UNDOING_ALL))\n",
+        after="",
         tests=(f"{_MODEL}::test_a_failed_list_leaves_each_of_its_messages_whole",),
     ),
     Mutant(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.database import as_database
 from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerStep
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.message.message import Outgoing
@@ -42,7 +43,7 @@ class Note(Base):
 class Stand:
     """A pump with one handler over the queue ``q``; failed messages go to ``other``."""
 
-    def __init__(self, transport: SqlTransport, handler: Handler) -> None:
+    def __init__(self, transport: SqlTransport, handler: Handler, alone: Iterable[str]) -> None:
         clock = FakeClock()
         self.attempts = 0
         self.session = transport.session()
@@ -58,6 +59,7 @@ class Stand:
             composer=a_composer(clock),
             clock=clock,
             telemetry=Counters(),
+            alone=frozenset(alone),
         )
         self._pump = Pump(
             Consumption(
@@ -88,8 +90,10 @@ class Stand:
 
 
 @contextmanager
-def handling(transport: SqlTransport, handler: Handler) -> Iterator[Stand]:
-    stand = Stand(transport, handler)
+def handling(
+    transport: SqlTransport, handler: Handler, alone: Iterable[str] = ()
+) -> Iterator[Stand]:
+    stand = Stand(transport, handler, alone)
     with closing(stand.receiver):
         yield stand
 
@@ -145,10 +149,11 @@ def test_a_handler_that_swallows_an_error_and_with_it_its_transaction_has_failed
 
 @ONLY_POSTGRES
 @pytest.mark.parametrize("way", ["SET", "SET LOCAL"])
-def test_a_message_whose_handler_leaves_another_search_path_fails_after_its_attempts(
-    transport: SqlTransport, way: str
+@pytest.mark.parametrize("setting", ["search_path = information_schema", "ROLE pg_monitor"])
+def test_a_message_whose_handler_leaves_another_search_path_or_role_fails_after_its_attempts(
+    transport: SqlTransport, way: str, setting: str
 ) -> None:
-    with handling(transport, executing(f"{way} search_path = information_schema")) as stand:
+    with handling(transport, executing(f"{way} {setting}")) as stand:
         stand.handle()
 
         assert stand.attempts == ATTEMPTS
@@ -156,15 +161,39 @@ def test_a_message_whose_handler_leaves_another_search_path_fails_after_its_atte
 
 
 @ONLY_POSTGRES
-def test_a_handler_may_set_the_search_path_back(transport: SqlTransport) -> None:
+def test_a_handler_may_set_search_path_and_role_back(transport: SqlTransport) -> None:
     def set_and_set_back(_body: Any, context: HandlerContext) -> None:
         context.session.execute(text("SET LOCAL search_path = information_schema"))
         context.session.execute(text("SET LOCAL search_path = public"))
+        context.session.execute(text("SET ROLE pg_monitor"))
+        context.session.execute(text("RESET ROLE"))
 
     with handling(transport, set_and_set_back) as stand:
         stand.handle()
 
         assert (stand.attempts, stand.left()) == (1, (0, 0))
+
+
+@ONLY_POSTGRES
+@pytest.mark.parametrize("alone", [(), (ANY,)])
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_no_pooled_connection_keeps_the_search_path_that_a_failed_handler_committed(
+    transport: SqlTransport, alone: Iterable[str], error: type[ValueError] | None
+) -> None:
+    def commit(_body: Any, context: HandlerContext) -> None:
+        context.session.execute(text("SET search_path = information_schema"))
+        context.session.execute(text("COMMIT"))
+        if error:
+            raise error
+
+    with handling(transport, commit, alone) as stand, ExitStack() as lent:
+        stand.session.send([Outgoing("q", a_message())])  # beside the next, unless each is alone
+        stand.handle()
+
+        database = as_database(transport.database)
+        for _ in range(database.connections()[1]):
+            connection = lent.enter_context(database.engine.connect())
+            assert "information_schema" not in connection.scalar(text("SHOW search_path"))
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
