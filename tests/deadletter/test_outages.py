@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadletter.making import ids
 from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
+from timeoutmgr.contracts import TransactionMode, answers
 from timeoutmgr.contracts.dead_letters import DeliveryOptions, JournalLevel
-from timeoutmgr.deadletter import DeadLetterQueues
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, NodeQueue, StoredCopyQueue
 from timeoutmgr.deadletter.feature import SENTENCE
+from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import MessageRejected
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import Inbox
+from timeoutmgr.testing.faultproxy import FaultProxy
+from timeoutmgr.testing.signals import eventually
 
 SHORT = timedelta(milliseconds=200)
 
@@ -86,3 +93,47 @@ def test_a_stop_waits_for_no_answer_of_the_dead_letter_store_either(
     databases = [each.path for each in endpoint._parts.databases]
 
     assert tmp_path / "dead.db" in databases
+
+
+@pytest.mark.parametrize(
+    "mode", [TransactionMode.TRANSACTION_SCOPE, TransactionMode.RECEIVE_ONLY], ids=str
+)
+def test_a_dead_letter_store_that_hangs_holds_up_only_its_dead_letters(
+    mode: TransactionMode,
+    alarm: Alarm,
+    sqlite_url: str,
+    postgres_url: str,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No call fails by itself, however long the machine takes.
+    for bound in ("SHORTEST", "LONGEST"):
+        monkeypatch.setattr(answers, bound, 3600.0)
+    monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", 3600.0)
+    config, inbox = EndpointConfiguration(unique), Inbox()
+    config.use_transport(sqlite_url)
+    config.use_persistence(sqlite_url)
+    config.transaction_mode, config.check_destinations = mode, False
+    config.enable_feature(TimeoutManager())
+    config.define_critical_error_action(alarm)
+    config.add_handler("Order", inbox)
+    with FaultProxy.before(postgres_url) as proxy:
+        url = proxy.url(postgres_url)
+        config.enable_feature(
+            DeadLetterQueues(node=unique, store=url, time_to_wait_before_critical_error=SHORT)
+        )
+        with closing(Endpoint(config)) as endpoint:
+            endpoint.start()
+            proxy.blackhole()
+            lost = []
+            for number in range(3):
+                lost.append(endpoint.send("nowhere", "Order", number, delay=0.1).message_id)
+                fine = endpoint.send_local("Order", number, delay=0.1)
+                inbox.wait_for_id(fine.message_id)
+            assert alarm.wait() == SENTENCE
+            eventually(lambda: endpoint.timeouts.count() == len(lost), "only the lost are stored")
+            proxy.heal()
+            eventually(lambda: endpoint.timeouts.count() == 0, "each dead letter has its place")
+    with closing(DeadLetterStore(postgres_url)) as store:
+        dead = StoredCopyQueue(QueueManager(store=store, node=unique), NodeQueue.DEADLETTER)
+        assert sorted(ids(dead)) == sorted(lost)

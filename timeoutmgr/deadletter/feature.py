@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,57 @@ class Sweeper(ThreadTask):
         except Exception:
             logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
             self._telemetry.count("sweep_failures")
+
+
+ANSWER: Final = 1.0
+"""Seconds that a dispatch waits for an answer, once in an outage."""
+
+
+class StoreProbe(ThreadTask):
+    """Asks a store that may hang, in place of a dispatch that must not; sits out its *outage*."""
+
+    thread_name = "timeoutmgr-probe"
+
+    def __init__(self, outage: Outage) -> None:
+        super().__init__()
+        self._outage = outage
+        self._is_away = False
+        self._lock = threading.Lock()
+        self._asked, self._answered = threading.Event(), threading.Event()
+
+    def require(self) -> None:
+        """Raise StorageUnavailable if the store gives no answer in time.
+
+        It is not asked a second time before it has answered: until then each call raises at once.
+        """
+        with self._lock:
+            if not (self._asked.is_set() or self._answered.is_set()):
+                self._asked.set()
+                self._answered.wait(ANSWER)
+            is_there = self._answered.is_set()
+            self._answered.clear()
+        if not is_there:
+            raise StorageUnavailable("the dead-letter store does not answer")
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        self._asked.set()
+        super().stop()
+
+    def _run(self) -> None:
+        while self._asked.wait() and not self._stop.is_set():
+            try:
+                self._outage.probe()
+            except Exception as error:  # other causes (rights, a newer schema) may be mended too
+                self._is_away = True
+                self._stop.wait(self._outage.breaker.failure(error))
+                continue
+            if self._is_away:  # an outage that a pump has reported is the pump's
+                self._is_away = False
+                self._outage.breaker.success()
+            self._asked.clear()
+            self._answered.set()
 
 
 SENTENCE: Final = (
@@ -257,18 +309,22 @@ class DeadLetterQueues:
             may_end=self._may_end(context.transport),
         )
         outage = self._outage(context, manager)
+        probe, forwarded = StoreProbe(outage), dead_letters
+        may_hang = not (joins or manager.store.database.is_sqlite)
+        if may_hang:
+            forwarded = replace(dead_letters, manager=replace(manager, ready=probe.require))
         return FeatureParts(
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
                 sending=DeadLetterSending(dead_letters),
                 handling=DeadLetterHandling(dead_letters, outage),
-                forwarding=DeadLetterForwarding(dead_letters),
+                forwarding=DeadLetterForwarding(forwarded),
                 failures=DeadLetterFailures(dead_letters, context.telemetry, outage),
             ),
             databases=(manager.store.database,),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
-            tasks=(self._sweeper(context, dead_letters),),
+            tasks=(self._sweeper(context, dead_letters), *([probe] if may_hang else [])),
             dead_messages_to=self.collect_from,
             satellites=self._satellites(context, manager, outage, joins),
         )

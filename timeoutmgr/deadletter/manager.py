@@ -145,6 +145,8 @@ class QueueManager:
     node: str
     quotas: Quotas = Quotas()
     telemetry: Telemetry | None = None
+    ready: Callable[[], None] = lambda: None
+    """Raises StorageUnavailable while the store hangs; not asked in a caller's transaction."""
 
     def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
         """Put *copy* into its dead-letter queue, if its level asks for a dead letter.
@@ -252,6 +254,7 @@ class QueueManager:
         """Return when message *key*, *due* at that instant, was first tried; None if not noted."""
         table = self.store.tables.first_attempts
         one = and_(self._is(table, key), table.c.due == due)
+        self.ready()
         with self.store.database.read() as connection:
             at: Micros | None = connection.execute(select(table.c.at).where(one)).scalar()
         return at
@@ -301,7 +304,10 @@ class QueueManager:
         return self._run(work, transaction)
 
     def _run(self, work: Callable[[Connection], Result], given: Transaction | None) -> Result:
-        return self.store.database.run(work) if given is None else work(as_connection(given))
+        if given is not None:
+            return work(as_connection(given))
+        self.ready()
+        return self.store.database.run(work)
 
     def lock(self, connection: Connection) -> QuotaUsage:
         """Lock the node's row, the first thing in every transaction that changes anything."""
