@@ -66,13 +66,15 @@ def test_a_signal_at_the_server_is_noted_and_raises_in_no_callback(
 
     endpoint = Endpoint(configuration(folder.endpoint, sqlite_url))
     board = dashboard(endpoint, access=lambda _request: None)
-    before = sys.gettrace()
+    # A program that ran in this process may have left a handler of its own.
+    handler, before = signal.signal(signal.SIGINT, signal.default_int_handler), sys.gettrace()
     sys.settrace(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             serve(board, ServerAddress(port=0), announce)
     finally:
         sys.settrace(before)
+        signal.signal(signal.SIGINT, handler)
         endpoint.close()
 
     assert raised == [False]

@@ -315,10 +315,10 @@ def neighbour(store: Store, history: str) -> str:
 
 
 def test_an_event_is_one_event_in_store_and_archive_and_for_all_names_of_the_store(
-    spark: SparkSession, store_of: Any, place_of: Any
+    spark: SparkSession, store_of: Any, tmp_path: Path
 ) -> None:
-    for kind, format_ in (("sqlite", "parquet"), ("postgres", "delta")):
-        store, place = store_of(kind), place_of(format_)
+    for kind, format_ in (("sqlite", ""), ("postgres", "delta:")):
+        store, place = store_of(kind), f"{format_}{tmp_path / kind}"
         due = {row(n)["id"]: NOON + timedelta(days=n // 2, seconds=n) for n in range(4)}
         Loader(store).load([batch([row(n, due=due[row(n)["id"]]) for n in range(4)])])
         dispatch(store, 4)
