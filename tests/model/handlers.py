@@ -150,6 +150,11 @@ class _Connection(SimTransaction, Connection):
         super().__init__()
         self.losses = 0
 
+    @property
+    def invalidated(self) -> bool:
+        """It is of no pool, which would replace it."""
+        return True
+
     def begin_nested(self) -> _Savepoint:  # type: ignore[override]  # as much as a session calls
         return _Savepoint(self)
 

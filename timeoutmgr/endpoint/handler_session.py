@@ -154,13 +154,14 @@ class HandlerSession:
         is_undone = False
         self._refuse_use()
         try:
-            self._session.close()
-            is_undone = self._end(undo=True)
+            try:
+                self._session.close()
+                is_undone = self._end(undo=True)
+            finally:
+                if not is_undone:
+                    self._replace_connection()
         except SQLAlchemyError as error:
             raise _lost(error) from error
-        finally:
-            if not is_undone:
-                self._replace_connection()
 
     def _replace_connection(self) -> None:
         connection = self._connection
