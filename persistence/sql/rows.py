@@ -390,5 +390,5 @@ def entry(
 
 
 def entry_of(row: Any, at: Micros) -> dict[str, Any]:
-    """Return the history row of what happened *at* an instant to the timeout of *row*."""
+    """Return the history row of an event *at* an instant, of the timeout in *row*."""
     return entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)

@@ -138,7 +138,7 @@ class LockedBatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClosedElsewhere:
-    """Due messages that are settled by what has them, and not when their dispatch closes them."""
+    """Due messages whose caller settles them later: the end of their dispatch closes nothing."""
 
     timeouts: Sequence[Timeout]
     at: Micros
