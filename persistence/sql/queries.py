@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Integer,
     Row,
     Select,
@@ -15,10 +17,12 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    union_all,
 )
 
 from timeoutmgr.contracts import HistoryEntry, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.routes import ids_of
 
 from .context import StoreContext
 from .rows import from_placed_row
@@ -27,6 +31,8 @@ from .walks import IndexChoice, Walk, Walks
 
 OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 """The columns of an event."""
+_TOGETHER: Final = 100
+"""Rows that one statement looks up: SQLite joins no more than 500 queries."""
 _ROWS_A_MATCH: Final = 4
 """Rows that a statement of a plan reads for each match that it may find."""
 
@@ -40,6 +46,8 @@ class TimeoutQueries:
         self._context = context
         self._walks = Walks(context)
         timeouts, keys = context.tables.timeouts, context.tables.keys
+        at = timeouts.c
+        self._columns: Final = (at.due, at.id, at.original_due, at.version)
         self._find = (
             select(keys.c.state, timeouts)
             .select_from(keys)
@@ -99,7 +107,7 @@ class TimeoutQueries:
         Each page is a read of its own: a plan of millions holds no snapshot of the database.
         """
         if not isinstance(which, TimeoutFilter):
-            yield from self._pages_of_ids(list(dict.fromkeys(which)), more)
+            yield self._page_of_ids(list(dict.fromkeys(which)), more)
             return
         # The second walk, if there are two, stands behind the first in the order of keys.
         for number in range(len(self._walks.of(which, IndexChoice()))):
@@ -123,20 +131,32 @@ class TimeoutQueries:
             part = walk if end is None else walk.until(end)
             return connection.execute(self._keyed(part, more).limit(size)).all(), end
 
-    def _pages_of_ids(
-        self, ids: Sequence[str], more: Sequence[ColumnElement[bool]]
-    ) -> Iterator[Sequence[Row[Any]]]:
-        found: list[Row[Any]] = []
+    def _page_of_ids(
+        self, names: Sequence[str], more: Sequence[ColumnElement[bool]]
+    ) -> Sequence[Row[Any]]:
+        timeouts, endpoint = self._context.tables.timeouts.c, self._context.endpoint
+        pairs = [ids_of(endpoint, name) for name in names]
         with self._context.reading() as connection:
-            for one in ids:
-                [walk] = self._walks.of(TimeoutFilter(id=one), IndexChoice())
-                found += connection.execute(self._keyed(walk, more)).all()
-        yield sorted(found, key=lambda row: _in_order(Key(row.due, row.id)))
+            keys = self._context.tables.keys.c
+            of_ids = [
+                select(keys.due, keys.id).where(keys.endpoint == endpoint, keys.id == one)
+                for one in dict.fromkeys(chain(*pairs))
+            ]
+            due_of = {row.id: row.due for row in _read_together(connection, of_ids)}
+            known = (next((one for one in pair if one in due_of), None) for pair in pairs)
+            of_keys = [
+                select(*self._columns).where(
+                    *(timeouts.endpoint == endpoint, timeouts.due == due_of[one]),
+                    *(timeouts.id == one, *more),
+                )
+                for one in dict.fromkeys(known)
+                if one is not None
+            ]
+            found = _read_together(connection, of_keys)
+        return sorted(found, key=lambda row: _in_order(Key(row.due, row.id)))
 
     def _keyed(self, walk: Walk, more: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        timeouts = self._context.tables.timeouts
-        columns = (timeouts.c.due, timeouts.c.id, timeouts.c.original_due, timeouts.c.version)
-        return select(*columns).where(*walk.matching, *more).order_by(*walk.order)
+        return select(*self._columns).where(*walk.matching, *more).order_by(*walk.order)
 
     def count(self, which: TimeoutFilter) -> int:
         """Return how many match."""
@@ -152,6 +172,17 @@ class TimeoutQueries:
 
 def _in_order(key: Key) -> tuple[Micros, bytes]:
     return key.due, key.id.encode()  # as every database compares ids
+
+
+def _read_together(connection: Connection, rows: Sequence[Select[Any]]) -> list[Row[Any]]:
+    """Return the results of *rows*, each of one row at most that a primary key finds.
+
+    A list of keys in one condition may have PostgreSQL read all of an endpoint.
+    """
+    found: list[Row[Any]] = []
+    for start in range(0, len(rows), _TOGETHER):
+        found += connection.execute(union_all(*rows[start : start + _TOGETHER])).all()
+    return found
 
 
 def _history_of_one(context: StoreContext) -> Select[Any]:

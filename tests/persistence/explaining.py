@@ -1,4 +1,4 @@
-"""Plans of PostgreSQL, of statements as the product ran them."""
+"""Statements as the product ran them, and PostgreSQL's plans of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ _ROWS_READ = (
     "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables"
     " WHERE starts_with(relname, %s)"
 )
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    """Note each statement that *engine* runs."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 @contextmanager

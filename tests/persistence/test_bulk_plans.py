@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.persistence.conftest import Stores
+from tests.persistence.explaining import statements
 from tests.persistence.making import NOW, SECOND, timeout
 from tests.persistence.test_bulk_runs import (
     BY,
@@ -32,7 +34,8 @@ from timeoutmgr.contracts.bulk_runs import (
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import with_headers
-from timeoutmgr.persistence.sql import bulk_runs
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.persistence.sql import bulk_runs, queries
 from timeoutmgr.persistence.sql.maintenance import StoreMaintenance
 
 DAY = 24 * HOUR
@@ -128,6 +131,39 @@ def test_a_plan_that_cannot_be_as_its_caller_means_it_is_refused(
         runs_of(store).plan(**{"change": CANCEL, "by": BY, **given})
 
     assert store.bulk_runs() == []
+
+
+def test_a_plan_of_ids_has_each_timeout_once_by_whichever_id(
+    sql: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_TOGETHER", 3)
+    store: Any = sql()
+    id_of = partial(timeout_id, store.endpoint)
+    first, second, cancelled, last = (id_of(f"m{number}") for number in range(4))
+    # Two messages that bear ids of timeouts: the id of a known timeout, and of none.
+    hidden, nested = id_of(last), id_of(id_of("unknown"))
+    names = [first, second, cancelled, last, hidden, nested, "plain", "left"]
+    store.store_many([timeout(name, LATER + n) for n, name in enumerate(names)])
+    store.cancel(cancelled)
+
+    given = ["m0", "m1", "m2", "m9", second, last, id_of("unknown"), "plain"]
+    plan = runs_of(store).plan(CANCEL, ids=given, by=BY)
+
+    assert [one.id for one in plan.samples] == [first, second, last, nested, "plain"]
+
+
+def test_a_plan_of_many_ids_has_hardly_more_statements_than_a_plan_of_one(sql: Stores) -> None:
+    store: Any = sql()
+    stored(store, 1)
+    runs, counted = runs_of(store), []
+    runs.plan(CANCEL, ids=["t000"], by=BY)
+
+    for names in (["t000"], ["t000", *(f"unknown {number}" for number in range(99))]):
+        with statements(store.context.database.engine) as found:
+            runs.plan(CANCEL, ids=names, by=BY)
+        counted.append(len(found))
+
+    assert 0 < counted[1] <= counted[0] + 1  # a second statement for the other ids of 100 names
 
 
 def test_a_selection_that_is_too_long_for_the_audit_is_refused_before_the_plan(sql: Stores) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import event, select
 
 from tests.persistence.conftest import SQL, Stores
+from tests.persistence.explaining import statements
 from tests.persistence.making import NOW, SECOND, outcomes, timeout
 from timeoutmgr.contracts import OnConflict, OutcomeKind, Timeout, TimeoutFilter
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
@@ -125,17 +126,10 @@ def test_labels_end_with_a_cancelled_saga_and_with_a_cancel_by_label(
     assert kept(store) == [("d", NOW, "e=f")]
 
 
-@pytest.fixture
-def statements(sql_store: SqlTimeoutStore) -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def note(_c: Any, _k: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
-
-    engine = sql_store.context.database.engine
-    event.listen(engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(engine, "before_cursor_execute", note)
+@pytest.fixture(name="statements")
+def noted_statements(sql_store: SqlTimeoutStore) -> Iterator[list[str]]:
+    with statements(sql_store.context.database.engine) as seen:
+        yield seen
 
 
 def test_a_timeout_without_labels_needs_no_statement_about_labels(

@@ -11,9 +11,10 @@ from sqlalchemy import text
 from tests.persistence.conftest import HOST
 from tests.persistence.explaining import USES, rows_read
 from tests.persistence.making import NOW, SetClock
-from timeoutmgr.contracts import GroupBy, LoadWindow, TimeoutFilter
+from timeoutmgr.contracts import GroupBy, LoadWindow, TimeoutFilter, TimeoutState
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql import insight as bounds
+from timeoutmgr.persistence.sql import queries
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 ROWS = 20_000
@@ -23,6 +24,10 @@ INSERT INTO {p}timeouts (endpoint, due, id, destination, saga_id, message_id, he
     content_type, content_encoding, created, version, attempts)
 SELECT 'e', :due + n * 7919 % :rows, 'id ' || n, 'q', 's' || n % :rows / 10, 'm', '{{}}', '',
     'text/plain', 'utf-8', 0, 0, 0 FROM generate_series(1, :rows) AS n
+"""
+_FILL_KEYS = """
+INSERT INTO {p}timeout_keys (endpoint, id, due, version, state, maybe_sent)
+SELECT endpoint, id, due, 0, :pending, 0 FROM {p}timeouts
 """
 LATER = TimeoutFilter(due_from=NOW + ROWS // 2, due_before=NOW + ROWS)
 OF_SAGA = TimeoutFilter(saga_id="s77", due_from=NOW, due_before=NOW + ROWS)
@@ -76,3 +81,24 @@ def test_no_answer_reads_more_rows_than_its_bound(store: SqlTimeoutStore, unique
         for name, statements in read.items()
     }
     assert {name: found for name, found in too_many.items() if found} == {}
+
+
+def test_a_plan_of_ids_reads_no_other_key_and_no_other_timeout(
+    store: SqlTimeoutStore, unique: str
+) -> None:
+    engine = store.context.database.engine
+    with engine.begin() as connection:
+        leaf = f"ALTER TABLE {unique}_timeout_keys SET (autovacuum_enabled = off)"
+        connection.execute(text(leaf))
+        given = {"pending": TimeoutState.PENDING.value}
+        connection.execute(text(_FILL_KEYS.format(p=f"{unique}_")), given)
+    some, many = ([f"id {n}" for n in range(1, last)] for last in (BOUND, queries._TOGETHER))
+
+    for _ in range(USES):
+        [found] = store.key_pages(some, [], 2)
+    with rows_read(engine, unique) as read:
+        [found] = store.key_pages(some, [], 2)
+        [more] = store.key_pages(many, [], 2)
+
+    assert (len(found), len(more)) == (len(some), len(many))
+    assert {sql: rows for sql, rows in read.items() if rows > queries._TOGETHER + 2} == {}

@@ -157,7 +157,7 @@ def _ended(shared: Shared, run: Callable[[], object], args: Sequence[str]) -> in
 
 
 def _unexpected(shared: Shared, error: Exception, args: Sequence[str]) -> Exit:
-    bad = _that_is_no_text(args)
+    bad = next((one for one in args if one.encode(errors="ignore").decode() != one), None)
     if isinstance(error, UnicodeEncodeError) and bad is not None:
         return _usage(shared, click.UsageError(f"{bad!a} is no text in UTF-8"))
     # An unexpected error needs its traceback, with secrets masked.
@@ -177,11 +177,6 @@ def _unwritten(error: OSError) -> Exit:
                 "have done its work by then, so check before you repeat it"
             )
     return Exit.FAILED
-
-
-def _that_is_no_text(args: Sequence[str]) -> str | None:
-    """Return the first of *args* that has bytes of no text; None without any."""
-    return next((one for one in args if one.encode(errors="ignore").decode() != one), None)
 
 
 @contextlib.contextmanager

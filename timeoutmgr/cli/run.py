@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -29,7 +29,7 @@ from timeoutmgr.message.redaction import masked, on_one_line
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.endpoint import Endpoint
-    from timeoutmgr.metrics.observer import FleetObserver, Observer
+    from timeoutmgr.metrics.observer import FleetObserver
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,8 @@ def serve(
             endpoint.on_watch(lambda: health.write(_health(endpoint)))
         if purged is not None:
             endpoint.purge(satellites=purged == "all")
-        with endpoint, lasting_objects(), _observed(observer, endpoint):
+        observed = nullcontext() if observer is None else observer.running(endpoint)
+        with endpoint, lasting_objects(), observed:
             # Wait in short steps: a signal handler runs only between two waits.
             while not endpoint.wait(0.2) and not asked.is_set():
                 pass
@@ -85,11 +86,6 @@ def serve(
         if line is not None:
             _report(line, {"by_itself": by_itself, "critical": sentence})
     return (Exit.OK, None) if sentence is None else (Exit.CRITICAL, sentence)
-
-
-def _observed(observer: "Observer | None", endpoint: "Endpoint") -> AbstractContextManager[None]:
-    """Return the context in which *observer*, if any, observes the started *endpoint*."""
-    return nullcontext() if observer is None else observer.running(endpoint)
 
 
 @contextmanager

@@ -211,10 +211,10 @@ class KeepsBulkRuns(Protocol):
     ) -> BulkPlan:
         """Select the timeouts of a filter, or of ids, for a run, and change nothing.
 
-        The selection is frozen: a timeout that is stored, or changed, after the plan is not changed
-        by the run. *limit* bounds it to the first matches. *export* gets the id of the run, whose
-        keys can be read by then: the run stays PLANNING until *export* returns, and for good if
-        it raises.
+        An id is of a timeout or of a message. The selection is frozen: a timeout that is stored, or
+        changed, after the plan is not changed by the run. *limit* bounds it to the first matches.
+        *export* gets the id of the run, whose keys can be read by then: the run stays PLANNING
+        until *export* returns, and for good if it raises.
         """
         ...
 

@@ -19,7 +19,6 @@ from timeoutmgr.contracts.bulk_runs import (
 )
 from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.errors import InvalidMessage, Unsupported
-from timeoutmgr.message import routes
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
 from timeoutmgr.message.validation import check_due, check_id
@@ -72,8 +71,6 @@ class BulkRuns:
         with self._attempt(change.action.value, by, asked):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
-            if not isinstance(which, TimeoutFilter):
-                which = [known_id(self._given, each) or each for each in which]
             return self._store.plan(which, change, by, limit=limit, export=export)
 
     def apply(
@@ -174,17 +171,6 @@ def require_values(selection: Mapping[str, Any]) -> None:
                 f"{name} is {value!r:.80}, by which nothing is selected; give a value, or leave "
                 f"{name} out to change timeouts whatever it is"
             )
-
-
-def ids_of(store: TimeoutStore, given: str) -> tuple[str, str]:
-    """Return the ids that the timeout named *given* may have, the likelier id first."""
-    derived = routes.timeout_id(store.endpoint, given)
-    return (given, derived) if routes.is_timeout_id(given) else (derived, given)
-
-
-def known_id(store: TimeoutStore, given: str) -> str | None:
-    """Return the id of the timeout named *given*, if one is known."""
-    return next((one for one in ids_of(store, given) if store.find(one) is not None), None)
 
 
 def checked_limit(limit: int) -> int:

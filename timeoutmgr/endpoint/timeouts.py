@@ -38,8 +38,6 @@ from timeoutmgr.endpoint.bulk_runs import (
     SelectionKeywords,
     checked_limit,
     filter_of,
-    ids_of,
-    known_id,
     require_values,
 )
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
@@ -262,13 +260,20 @@ class Timeouts:
         channel = routes.bounded(channel)
         by = by or ChangedBy(channel=channel)
         with self._schema_expected(), attempt(self._store, "cancel", by, {"id": timeout_id}):
-            known = known_id(self._store, timeout_id)
+            known = self._known(timeout_id)
             # A message that is not stored yet may bear either id, so that both are remembered.
-            for each in ids_of(self._store, timeout_id) if known is None else (known,):
+            for each in (
+                routes.ids_of(self._store.endpoint, timeout_id) if known is None else (known,)
+            ):
                 result = self._cancel(each, channel, by)
                 if result not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN):
                     break
         return result
+
+    def _known(self, given: str) -> str | None:
+        """Return the id of the timeout named *given*, if one is known."""
+        ids = routes.ids_of(self._store.endpoint, given)
+        return next((one for one in ids if self._store.find(one) is not None), None)
 
     def _cancel(self, timeout_id: str, channel: str, by: ChangedBy) -> CancelResult:
         if isinstance(self._store, KeepsAudit):
@@ -354,7 +359,7 @@ class Timeouts:
             due = due_of(delay, deliver_at, self._store.now())
             if due is None:
                 raise InvalidMessage("reschedule needs deliver_at or delay")
-            known = known_id(self._store, timeout_id) or timeout_id
+            known = self._known(timeout_id) or timeout_id
             result = self._move(known, due, channel, action, by)
         if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
             self._wake(due)
@@ -450,7 +455,7 @@ class Timeouts:
         """
         check_id(timeout_id)
         with self._schema_expected():
-            known = known_id(self._store, timeout_id)
+            known = self._known(timeout_id)
             found = None if known is None else self._store.find(known)
             if found is None or found[0] is not TimeoutState.PENDING:
                 return self._waiting_for_retry(timeout_id) or found
@@ -478,7 +483,8 @@ class Timeouts:
         if not isinstance(self._store, KeepsHistory):
             return None
         # The history may outlive the tombstone.
-        found = (self._store.history(each) for each in ids_of(self._store, timeout_id))
+        ids = routes.ids_of(self._store.endpoint, timeout_id)
+        found = (self._store.history(each) for each in ids)
         return next(filter(None, found), ())
 
     def list(

@@ -40,13 +40,10 @@ def kinds_of(settings: Any) -> Mapping[str, Kinds]:
 
 
 def _kinds(annotation: Any) -> Kinds | None:
-    parts = get_args(annotation) if _is_union(annotation) else (annotation,)
+    is_union = get_origin(annotation) in (Union, UnionType)
+    parts = get_args(annotation) if is_union else (annotation,)
     return tuple(parts) if all(map(_is_plain, parts)) else None
 
 
 def _is_plain(kind: Any) -> bool:
     return isinstance(kind, type) and get_origin(kind) is None and Protocol not in kind.__mro__
-
-
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, UnionType)

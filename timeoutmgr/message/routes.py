@@ -83,6 +83,12 @@ def is_timeout_id(text: str) -> bool:
     return _TIMEOUT_ID.fullmatch(text) is not None
 
 
+def ids_of(endpoint: str, given: str) -> tuple[str, str]:
+    """Return the ids that the timeout named *given* may have, the likelier id first."""
+    derived = timeout_id(endpoint, given)
+    return (given, derived) if is_timeout_id(given) else (derived, given)
+
+
 def id_of_timeout(endpoint: str, message: Message) -> str:
     """Return the id under which *endpoint*'s manager stores *message*.
 

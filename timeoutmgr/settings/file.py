@@ -244,7 +244,9 @@ class _Builder:
             config.canary = self._built("canary")
         config.limits = self._built("limits")
         self._use(config.use_transport, "transport", keys.TRANSPORT_OPTIONS)
-        if (None, "persistence") in self._values or self._may_stay_unnamed(config):
+        # In the embedded file, timeouts rest because nothing else is named.
+        rests_unnamed = config.is_embedded and "timeout-manager" in self._parts.features
+        if (None, "persistence") in self._values or rests_unnamed:
             self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
         for feature in self._parts.features:
             config.enable_feature(self._built(feature))
@@ -262,10 +264,6 @@ class _Builder:
             config.add_middleware(plugins.function(path, "middleware"))
         for path in self._top("send_middleware") or ():
             config.add_send_middleware(plugins.function(path, "send_middleware"))
-
-    def _may_stay_unnamed(self, config: EndpointConfiguration) -> bool:
-        """Return whether timeouts rest in the embedded file because nothing else is named."""
-        return config.is_embedded and "timeout-manager" in self._parts.features
 
     def _use(self, use: Any, key: str, table: str) -> None:
         given = self._values.get((None, key))

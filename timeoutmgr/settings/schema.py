@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final
 
@@ -129,7 +130,8 @@ def is_feature(table: str) -> bool:
     return not other and plugins.knows(plugins.FEATURES, table)
 
 
-def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
+@lru_cache(maxsize=32)
+def parameters(part: Callable[..., Any]) -> Mapping[str, Parameter]:
     """Return the keyword arguments of *part* that a settings file can give.
 
     An argument called ``settings``, whose type is a dataclass, counts with each of its fields.
@@ -153,7 +155,7 @@ def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
             inner = found.pop(argument.name, None)
             default = _default(part, argument) if inner is None else inner.default
             found[argument.name] = Parameter(hint, default)
-    return found
+    return MappingProxyType(found)
 
 
 def build(part: Callable[..., Any], given: Mapping[str, Any], *before: Any) -> Any:

@@ -63,9 +63,10 @@ class FailureFilter:
     def matches(self, received: Received) -> bool:
         """Return whether the filter selects *received*."""
         failure = failure_record(received)
+        exception = failure.exception or ""
         return (
             (not self.ids or failure.message_id in self.ids)
-            and self.exception in (None, failure.exception, _last_part(failure.exception))
+            and self.exception in (None, exception, exception.rpartition(".")[2] or None)
             and (self.reason is None or self.reason.lower() in (failure.reason or "").lower())
             and (self.message_type is None or self.message_type in enclosed_types(received.message))
             and self.queue in (None, failure.queue)
@@ -148,10 +149,6 @@ def _group(members: list[FailureRecord]) -> FailureGroup:
         newest=max(times, default=None),
         example=members[-1].reason,
     )
-
-
-def _last_part(name: str | None) -> str | None:
-    return None if name is None else name.rpartition(".")[2]
 
 
 def _instant(text: str | None) -> Micros | None:
@@ -329,16 +326,15 @@ class _Run:
         """Process the queue; return the result of each message."""
         # A count of the queue is not a bound: brokers leave out messages that are on their way,
         # and messages that we hold.
-        while self._held < MOST_HELD and self._left != 0 and not self._has_found_all():
+        while self._held < MOST_HELD and self._left != 0:
+            if self._request.ids and not self._missing:
+                break
             batch = self._receiver.receive(1, _WAIT)
             if not batch:
                 break
             self._process(batch[0])
         # Closing the receiver returns the held messages all at once, and so in their order.
         return self._results
-
-    def _has_found_all(self) -> bool:
-        return bool(self._request.ids) and not self._missing
 
     def _process(self, received: Received) -> None:
         if _place_of(received) in self._sent:

@@ -56,7 +56,8 @@ class Moments:
         self, spark: "SparkSession", one: Moment, columns: Sequence[str]
     ) -> Iterator["DataFrame"]:
         """Yield *columns* of the events of a single store; see ``history``."""
-        rows = one.snapshot.read(spark, "history", columns=columns, which=self._fresh(one))
+        fresh = replace(self.which, xid_from=one.fresh.xid_from)
+        rows = one.snapshot.read(spark, "history", columns=columns, which=fresh)
         if self.table is None or one.kept is None:
             yield rows
             return
@@ -66,9 +67,6 @@ class Moments:
             held = read_table(spark, self.table, compared, self._wanted(one.kept))
             rows = rows.join(held, compared, "left_anti")
         yield rows
-
-    def _fresh(self, one: Moment) -> Selection:
-        return replace(self.which, xid_from=one.fresh.xid_from)
 
     def _wanted(self, where: Where) -> Where:
         ends = [end for end in (where.end, self.which.at_before) if end is not None]

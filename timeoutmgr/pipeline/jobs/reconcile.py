@@ -250,7 +250,10 @@ def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:
     """Return whether the list, or full history, has what each judged endpoint accepted."""
     if options.accepted is not None and _list_of(spark, options.accepted).isEmpty():
         return False  # its export may have failed
-    return _all_full(options) or (options.accepted is not None and _is_for_all(options))
+    # Ask every name: each endpoint of a store knows its own settings only.
+    if all(open_store(one).tables.history_kept == "full" for one in options.stores):
+        return True
+    return options.accepted is not None and _is_for_all(options)
 
 
 def _is_for_all(options: ReconcileOptions) -> bool:
@@ -267,11 +270,6 @@ def _ends(name: str) -> set[str | None]:
     with store.database.read() as connection:
         found = [connection.scalar(select(end(endpoint))) for end in (func.min, func.max)]
     return {*found} - {None}
-
-
-def _all_full(options: ReconcileOptions) -> bool:
-    # Ask every name: each endpoint of a store knows its own settings only.
-    return all(open_store(one).tables.history_kept == "full" for one in options.stores)
 
 
 def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:
