@@ -23,7 +23,7 @@ from tests.services.postgres import PrivatePostgres, PrivateRecovery, PrivateSta
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
 from tests.support.forked_programs import MODULES
-from tests.support.recorded_revisions import recorded_revisions
+from tests.support.recorded_revisions import Records, recorded_revisions
 from timeoutmgr.database import Database, DatabaseSettings
 
 pytest_plugins = ["tests.acceptance.not_applicable"]
@@ -46,10 +46,16 @@ def _logging() -> Iterator[None]:
     own.setLevel(levels[1])
 
 
+@pytest.fixture(scope="session")
+def _records(run_folder: Path) -> Records:
+    return Records(run_folder)
+
+
 @pytest.fixture(autouse=True)
-def _installations(request: pytest.FixtureRequest) -> Iterator[None]:
+def _installations(request: pytest.FixtureRequest, _records: Records) -> Iterator[None]:
     """Tables are installed in a fraction of the time, but where the installation is tested."""
-    with nullcontext() if request.node.get_closest_marker("installs") else recorded_revisions():
+    is_tested = request.node.get_closest_marker("installs")
+    with nullcontext() if is_tested else recorded_revisions(_records):
         yield
 
 

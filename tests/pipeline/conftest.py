@@ -28,15 +28,22 @@ history = "full"
 """
 
 
-def installed(request: pytest.FixtureRequest, kind: str, folder: Path, name: str) -> Store:
-    """Return a new store of a kind of database, named by a file in *folder*."""
+def installed(
+    request: pytest.FixtureRequest, kind: str, folder: Path, name: str, in_file: str = ""
+) -> Store:
+    """Return a new store of a kind of database, named by a file in *folder*.
+
+    Its tables are named by *name*, those in a file of their own by *in_file*: tables of a name that
+    was before are not made anew.
+    """
     url = (
         f"sqlite:///{folder / name}.db"
         if kind == "sqlite"
         else request.getfixturevalue(f"{kind}_url")
     )
+    prefix = in_file if in_file and kind == "sqlite" else name
     path = folder / f"{name}.toml"
-    path.write_text(SETTINGS.format(url=url, prefix=name))
+    path.write_text(SETTINGS.format(url=url, prefix=prefix))
     store = open_store(str(path))
     store.persistence.install()
     return store
@@ -50,7 +57,8 @@ def store_of(
     made: list[Store] = []
 
     def of(kind: str) -> Store:
-        store = installed(request, kind, tmp_path, f"{unique}{len(made)}")
+        number = len(made)
+        store = installed(request, kind, tmp_path, f"{unique}{number}", f"tables_of_{number}")
         made.append(store)
         return store
 

@@ -101,12 +101,16 @@ def serving() -> Iterator[S3]:
 
 def _serve() -> None:
     """Serve until the input ends."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class KeptConnection(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"  # else each request has a connection and a thread of its own
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    app = Killer().middleware(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+    # Not moto's dispatcher of services: it lists moto's folders at each request.
+    app = Killer().middleware(create_backend_app("s3"))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=KeptConnection)
     Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     sys.stdin.read()

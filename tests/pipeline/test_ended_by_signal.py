@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.pipeline.spark.conftest import QUICK_START
 from timeoutmgr.pipeline.stores import Store
 
 WAITING = """
@@ -54,7 +55,8 @@ def waiting(spark, *_args, **_more):
 
 
 reconcile.reconcile = waiting
-cli.main(["pipeline", "reconcile", "--master", "local[1]", "--store", sys.argv[2]])
+given = ["--master", "local[1]", "--store", sys.argv[2], "--conf", sys.argv[3]]
+cli.main(["pipeline", "reconcile", *given])
 """
 
 
@@ -68,7 +70,8 @@ cli.main(["pipeline", "reconcile", "--master", "local[1]", "--store", sys.argv[2
 def test_a_signal_ends_a_job_that_waits_for_java_with_its_own_code_and_no_traceback(
     sqlite: Store, number: signal.Signals, code: int
 ) -> None:
-    words = [sys.executable, "-c", WAITING, str(int(number)), sqlite.name]
+    quick = f"spark.driver.defaultJavaOptions={' '.join(QUICK_START)}"
+    words = [sys.executable, "-c", WAITING, str(int(number)), sqlite.name, quick]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     ended = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
