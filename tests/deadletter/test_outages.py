@@ -95,6 +95,15 @@ def test_a_stop_waits_for_no_answer_of_the_dead_letter_store_either(
     assert tmp_path / "dead.db" in databases
 
 
+@pytest.fixture
+def endless_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call fails by itself, however long the machine takes."""
+    for bound in ("SHORTEST", "LONGEST"):
+        monkeypatch.setattr(answers, bound, 3600.0)
+    monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", 3600.0)
+
+
+@pytest.mark.usefixtures("endless_calls")
 @pytest.mark.parametrize(
     "mode", [TransactionMode.TRANSACTION_SCOPE, TransactionMode.RECEIVE_ONLY], ids=str
 )
@@ -104,12 +113,7 @@ def test_a_dead_letter_store_that_hangs_holds_up_only_its_dead_letters(
     sqlite_url: str,
     postgres_url: str,
     unique: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # No call fails by itself, however long the machine takes.
-    for bound in ("SHORTEST", "LONGEST"):
-        monkeypatch.setattr(answers, bound, 3600.0)
-    monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", 3600.0)
     config, inbox = EndpointConfiguration(unique), Inbox()
     config.use_transport(sqlite_url)
     config.use_persistence(sqlite_url)
@@ -137,3 +141,57 @@ def test_a_dead_letter_store_that_hangs_holds_up_only_its_dead_letters(
     with closing(DeadLetterStore(postgres_url)) as store:
         dead = StoredCopyQueue(QueueManager(store=store, node=unique), NodeQueue.DEADLETTER)
         assert sorted(ids(dead)) == sorted(lost)
+
+
+@pytest.mark.usefixtures("endless_calls")
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        pytest.param(DeliveryOptions(journal=JournalLevel.BOTH), id="journaled"),
+        pytest.param(DeliveryOptions(transactional=True), id="transactional"),
+    ],
+)
+@pytest.mark.parametrize(
+    "mode", [TransactionMode.TRANSACTION_SCOPE, TransactionMode.RECEIVE_ONLY], ids=str
+)
+def test_a_dead_letter_store_that_hangs_holds_up_no_message_that_it_was_to_note(
+    mode: TransactionMode,
+    delivery: DeliveryOptions,
+    sqlite_url: str,
+    postgres_url: str,
+    unique: str,
+) -> None:
+    inbox = Inbox()
+
+    def configured(store: str) -> EndpointConfiguration:
+        config = EndpointConfiguration(unique)
+        config.use_transport(sqlite_url)
+        config.use_persistence(sqlite_url)
+        config.transaction_mode = mode
+        config.enable_feature(TimeoutManager())
+        config.enable_feature(DeadLetterQueues(node=unique, store=store))
+        config.add_handler("Order", inbox)
+        return config
+
+    elsewhere = EndpointConfiguration(f"{unique}_elsewhere")  # its handler would settle the copy
+    elsewhere.use_transport(sqlite_url)
+    with (
+        FaultProxy.before(postgres_url) as proxy,
+        closing(Endpoint(elsewhere)) as receiver,
+        closing(Endpoint(configured(postgres_url))) as sender,
+        closing(Endpoint(configured(proxy.url(postgres_url)))) as worker,
+    ):
+        receiver.install()
+        worker.install()
+        noted = sender.send(elsewhere.name, "Order", 0, delay=3_600, delivery=delivery)
+        worker.start()
+        eventually(lambda: sender.timeouts.count() == 1, "the timeout is stored")
+        proxy.blackhole()
+
+        sender.timeouts.send_now(noted.message_id)
+        for number in range(3):
+            fine = sender.send_local("Order", number, delay=0.1)
+            inbox.wait_for_id(fine.message_id)
+        eventually(lambda: sender.timeouts.count() == 0, "each timeout is dispatched")
+
+        proxy.heal()

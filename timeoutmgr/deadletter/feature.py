@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 from timeoutmgr.contracts import Clock, Transport
 from timeoutmgr.contracts.transports import ExpiresMessages
@@ -27,7 +30,9 @@ from timeoutmgr.deadletter.service import AcceptedMessages, DeadLetterService, J
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.errors import (
     ConfigurationError,
+    NodeFull,
     SchemaMissing,
+    StorageConflict,
     StorageUnavailable,
     TransportUnavailable,
 )
@@ -126,53 +131,89 @@ class Sweeper(ThreadTask):
 
 ANSWER: Final = 1.0
 """Seconds that a dispatch waits for an answer, once in an outage."""
+LONGEST_ANSWER: Final = 5.0
+"""Seconds that it waits for a store that has answered late: one that takes longer is away."""
+Result = TypeVar("Result")
 
 
-class StoreProbe(ThreadTask):
-    """Asks a store that may hang, in place of a dispatch that must not; sits out its *outage*."""
+class StoreCalls(ThreadTask):
+    """Makes calls to a store that may hang, for a dispatch that must not; sits out its *outage*."""
 
-    thread_name = "timeoutmgr-probe"
+    thread_name = "timeoutmgr-dead-letters"
 
-    def __init__(self, outage: Outage) -> None:
+    def __init__(self, outage: Outage, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._outage = outage
-        self._is_away = False
+        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._asked, self._answered = threading.Event(), threading.Event()
+        self._patience = ANSWER
 
-    def require(self) -> None:
-        """Raise StorageUnavailable if the store gives no answer in time.
+    def start(self) -> None:
+        """Start."""
+        self._given: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._is_free = True
+        super().start()
 
-        It is not asked a second time before it has answered: until then each call raises at once.
+    def make(self, call: Callable[[], Result]) -> Result:
+        """Return the result of *call*, which may be repeated, or raise its error.
+
+        Raises StorageUnavailable if it has no result in time, and at once while it has none, or
+        the outage lasts: it may still be carried out. Before ``start`` nothing bounds it.
         """
+        if self._thread is None:
+            return call()
         with self._lock:
-            if not (self._asked.is_set() or self._answered.is_set()):
-                self._asked.set()
-                self._answered.wait(ANSWER)
-            is_there = self._answered.is_set()
-            self._answered.clear()
-        if not is_there:
-            raise StorageUnavailable("the dead-letter store does not answer")
+            if not self._is_free:
+                raise StorageUnavailable("the dead-letter store does not answer")
+            self._is_free = False
+            answer: Future[Result] = Future()
+            self._given.put((call, answer))
+            try:
+                return answer.result(self._patience)
+            except TimeoutError:
+                text = f"the dead-letter store does not answer within {self._patience:.0f} s"
+                raise StorageUnavailable(text) from None
 
     def stop(self) -> None:
         """Stop; returns when the thread has ended."""
         self._stop.set()
-        self._asked.set()
+        if self._thread is not None:
+            self._given.put(None)
         super().stop()
 
     def _run(self) -> None:
-        while self._asked.wait() and not self._stop.is_set():
+        while (given := self._given.get()) is not None:
+            call, answer = given
+            begun = self._monotonic()
+            try:
+                result = call()
+            except Exception as error:
+                no_outage = isinstance(error, NodeFull | StorageConflict)
+                is_away = isinstance(error, StorageUnavailable) and not no_outage
+                self._is_free = not is_away  # before the answer: the next call may follow at once
+                answer.set_exception(error)
+                if is_away:
+                    self._sit_out()
+                    self._is_free = True
+                continue
+            late = 2 * (self._monotonic() - begun)
+            self._patience = min(max(ANSWER, late), LONGEST_ANSWER)
+            self._is_free = True
+            answer.set_result(result)
+
+    def _sit_out(self) -> None:
+        """Return once the store answers; its outage is over then."""
+        is_away = False
+        while not self._stop.is_set():
             try:
                 self._outage.probe()
             except Exception as error:  # other causes (rights, a newer schema) may be mended too
-                self._is_away = True
+                is_away = True
                 self._stop.wait(self._outage.breaker.failure(error))
                 continue
-            if self._is_away:  # an outage that a pump has reported is the pump's
-                self._is_away = False
+            if is_away:  # an outage that a pump has reported is the pump's
                 self._outage.breaker.success()
-            self._asked.clear()
-            self._answered.set()
+            return
 
 
 SENTENCE: Final = (
@@ -309,10 +350,10 @@ class DeadLetterQueues:
             may_end=self._may_end(context.transport),
         )
         outage = self._outage(context, manager)
-        probe, forwarded = StoreProbe(outage), dead_letters
+        calls, forwarded = StoreCalls(outage), dead_letters
         may_hang = not (joins or manager.store.database.is_sqlite)
         if may_hang:
-            forwarded = replace(dead_letters, manager=replace(manager, ready=probe.require))
+            forwarded = replace(dead_letters, manager=replace(manager, calls=calls.make))
         return FeatureParts(
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
@@ -324,7 +365,7 @@ class DeadLetterQueues:
             databases=(manager.store.database,),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
-            tasks=(self._sweeper(context, dead_letters), *([probe] if may_hang else [])),
+            tasks=(self._sweeper(context, dead_letters), *([calls] if may_hang else [])),
             dead_messages_to=self.collect_from,
             satellites=self._satellites(context, manager, outage, joins),
         )

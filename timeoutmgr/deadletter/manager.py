@@ -145,8 +145,8 @@ class QueueManager:
     node: str
     quotas: Quotas = Quotas()
     telemetry: Telemetry | None = None
-    ready: Callable[[], None] = lambda: None
-    """Raises StorageUnavailable while the store hangs; not asked in a caller's transaction."""
+    calls: Callable[[Callable[[], Any]], Any] = lambda call: call()
+    """Makes each call to the store, but for those in a caller's transaction."""
 
     def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
         """Put *copy* into its dead-letter queue, if its level asks for a dead letter.
@@ -254,10 +254,20 @@ class QueueManager:
         """Return when message *key*, *due* at that instant, was first tried; None if not noted."""
         table = self.store.tables.first_attempts
         one = and_(self._is(table, key), table.c.due == due)
-        self.ready()
-        with self.store.database.read() as connection:
-            at: Micros | None = connection.execute(select(table.c.at).where(one)).scalar()
+
+        def read() -> Micros | None:
+            with self.store.database.read() as connection:
+                return connection.execute(select(table.c.at).where(one)).scalar()
+
+        at: Micros | None = self.calls(read)
         return at
+
+    def guid(self) -> str | None:
+        """Return the GUID of the node as this process read it first."""
+        known = self.store.guids
+        if self.node not in known and (found := self.calls(lambda: self.store.guid_of(self.node))):
+            known[self.node] = found
+        return known.get(self.node)
 
     def forget_attempts(self, now: Micros) -> None:
         """Forget attempts of messages whose time to reach their queue was over long ago."""
@@ -306,8 +316,8 @@ class QueueManager:
     def _run(self, work: Callable[[Connection], Result], given: Transaction | None) -> Result:
         if given is not None:
             return work(as_connection(given))
-        self.ready()
-        return self.store.database.run(work)
+        made: Result = self.calls(lambda: self.store.database.run(work))
+        return made
 
     def lock(self, connection: Connection) -> QuotaUsage:
         """Lock the node's row, the first thing in every transaction that changes anything."""

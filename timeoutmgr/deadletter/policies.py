@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from timeoutmgr.contracts import DeadLetters, SendResult, Timeout, Transaction, TransportSession
@@ -58,7 +59,7 @@ class KeepingSession:
         results = self.session.send(outgoing, transaction=transaction)
         reach("sending.sent")
         arrived = confirmed(outgoing, results)
-        with _outage_logged("sender", "arrivals", len(arrived), transaction):
+        with _outage_logged("sender", "arrivals", len(arrived), lambda _: transaction is not None):
             acknowledgements = self.dead_letters.after_sending(arrived, transaction)
             reach("sending.arrivals_noted")
             self.session.send(acknowledgements, transaction=transaction)
@@ -67,16 +68,16 @@ class KeepingSession:
 
 @contextmanager
 def _outage_logged(
-    actor: str, facts: str, number: int, transaction: Transaction | None
+    actor: str, facts: str, number: int, breaks: Callable[[TimeoutManagerError], bool]
 ) -> Iterator[None]:
-    """Log an outage in which *number* *facts* could not be noted; raise it in a *transaction*.
+    """Log an outage in which *number* *facts* could not be noted; raise one that *breaks*.
 
     A caller to whom it is raised sends messages again that are sent; a transaction undoes them.
     """
     try:
         yield
     except (StorageUnavailable, TransportUnavailable) as error:
-        if transaction is not None:
+        if breaks(error):
             raise
         text, fields = on_one_line(error), {"event": f"{facts}_not_noted"}
         logger.warning("%s could not note %d %s: %s", actor, number, facts, text, extra=fields)
@@ -245,7 +246,7 @@ class DeadLetterForwarding(ForwardingPolicy):
 
     def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
         """Note the first attempts of *timeouts*, with which their transit began."""
-        with _outage_logged("dispatcher", "attempts", len(timeouts), work.scope):
+        with _outage_logged("dispatcher", "attempts", len(timeouts), partial(self._breaks, work)):
             self.dead_letters.tried(timeouts, at, work.scope)
 
     def forwarded(self, message: Message) -> Message:
@@ -257,7 +258,7 @@ class DeadLetterForwarding(ForwardingPolicy):
     ) -> None:
         """Note the messages that reached their queues; send the acknowledgements."""
         arrived = confirmed(outgoing, results)
-        with _outage_logged("dispatcher", "arrivals", len(arrived), work.scope):
+        with _outage_logged("dispatcher", "arrivals", len(arrived), partial(self._breaks, work)):
             acknowledgements = self.dead_letters.after_sending(arrived, work.scope)
             reach("dispatch.arrivals_noted")
             work.notify(acknowledgements, isolated=True)
@@ -277,7 +278,7 @@ class DeadLetterForwarding(ForwardingPolicy):
                 )
                 found.others.append(one)
             except (StorageUnavailable, TransportUnavailable) as error:
-                if self._breaks(error, work):
+                if self._breaks(work, error):
                     raise
                 logger.error(
                     "timeout %.80r stays stored, there is no place for its dead letter yet: %s",
@@ -291,7 +292,7 @@ class DeadLetterForwarding(ForwardingPolicy):
                 reach("dispatch.buried")
         return found
 
-    def _breaks(self, error: TimeoutManagerError, work: IsolatedSends) -> bool:
+    def _breaks(self, work: IsolatedSends, error: TimeoutManagerError) -> bool:
         """Return whether *error* leaves the transaction of *work* in doubt.
 
         A full node has changed nothing, and a store elsewhere is in no transaction of the queues.

@@ -460,7 +460,7 @@ class DeadLetterService:
 
     def _guid(self) -> str | None:
         try:
-            return self.manager.store.known_guid(self.manager.node)
+            return self.manager.guid()
         except StorageUnavailable as error:
             # If the GUID is unavailable, skip the reinstall check.
             logger.info(

@@ -34,7 +34,8 @@ class DeadLetterStore:
         self.tables: Final = dead_letter_tables(schema, prefix)
         self.clock: Final[Clock] = clock or SystemClock()
         self._schema, self._attributes = schema, {"prefix": prefix}
-        self._guids: dict[str, str] = {}
+        self.guids: dict[str, str] = {}
+        """GUIDs of nodes as this process read them first."""
         self._version_table: Final = f"{prefix}dead_letters_version"
         if schema is not None and self.database.is_sqlite:
             raise CombinationRefused(
@@ -93,15 +94,6 @@ class DeadLetterStore:
                 nodes.select().with_only_columns(nodes.c.guid).where(nodes.c.node == node)
             ).scalar_one_or_none()
         return found
-
-    def known_guid(self, node: str) -> str | None:
-        """Return the GUID of *node* as this process read it first."""
-        if node not in self._guids:
-            found = self.guid_of(node)
-            if found is None:
-                return None
-            self._guids[node] = found
-        return self._guids[node]
 
     def nodes(self) -> dict[str, str]:
         """Return every node with its GUID."""

@@ -1,0 +1,174 @@
+"""Calls of a dispatch to a dead-letter store that may hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from timeoutmgr.deadletter import feature
+from timeoutmgr.deadletter.feature import ANSWER, LONGEST_ANSWER, StoreCalls
+from timeoutmgr.errors import MessageRejected, NodeFull, StorageUnavailable
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport.delivery_policy import Outage
+
+BRIEF = 0.01
+
+
+class Store:
+    """A store whose calls wait while it hangs; its breaker counts failures and ends of outages."""
+
+    def __init__(self) -> None:
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.answers.set()
+        self.number = self.failures = self.ends = 0
+        self.is_down = False
+
+    def call(self) -> int:
+        self.number += 1
+        self.asked.set()
+        self.answers.wait()
+        return self.number
+
+    def ping(self) -> None:
+        if self.is_down:
+            raise StorageUnavailable("down")
+
+    def failure(self, _error: Exception) -> float:
+        self.failures += 1
+        return BRIEF
+
+    def success(self) -> None:
+        self.ends += 1
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.answers.set()
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def calls(store: Store, now: list[float], monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCalls]:
+    monkeypatch.setattr(feature, "ANSWER", BRIEF)
+    monkeypatch.setattr(feature, "LONGEST_ANSWER", BRIEF)
+    outage = Outage(breaker=store, probe=store.ping)  # type: ignore[arg-type]  # its two methods
+    made = StoreCalls(outage, lambda: now[0])
+    made.start()
+    made._patience = 3_600.0  # a loaded machine is no outage
+    yield made
+    store.answers.set()
+    made.stop()
+
+
+def hang(calls: StoreCalls, store: Store) -> None:
+    """Have the store hang amid a call, which is given up."""
+    store.asked.clear()
+    store.answers.clear()
+    calls._patience = BRIEF
+    with pytest.raises(StorageUnavailable, match="does not answer within"):
+        calls.make(store.call)
+    assert store.asked.wait(30)
+
+
+def test_a_call_has_its_result_or_its_error(calls: StoreCalls, store: Store) -> None:
+    def refuse() -> None:
+        raise MessageRejected("too long")
+
+    assert calls.make(store.call) == 1
+    with pytest.raises(MessageRejected, match="too long"):
+        calls.make(refuse)
+    assert store.failures == 0
+
+
+def test_while_a_call_hangs_each_other_call_is_refused_at_once_and_none_is_made(
+    calls: StoreCalls, store: Store
+) -> None:
+    hang(calls, store)
+    calls._patience = 3_600.0  # it would wait that long if it waited
+
+    for _ in range(3):
+        with pytest.raises(StorageUnavailable, match=r"does not answer$"):
+            calls.make(store.call)
+
+    assert store.number == 1
+
+
+def test_a_late_answer_is_no_answer_to_the_next_call(calls: StoreCalls, store: Store) -> None:
+    hang(calls, store)
+    store.answers.set()
+    eventually(lambda: calls._is_free, "the call ends late")
+
+    hang(calls, store)
+
+    assert store.number == 2
+
+
+def test_a_store_that_is_slow_gets_more_time_up_to_a_bound(
+    calls: StoreCalls, store: Store, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature, "ANSWER", ANSWER)
+    monkeypatch.setattr(feature, "LONGEST_ANSWER", LONGEST_ANSWER)
+    found = []
+
+    for taken in (0.0, 1.5, 9.0, 0.1):
+
+        def slow(taken: float = taken) -> None:
+            now[0] += taken
+
+        calls._patience = 3_600.0
+        calls.make(slow)
+        found.append(calls._patience)
+
+    assert found == [ANSWER, 3.0, LONGEST_ANSWER, ANSWER]
+
+
+def test_a_store_that_is_away_is_probed_until_it_answers(calls: StoreCalls, store: Store) -> None:
+    def lose() -> None:
+        store.is_down = True
+        raise StorageUnavailable("lost")
+
+    with pytest.raises(StorageUnavailable, match="lost"):
+        calls.make(lose)
+    eventually(lambda: store.failures > 1, "the outage is noted, again and again")
+    with pytest.raises(StorageUnavailable, match=r"does not answer$"):
+        calls.make(store.call)
+    store.is_down = False
+    eventually(lambda: calls._is_free, "the store answers")
+
+    calls._patience = 3_600.0
+    assert calls.make(store.call) == 1
+    assert store.ends == 1
+
+
+def test_a_full_node_is_no_outage(calls: StoreCalls, store: Store) -> None:
+    def fill() -> None:
+        store.is_down = True  # a probe would find an outage
+        raise NodeFull("node", 2, 1)
+
+    with pytest.raises(NodeFull):
+        calls.make(fill)
+
+    assert calls.make(store.call) == 1
+    assert store.failures == 0
+
+
+def test_without_its_thread_a_call_is_made_by_its_caller(store: Store) -> None:
+    outage = Outage(breaker=store, probe=store.ping)  # type: ignore[arg-type]  # its two methods
+    calls = StoreCalls(outage)
+    calls.stop()
+
+    assert calls.make(threading.get_ident) == threading.get_ident()
+
+    calls.start()
+    calls._patience = 3_600.0
+    assert calls.make(threading.get_ident) != threading.get_ident()
+    calls.stop()
+    assert calls.make(threading.get_ident) == threading.get_ident()
