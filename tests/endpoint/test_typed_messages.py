@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 from uuid import UUID
 
+import attrs
 import msgspec
 import pydantic
 import pytest
@@ -349,6 +350,16 @@ class DatedLine(Line):
     on: str = "today"
 
 
+@attrs.define
+class AttrsLine:
+    a: int
+
+
+@attrs.define
+class LongAttrsLine(AttrsLine):
+    b: int = 0
+
+
 @dataclass(eq=False)
 class Nested:
     """Fields of declared classes, in each kind of container."""
@@ -359,6 +370,7 @@ class Nested:
     of_set: frozenset[Line] = frozenset()
     keys: Keys | None = None
     array: ArrayLine | None = None
+    attrs_line: AttrsLine | None = None
     anything: Any = None
     rate: float = 0.0
 
@@ -375,14 +387,34 @@ class FullCustomer(HiddenCustomer):
     vat: str = "DE1"
 
 
+class TallCustomer(Customer):
+    height: int = 180
+
+
 class Orders(pydantic.BaseModel):
     customers: list[Customer] = []
     orders: list[Orders] = []
     lines: deque[Line] = deque()
+    whole: pydantic.SerializeAsAny[Customer] | None = None
+    either: Customer | Any = None
+    first: Customer | TallCustomer | None = pydantic.Field(default=None, union_mode="left_to_right")
     anything: Any = None
 
 
+class Customers(pydantic.RootModel[list[Customer]]):
+    pass
+
+
+class OneCustomer(pydantic.RootModel[Customer]):
+    pass
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
 DATED, FULL = DatedLine("pen", Decimal(1)), FullCustomer(name="Ada", born=date(2000, 1, 1))
+TALL = TallCustomer(name="Ada", born=date(2000, 1, 1))
 KEYS: Any = {"a": 1, "b": 2}
 
 
@@ -395,9 +427,15 @@ KEYS: Any = {"a": 1, "b": 2}
         (Nested(of_set=frozenset({LINE, DATED})), "of_set.0.on"),
         (Nested(keys=KEYS), "keys.b"),
         (Nested(array=LongArrayLine(1, 2)), "array.b"),
+        (Nested(attrs_line=LongAttrsLine(1, 2)), "attrs_line.b"),
         (Orders(customers=[FULL]), "customers.0.vat"),
         (Orders(orders=[Orders(customers=[FULL])]), "orders.0.customers.0.vat"),
         (Orders(lines=deque([DATED])), "lines.0.on"),
+        (Orders(whole=FULL), "whole.vat"),
+        (Orders(either=FULL), "either.vat"),
+        (Orders(first=TALL), "first.height"),
+        (Customers([FULL]), "root.0.vat"),
+        (OneCustomer(FULL), "root.vat"),
     ],
 )
 def test_a_field_that_the_declared_class_has_not_is_refused_when_it_is_sent(
@@ -409,12 +447,22 @@ def test_a_field_that_the_declared_class_has_not_is_refused_when_it_is_sent(
 
 def test_fields_that_arrive_or_are_excluded_are_sent() -> None:
     named = Named(0)
-    nested = Nested(LINE, [LINE], {1: LINE}, frozenset({LINE}), {"a": 1}, None, named, rate=1)
+    of_attrs = AttrsLine(1)
+    nested = Nested(
+        LINE, [LINE], {1: LINE}, frozenset({LINE}), {"a": 1}, None, of_attrs, named, rate=1
+    )
     assert nested.kept == 1  # no field, though the object keeps it
     hidden = HiddenCustomer(name="Ada", born=date(2000, 1, 1))
 
-    for message in (nested, Orders(customers=[hidden], anything=FULL)):
+    whole = Customer(name="Ada", born=date(2000, 1, 1))
+    orders = Orders(customers=[hidden], whole=whole, either=whole, first=whole, anything=FULL)
+    for message in (nested, orders, Customers([hidden]), OneCustomer(hidden), Numbers([1])):
         assert type(of_wire(message)) is type(message)
+
+
+@pytest.mark.parametrize("kind", [Line, Customer, Numbers])
+def test_a_class_with_plain_fields_is_converted_once(kind: type) -> None:
+    assert message_class(kind).whole is None
 
 
 class Login(pydantic.BaseModel):

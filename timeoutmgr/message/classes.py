@@ -80,8 +80,8 @@ class TypedMessageClass:
     encode: Callable[[Any], bytes]
     plain: Callable[[Any], object]
     """Returns the fields as mappings, lists and plain values."""
-    rewrite: Callable[[Any, Any], bytes] | None
-    """Returns, of a message and what was read of it, JSON that is the body if no field is lost.
+    whole: Callable[[Any, bytes], bytes] | None
+    """Returns, of a message and its body, JSON with the fields that the body lacks too.
 
     None for a class with plain fields, which can lose none.
     """
@@ -113,7 +113,7 @@ class TypedMessageClass:
                 raise ValueError("a float that is NaN or infinite would arrive as null")
             if _MASKED in body and self.plain(message) != self.plain(read):
                 raise ValueError("a secret would arrive as asterisks; send it as str or bytes")
-            if self.rewrite is not None and self.rewrite(message, read) != body:
+            if self.whole is not None and self.whole(message, body) != self.encode(read):
                 for lost in _lost_in(message, read):
                     raise ValueError(f"{lost:.80} is lost: the declared class has no such field")
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -142,7 +142,8 @@ def _lost_in(sent: object, read: object, at: str = "") -> Iterator[str]:
     """Yield the places of the fields and keys that *sent* has and *read* has not."""
     if isinstance(sent, Set) and isinstance(read, Set):
         # What both have lost nothing; a set has no order for the rest.
-        sent, read = (sorted(each, key=_class_name) for each in (sent - read, read - sent))
+        both = sent - read, read - sent
+        sent, read = (sorted(each, key=lambda one: type(one).__qualname__) for each in both)
     ours, theirs = _members(sent), _members(read)
     if ours is None or theirs is None or (theirs is read and ours is not sent):
         return  # A plain value, or an object that a field of any type has by other names.
@@ -156,10 +157,6 @@ def _lost_in(sent: object, read: object, at: str = "") -> Iterator[str]:
             yield f"{at}{name}"
 
 
-def _class_name(of: object) -> str:
-    return type(of).__qualname__
-
-
 def _members(own: Any) -> Mapping[Any, object] | None:
     """Return what *own* has, by field, key or index; None for a plain value."""
     if isinstance(own, Mapping):
@@ -170,8 +167,10 @@ def _members(own: Any) -> Mapping[Any, object] | None:
     if _is_struct(kind):
         names, values = kind.__struct_encode_fields__, kind.__struct_fields__
         return {name: getattr(own, each) for name, each in zip(names, values, strict=True)}
-    if dataclasses.is_dataclass(kind):
-        return {each.name: getattr(own, each.name, None) for each in dataclasses.fields(kind)}
+    attrs: Any = sys.modules.get("attr")
+    if dataclasses.is_dataclass(kind) or (attrs is not None and attrs.has(kind)):
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else attrs.fields(kind)
+        return {each.name: getattr(own, each.name, None) for each in fields}
     if not _is_model(kind):
         return None
     names = (name for name, each in kind.model_fields.items() if not each.exclude)
@@ -247,14 +246,14 @@ def _of_msgspec(given: type) -> TypedMessageClass:
     errors = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
     encode, plain = msgspec.json.encode, msgspec.to_builtins
 
-    rewrite = (lambda _message, read: encode(read)) if nests else None
+    whole = (lambda _message, body: body) if nests else None
     return TypedMessageClass(
-        given, _name(given), decode, encode, plain, rewrite, _msgspec_reasons, errors
+        given, _name(given), decode, encode, plain, whole, _msgspec_reasons, errors
     )
 
 
 def _of_pydantic(given: Any) -> TypedMessageClass:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import RootModel, TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 
     try:
@@ -262,26 +261,22 @@ def _of_pydantic(given: Any) -> TypedMessageClass:
     except (PydanticUserError, NameError) as error:
         raise _refused(given, error) from error
 
+    dump: Callable[..., bytes] = adapter.dump_json
+
     def encode(message: object) -> bytes:
-        written: bytes = adapter.dump_json(message, by_alias=True, round_trip=True)
-        return written
+        return dump(message, by_alias=True, round_trip=True)
 
-    def rewrite(message: object, _read: object) -> bytes:
-        # The body has the fields of declared classes alone.
-        written: bytes = adapter.dump_json(
-            message, by_alias=True, round_trip=True, serialize_as_any=True, warnings=False
-        )
-        return written
-
-    def reasons(error: Exception) -> str:
-        return _pydantic_reasons(error, adapter)
+    def whole(message: object, _body: bytes) -> bytes:
+        # The body has the fields of declared classes alone, unless a field is SerializeAsAny.
+        return dump(message, by_alias=True, round_trip=True, serialize_as_any=True, warnings=False)
 
     errors, decode = (ValidationError, RecursionError), adapter.validate_json
-    is_flat = len(findall(_WITH_FIELDS, str(adapter.core_schema))) == 1
+    own = 0 if issubclass(given, RootModel) else 1
+    is_flat = len(findall(_WITH_FIELDS, str(adapter.core_schema))) == own
     return TypedMessageClass(
         *(given, _name(given), decode, encode, adapter.dump_python),
-        rewrite=None if is_flat else rewrite,
-        reasons=reasons,
+        whole=None if is_flat else whole,
+        reasons=lambda error: _pydantic_reasons(error, adapter),
         errors=errors,
     )
 
