@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import Engine, create_engine, event, text
 
 from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
+from tests.support.clock import FakeClock
 from tests.support.redis_keys import forget_keys
 from timeoutmgr import Endpoint
 from timeoutmgr.contracts import ChangeResult
@@ -28,6 +29,7 @@ from timeoutmgr.errors import (
     ContentConflict,
     StorageUnavailable,
 )
+from timeoutmgr.message.instants import to_micros
 from timeoutmgr.testing.signals import eventually
 
 SOON = 1.2
@@ -138,6 +140,17 @@ def with_session(site: Site) -> Iterator[None]:
         yield
 
 
+def ended(site: Site, *, runs: bool) -> None:
+    """Run or revoke the stored task ``sum``."""
+    if not runs:
+        assert site.delays.revoke("sum")
+        return
+    site.delays.send_now("sum")
+    with Endpoint(site.delays.configuration()):
+        site.arrival()
+        eventually(lambda: not site.stored(), "the task was dispatched")
+
+
 @pytest.mark.parametrize("around", [nullcontext, lambda site: site.delays.batch(), with_session])
 def test_the_id_of_a_task_that_ran_or_was_revoked_is_used_again(
     make_site: MakeSite, around: Callable[[Site], AbstractContextManager[Any]]
@@ -149,13 +162,45 @@ def test_the_id_of_a_task_that_ran_or_was_revoked_is_used_again(
                 for more in (0, 10):
                     site.add.apply_async((number, hours + more), eta=later(hours), task_id="sum")
         assert [task.args for task in site.delays.list()] == [f"({number}, 12)"]
-        if number % 2:
-            site.delays.send_now("sum")
-            with Endpoint(site.delays.configuration()):
-                site.arrival()
-                eventually(lambda: not site.stored(), "the task was dispatched")
-        else:
-            assert site.delays.revoke("sum")
+        ended(site, runs=bool(number % 2))
+
+
+@pytest.mark.parametrize("around", [nullcontext, lambda site: site.delays.batch(), with_session])
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_the_same_send_of_a_task_that_ran_or_was_revoked_is_no_task(
+    make_site: MakeSite, around: Callable[[Site], AbstractContextManager[Any]], protocol: int
+) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    site.app.conf.task_protocol = protocol
+    etas = [later(1), later(2)]
+
+    def send(eta: datetime) -> None:
+        with around(site):
+            site.add.apply_async((1, 2), eta=eta, task_id="sum")
+
+    for runs in (False, True, False):
+        send(etas[0])
+        send(etas[1])
+        ended(site, runs=runs)
+
+        send(etas[1])
+
+        assert site.stored() == []
+
+
+def test_a_task_that_a_clock_behind_sends_after_the_end_of_another_is_stored(
+    make_site: MakeSite,
+) -> None:
+    clock = FakeClock(to_micros(later(0)))
+    site = make_site(
+        "sqlite", on_duplicate="replace", configure=lambda config: setattr(config, "clock", clock)
+    )
+    site.add.apply_async((1, 2), eta=later(1), task_id="sum")
+    ended(site, runs=False)
+    clock.step_wall(-timedelta(seconds=1))
+    site.add.apply_async((3, 4), eta=later(2), task_id="sum")
+
+    assert [task.args for task in site.delays.list()] == ["(3, 4)"]
 
 
 def test_a_replacement_leaves_the_retry_of_the_running_task(make_site: MakeSite) -> None:

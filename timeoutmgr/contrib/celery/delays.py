@@ -300,38 +300,50 @@ class DurableDelays:
         """
         used: dict[str, str] = {}
         while tasks:
-            refused = [one for one in send(tasks) if one.repeat is RepeatKind.CONFLICT]
+            refused = [one for one in send(tasks) if self._is_refused(one)]
             used |= {one.message_id: one.id or "" for one in refused}
             given = {one.options.message_id: one for one in tasks}
             tasks = [self._under_next_id(given[one.message_id], used) for one in refused]
+
+    def _is_refused(self, sent: Sent) -> bool:
+        if sent.repeat is not RepeatKind.SUPERSEDED:
+            return sent.repeat is RepeatKind.CONFLICT
+        # By a clock that is behind, it was sent before the task of that id, which may have ended.
+        found = self._insist(lambda: self.endpoint.timeouts.show(sent.message_id))
+        return found is not None and found[0] is not TimeoutState.PENDING
 
     def _under_next_id(self, task: ToSend, used: Mapping[str, str]) -> ToSend:
         message_id, saga = task.options.message_id or "", task.options.saga_id or ""
         if task.options.on_conflict is None:
             raise ContentConflict(message_id, used[message_id])
-        message_id = self._insist(lambda: self._next_id(saga, used))
+        message_id = self._insist(lambda: self._last_id(saga, used))
         return replace(task, options=replace(task.options, message_id=message_id))
 
     def _replaceable(self, saga: str) -> str:
-        """Return the id of the pending task of *saga*, or the next id that such a task has."""
+        """Return the id of the pending task of *saga*, or the last id that such a task had."""
         pending = self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga))
         # A retry of the task that runs is not replaced.
         first = (one.message.id for one in pending if _task_headers(one).get("retries") == 0)
-        return next(first, "") or self._next_id(saga, ())
+        return next(first, "") or self._last_id(saga, ())
 
-    def _next_id(self, saga: str, used: Container[str]) -> str:
-        """Return the id after the ids that ended: programs that send together find the same id."""
+    def _last_id(self, saga: str, used: Container[str]) -> str:
+        """Return the last known id of the tasks of *saga*; the next if that is *used*.
 
-        def is_free(number: int) -> bool:
+        The store compares the contents: a task that ended is not made again by the same send.
+        Programs that send together find the same id.
+        """
+
+        def is_new(number: int) -> bool:
             one = _numbered_id(saga, number)
-            found = self.endpoint.timeouts.show(one)
-            return one not in used and (found is None or found[0] is TimeoutState.PENDING)
+            return one not in used and self.endpoint.timeouts.show(one) is None
 
         end = 0
-        while not is_free(end):
+        while not is_new(end):
             end = 2 * end + 1
         numbers = range((end + 1) // 2, end)
-        return _numbered_id(saga, numbers.start + bisect_left(numbers, True, key=is_free))
+        new = numbers.start + bisect_left(numbers, True, key=is_new)
+        last = _numbered_id(saga, max(new - 1, 0))
+        return _numbered_id(saga, new) if last in used else last
 
     @cached_property
     def _broker(self) -> Any:
