@@ -203,6 +203,38 @@ def test_a_task_that_a_clock_behind_sends_after_the_end_of_another_is_stored(
     assert [task.args for task in site.delays.list()] == ["(3, 4)"]
 
 
+@pytest.mark.parametrize("within", [nullcontext, lambda site: site.delays.batch(), with_session])
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("countdown", [None, 0.5, -HOUR])
+def test_a_task_that_is_due_replaces_the_pending_task(
+    make_site: MakeSite,
+    within: Callable[[Site], AbstractContextManager[Any]],
+    protocol: int,
+    countdown: float | None,
+) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    site.app.conf.task_protocol = protocol
+    site.delays.endpoint.install()  # before a transaction
+    began = datetime.now(UTC)
+    with within(site):
+        site.add.apply_async((1, 2), countdown=HOUR, task_id="sum")
+        site.add.apply_async((3, 4), countdown=countdown, task_id="sum")
+
+    [task] = site.delays.list()
+    assert task.args == ("(3, 4)" if protocol == 2 else None)
+    assert began + timedelta(seconds=max(countdown or 0, 0)) <= task.eta < later(0.5)
+    assert site.waiting() == 0
+
+
+def test_a_task_that_is_due_is_published_if_its_id_has_no_pending_task(make_site: MakeSite) -> None:
+    site = make_site("sqlite", on_duplicate="replace")
+    site.add.apply_async((1, 2), countdown=HOUR, task_id="other")
+    for _ in range(2):
+        site.add.apply_async((3, 4), task_id="sum")
+
+    assert (site.stored(), site.waiting()) == (["other"], 2)
+
+
 def test_a_replacement_leaves_the_retry_of_the_running_task(make_site: MakeSite) -> None:
     site = make_site("sqlite", on_duplicate="replace")
     with pytest.raises(Retry):
@@ -437,16 +469,18 @@ def test_protocol_one_is_delayed_as_well(make_site: MakeSite) -> None:
 
 
 @pytest.fixture
-def without_store(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """An app whose store is away, and whose broker is not."""
-    site = make_site("redis")
+def without_store(
+    request: pytest.FixtureRequest, make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> Site:
+    """An app whose store is away, and whose broker is not; a test may give its options."""
+    site = make_site("redis", **getattr(request, "param", {}))
     site.app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
     persistence: Any = site.delays.endpoint._parts.settings.persistence
 
     def away(*_: Any, **__: Any) -> Any:
         raise StorageUnavailable("the database is away")
 
-    for call in ("run", "begin"):
+    for call in ("run", "begin", "read"):
         monkeypatch.setattr(persistence.database, call, away)
     return site
 
@@ -476,6 +510,16 @@ def test_a_store_that_is_away_is_an_operational_error(without_store: Site) -> No
     assert without_store.waiting() == 0
 
 
+@pytest.mark.parametrize("without_store", [{"on_duplicate": "replace"}], indirect=True)
+def test_a_task_that_is_due_is_published_while_the_store_is_away(
+    without_store: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_store.add.apply_async((1, 2), task_id="t")
+
+    assert without_store.arrival().headers["id"] == "t"
+    assert any("could not store task t (retry 0)" in line for line in caplog.messages)
+
+
 def test_a_retry_is_published_with_its_eta_while_the_store_is_away(
     without_store: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -485,7 +529,7 @@ def test_a_retry_is_published_with_its_eta_while_the_store_is_away(
     message = without_store.arrival()
     assert (message.headers["id"], message.headers["retries"]) == ("t", 1)
     assert datetime.fromisoformat(message.headers["eta"]) > later(0.9)
-    assert any("could not store retry 1 of task t" in line for line in caplog.messages)
+    assert any("could not store task t (retry 1)" in line for line in caplog.messages)
 
 
 def test_a_task_of_another_that_runs_is_no_retry_of_it(without_store: Site) -> None:

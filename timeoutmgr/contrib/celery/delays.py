@@ -176,36 +176,42 @@ class DurableDelays:
     def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
         """Keep the task that *producer* is asked to publish; return whether it is kept.
 
-        It is not if it is due by now, and no transaction or other broker is asked for, or if it is
-        a retry that cannot be stored. Raises kombu's OperationalError if the store is away for
-        longer than the app's retry policy.
+        It is not if it is for another broker, if it is due by now, in no transaction, and replaces
+        no task, or if it is a retry or a due replacement that cannot be stored. Raises kombu's
+        OperationalError if the store is away for longer than the app's retry policy.
         """
         task = TaskMessage(body, options.get("headers") or {})
         if not task.about:  # an event, which has an eta as well
             return False
         due, now = task.due(), datetime.now(UTC)
         is_delayed = due is not None and due - now > self._min_delay
-        is_inside = self._inside.get() is not None and not task.retries
-        if not is_delayed and not is_inside:
-            return False
-        if self._is_of_another_broker(producer):
+        is_kept = is_delayed or (self._inside.get() is not None and not task.retries)
+        if not (is_kept or self._replaces(task)) or self._is_of_another_broker(producer):
             return False
         try:
-            self._keep(producer, task, options, due if is_delayed and due else now, is_delayed)
+            if not (is_kept or self._may_be_pending(task.id)):
+                return False
+            self._keep(producer, task, options, max(due or now, now), is_delayed)
         except Exception as error:
-            if not self._is_retry_of_a_running(task):
+            if is_kept and not self._is_retry_of_a_running(task):
                 raise
-            # With an error here Celery rejects the running task, which would be lost. A worker that
-            # receives the retry stores it, or keeps it in memory.
+            # A task that is due needs no store. With an error here Celery rejects the running task,
+            # which would be lost. A worker that receives the retry stores or keeps it.
             logger.warning(
-                "app could not store retry %d of task %.80s, Celery publishes it with its eta: %s",
-                task.retries,
+                "app could not store task %.80s (retry %d), Celery publishes it with its eta: %s",
                 task.id,
+                task.retries,
                 on_one_line(error),
-                extra={"event": "retry_not_stored", "message_id": task.id},
+                extra={"event": "task_not_stored", "message_id": task.id},
             )
             return False
         return True
+
+    def _replaces(self, task: TaskMessage) -> bool:
+        return self._on_duplicate == "replace" and not task.retries
+
+    def _may_be_pending(self, task_id: str) -> bool:
+        return saga_of(task_id) in (self._batch.get() or ()) or bool(self._stored(task_id))
 
     def _is_retry_of_a_running(self, task: TaskMessage) -> bool:
         request = self._running(task)
@@ -228,8 +234,7 @@ class DurableDelays:
         foreign = foreign_task(producer, task.body, options, is_amqp=self._is_amqp)
         retried = self._running(task)
         retry, policy = options.get("retry"), options.get("retry_policy")
-        replaces = is_delayed and self._on_duplicate == "replace" and not task.retries
-        if replaces:
+        if replaces := self._replaces(task):
             message_id = self._insist(lambda: self._replaceable(saga_of(task.id)), retry, policy)
         else:
             message_id = task.message_id(
@@ -253,7 +258,7 @@ class DurableDelays:
         elif gathered is not None:
             # The last replacement counts; other tasks of one id are for the store to compare.
             is_replaceable = task.options.on_conflict is not None
-            gathered[task.options.message_id if is_replaceable else len(gathered)] = task
+            gathered[task.options.saga_id if is_replaceable else len(gathered)] = task
         else:
             self._send_first([task], lambda tasks: self._store_all(tasks, retry, policy))
 
@@ -547,9 +552,7 @@ def _numbered_id(saga: str, number: int) -> str:
 
 def _task_headers(timeout: Timeout) -> dict[str, Any]:
     foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
-    if foreign is None:
-        return {}
-    return headers_of(foreign)
+    return {} if foreign is None else headers_of(foreign)
 
 
 def _delayed_task(timeout: Timeout) -> DelayedTask:
