@@ -118,10 +118,10 @@ def test_a_store_that_is_slow_gets_more_time_up_to_a_bound(
     monkeypatch.setattr(feature, "LONGEST_ANSWER", LONGEST_ANSWER)
     found = []
 
-    for taken in (0.0, 1.5, 9.0, 0.1):
+    for seconds in (0.0, 1.5, 9.0, 0.1):
 
-        def slow(taken: float = taken) -> None:
-            now[0] += taken
+        def slow(seconds: float = seconds) -> None:
+            now[0] += seconds
 
         calls._patience = 3_600.0
         calls.make(slow)
