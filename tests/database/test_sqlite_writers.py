@@ -20,6 +20,7 @@ from sqlalchemy import text
 from tests.support.forks import ended_in_a_child
 from timeoutmgr.database import Database, sqlite_writers
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.testing.signals import eventually
 
 CAN_WRITE, FAILED, IS_REFUSED = range(3)
 
@@ -140,6 +141,59 @@ def test_nothing_is_written_beside_a_file_that_replaced_the_first(
 
     with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
         write(database, "meanwhile")
+
+
+def replace_file(database: Database, tmp_path: Path) -> None:
+    assert database.path is not None
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        backup.execute("CREATE TABLE notes (note TEXT)")
+    (tmp_path / "backup.db").rename(database.path)
+
+
+def test_a_process_that_has_only_read_a_file_knows_that_another_replaced_it(
+    database: Database, tmp_path: Path
+) -> None:
+    write(database, "before")
+    reader = Database(database.url)
+    assert notes(reader) == ["before"]
+
+    replace_file(database, tmp_path)
+
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(reader, "meanwhile")
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        notes(reader)
+    reader.dispose()
+
+
+def test_a_file_that_is_replaced_while_a_write_waits_gets_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    write(database, "before")
+    with closing(sqlite3.connect(database.path or "", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(write, database, "meanwhile")
+            eventually(lambda: database._writers._lock.locked(), "the write waits")  # type: ignore[union-attr]
+            replace_file(database, tmp_path)
+            other.rollback()
+            with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+                waiting.result()
+        assert other.execute("SELECT note FROM notes").fetchall() == [("before",)]
+
+
+def test_a_transaction_amid_which_its_file_was_replaced_is_undone(
+    database: Database, tmp_path: Path
+) -> None:
+    write(database, "before")
+    with closing(sqlite3.connect(database.path or "", isolation_level=None)) as other:
+        with (  # noqa: PT012 - the error comes at the end of the transaction
+            pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"),
+            database.begin() as connection,
+        ):
+            connection.exec_driver_sql("INSERT INTO notes VALUES ('meanwhile')")
+            replace_file(database, tmp_path)
+        assert other.execute("SELECT note FROM notes").fetchall() == [("before",)]
 
 
 class Interrupted(BaseException):

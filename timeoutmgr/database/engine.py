@@ -276,6 +276,8 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Open a read-only look; it waits for no writer."""
         with self._translated(), self.engine.connect() as connection, connection.begin():
+            if self._writers is not None:
+                self._writers.require_file()
             yield connection
 
     def run(self, work: Callable[[Connection], Result], *, patient: bool = True) -> Result:
@@ -415,7 +417,7 @@ class Database:
 
     @contextmanager
     def _begun(self, connection: Connection, wait: float) -> Iterator[None]:
-        if not self.is_sqlite:
+        if self._writers is None:
             with connection.begin():
                 yield
             return
@@ -432,7 +434,9 @@ class Database:
                 connection.rollback()
                 time.sleep(random.uniform(0.0005, 0.004))
         with transaction:
+            self._writers.require_file()
             yield
+            self._writers.require_file()  # what is committed to another file is lost
 
 
 os.register_at_fork(

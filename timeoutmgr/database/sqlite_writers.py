@@ -39,7 +39,7 @@ class SqliteWriters:
         self._where: Final = where
         self._path: Final = path
         self._file: tuple[int, int] | None = None
-        """Device and inode of the file that was first written."""
+        """Device and inode of the file that this process opened first."""
         self._lock = threading.Lock()
         self._own: Final = _OfThread()
         self._forking: int | None = None
@@ -51,8 +51,12 @@ class SqliteWriters:
 
         Without any *wait* it raises StorageConflict.
         """
-        if self._where in _stuck or self._file not in (None, self._found()):
-            raise self._refusal()
+        if self._where in _stuck:
+            raise StorageUnavailable(
+                f"{self._where} cannot be written by this process: it was forked while a thread of "
+                "its parent wrote there, and SQLite waits for that thread for ever; fork before "
+                "the parent sends, or start the process anew (multiprocessing's spawn)"
+            )
         lock, acquired = self._lock, list[bool]()
         try:
             _acquire(lock, wait, acquired)
@@ -60,8 +64,6 @@ class SqliteWriters:
                 raise self._busy(wait)
             self._own.is_writing = True
             yield
-            if self._file is None:
-                self._file = self._found()
         finally:
             if acquired and acquired[0]:
                 lock.release()
@@ -76,17 +78,18 @@ class SqliteWriters:
             "through the endpoint instead of its context?)"
         )
 
-    def _refusal(self) -> StorageUnavailable:
-        if self._where in _stuck:
-            return StorageUnavailable(
-                f"{self._where} cannot be written by this process: it was forked while a thread of "
-                "its parent wrote there, and SQLite waits for that thread for ever; fork before "
-                "the parent sends, or start the process anew (multiprocessing's spawn)"
+    def require_file(self) -> None:
+        """Raise StorageUnavailable unless the file that this process opened first has the name.
+
+        To be asked with a connection open: before, the file need not be there.
+        """
+        found = self._found()
+        self._file = self._file or found
+        if found != self._file:
+            raise StorageUnavailable(
+                f"the file of {self._where} was removed, renamed or replaced while this process "
+                "had it open; put that file back, or stop every process of it and start them anew"
             )
-        return StorageUnavailable(
-            f"the file of {self._where} was removed, renamed or replaced while this process "
-            "had it open; put that file back, or stop every process of it and start them anew"
-        )
 
     def _found(self) -> tuple[int, int] | None:
         """Return device and inode of the file that has the name now, None without a file."""
