@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -111,3 +112,40 @@ class PrivateRedis(PrivateServer):
 
     def _answers(self) -> bool:
         return refusal(self.url) is None
+
+
+_WATCH = """\
+port {port}
+bind 127.0.0.1
+sentinel monitor {name} 127.0.0.1 {watched} 1
+"""
+
+
+class PrivateSentinel(PrivateServer):
+    """A sentinel that names the server at port *watched* as the master of NAME."""
+
+    NAME = "shop"
+
+    def __init__(self, folder: Path, watched: int) -> None:
+        self._watched = watched
+        super().__init__(folder)
+
+    @classmethod
+    def missing_programs(cls) -> list[str]:
+        """Return the programs that are needed and not installed."""
+        return PrivateRedis.missing_programs()
+
+    @property
+    def url(self) -> str:
+        """Where it answers once it is started."""
+        return f"sentinel://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        text = _WATCH.format(port=self.port, name=self.NAME, watched=self._watched)
+        (self.folder / "sentinel.conf").write_text(text)
+
+    def _command(self) -> list[str]:
+        return ["redis-server", str(self.folder / "sentinel.conf"), "--sentinel"]
+
+    def _answers(self) -> bool:
+        return refusal(f"redis://127.0.0.1:{self.port}/0") is None

@@ -465,6 +465,23 @@ def test_a_compressed_body_is_not_touched(
     assert "compression" not in received.message.headers
 
 
+def test_the_next_url_of_redis_is_read_by_our_channel_too(
+    redis_url: str, redis_client: redis.Redis, unique: str
+) -> None:
+    url = f"redis://127.0.0.1:1/0;{redis_url}"
+    with (
+        closing(KombuTransport(url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+        redis_client.lpush(unique, "no json")
+        for _ in range(2):
+            with closing(session.receiver(unique, prefetch=1)) as receiver:
+                (received,) = receive(receiver, 1)
+                assert received.message.body == b"no json"
+        session.delete_queues([unique])
+
+
 def test_a_redis_connection_that_is_cut_is_made_again(redis_url: str, unique: str) -> None:
     parts = urlsplit(redis_url)
     with Proxy((parts.hostname or "127.0.0.1", parts.port or 6379)) as proxy:
@@ -559,6 +576,12 @@ def test_a_missing_redis_raises_transport_unavailable() -> None:
 
     assert "sesame" not in str(caught.value)
     assert "***" in transport.describe()
+
+
+def test_a_channel_of_kombu_would_put_a_message_back_with_its_body() -> None:
+    message = RawMessage("q", json.loads(envelope()))
+
+    assert message._raw["body"] == base64.b64encode(b"body").decode()
 
 
 def test_redis_can_put_back_the_item_as_it_was_read() -> None:

@@ -160,8 +160,7 @@ class KombuTransport:
         """
         if self._family is not Family.AMQP:
             return self.session()
-        window = max(self._settings.confirm_window, most)
-        return self._amqp_session(window)
+        return self._amqp_session(max(self._settings.confirm_window, most))
 
     def follow_conventional_topology(self) -> None:
         """Address queues by exchanges of their names too, unless the settings chose otherwise."""
@@ -180,8 +179,8 @@ class KombuTransport:
         self._heartbeats.close()
 
     @cached_property
-    def _redis_transport(self) -> type | None:
-        """The transport class for Redis; None for Sentinel, which has its own in kombu."""
+    def _redis_transport(self) -> type:
+        """The transport class for Redis, alone or behind sentinels."""
         try:
             from timeoutmgr.transport.virtual.redis_channel import raw_redis_transport
         except (ImportError, AttributeError) as error:  # kombu fails with either, without redis
@@ -189,15 +188,14 @@ class KombuTransport:
                 f"the transport {self.describe()} needs the redis client: "
                 "pip install 'kombu[redis]'"
             ) from error
-        return None if self._url.startswith("sentinel") else raw_redis_transport(self.unanswered)
+        return raw_redis_transport(self.unanswered, by_sentinels=self._url.startswith("sentinel"))
 
     def _amqp_session(self, window: int | None = None) -> RabbitMQSession:
-        management = management_api(self._url, self._settings)
         return RabbitMQSession(
             self._connect_amqp,
             self._settings,
             window=window,
-            management=management,
+            management=management_api(self._url, self._settings),
             budget=self.budget,
             exchanges=self._exchanges,
         )
@@ -209,7 +207,6 @@ class KombuTransport:
 
     def _connect_virtual(self) -> Any:
         options: dict[str, Any] = {}
-        arguments: dict[str, Any] = {"ssl": self._link.redis() if self._link else None}
         if self._family is Family.MEMORY:
             options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
         if self._family is Family.REDIS:
@@ -218,12 +215,12 @@ class KombuTransport:
             options["socket_connect_timeout"] = connect_timeout
             # Without, a half-open connection hangs a thread for ever.
             options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
-            arguments["transport"] = self._redis_transport
         return kombu_connection(
             ";".join(self._link.urls) if self._link else self._url,
             connect_timeout=self._settings.connect_timeout.total_seconds(),
             transport_options={**options, **self._settings.channel_options},
-            **{name: value for name, value in arguments.items() if value is not None},
+            transport=self._redis_transport if self._family is Family.REDIS else None,
+            ssl=self._link.redis() if self._link else None,
         )
 
 

@@ -68,9 +68,17 @@ class _RawTransport(pyamqp.Transport):
     Connection = _RawConnection
 
 
+class _Connection(Connection):
+    def switch(self, conn_str: str) -> None:
+        """Go on with the next URL; kombu would also change our transport for its own."""
+        kept = self.transport_cls
+        super().switch(conn_str)  # type: ignore[no-untyped-call]  # kombu's is untyped
+        self.transport_cls = kept
+
+
 def kombu_connection(url: str, **options: Any) -> Any:
     """Return kombu's connection, not yet open; the edge at which its missing types end."""
-    return Connection(url, **options)  # type: ignore[no-untyped-call]  # kombu's is untyped
+    return _Connection(url, **options)  # type: ignore[no-untyped-call]  # as above
 
 
 @contextmanager

@@ -30,19 +30,15 @@ class RawMessage(virtual.Message):
 
     def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
         # Not calling kombu's constructors, which decompress by a header, is the point.
-        whole = _table(payload)
+        whole = table(payload)
         self._item: bytes | None = None
         if isinstance(payload, ReadPayload):
             self._item = payload.item
             payload.clear()  # kombu's frames keep it, with the body as text
-        properties = _table(whole.get("properties"))
-        headers = _table(whole.get("headers"))
+        given = {name: whole.get(name) for name in ("headers", "properties")}
+        headers, properties = table(given["headers"]), table(given["properties"])
         defect = whole.get(_DEFECT)
-        for what, value in (
-            ("envelope", payload),
-            ("headers", whole.get("headers")),
-            ("properties", whole.get("properties")),
-        ):
+        for what, value in {"envelope": payload, **given}.items():
             if value is not None and not isinstance(value, dict):
                 defect = defect or f"the {what} is no table but {type(value).__name__}"
         self.defect: str | None = defect
@@ -63,10 +59,10 @@ class RawMessage(virtual.Message):
         self.body = self._read_body(whole.get("body"), properties.get("body_encoding"))
         self._state = "RECEIVED"
         self._decoded_cache = None
-        # Stored while unacknowledged, and put back; kombu needs it in this shape.
         if self._was_text:
             del whole["body"]  # made again from the body where it is put back
-        self._raw = {
+        # Put back, with the body; kombu needs it in this shape.
+        self._rest = {
             **whole,
             "headers": dict(headers),
             "properties": {**properties, "delivery_info": dict(self.delivery_info)},
@@ -81,7 +77,7 @@ class RawMessage(virtual.Message):
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload to put back into the queue: the same, body and headers untouched."""
-        payload = {**self._raw, "headers": dict(self.headers)}
+        payload = {**self._rest, "headers": dict(self.headers)}
         if self._is_base64:
             payload["body"] = base64.b64encode(self.body).decode()
         elif self._was_text:
@@ -90,6 +86,9 @@ class RawMessage(virtual.Message):
 
     def pop_item(self) -> bytes | None:
         """Return the item that was read, once, if kombu can put it back as it is."""
+    _raw = property(serializable)
+    """What kombu's own channel for Redis puts back: never a payload without its body."""
+
         item, self._item = self._item, None
         return item
 
@@ -119,5 +118,6 @@ def unreadable(item: bytes) -> dict[str, Any]:
     }
 
 
-def _table(value: Any) -> dict[Any, Any]:
+def table(value: Any) -> dict[Any, Any]:
+    """Return a copy of *value*, or an empty table for a value of another kind."""
     return dict(value) if isinstance(value, dict) else {}

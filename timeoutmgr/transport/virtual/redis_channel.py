@@ -16,7 +16,7 @@ from kombu.utils.json import dumps, loads
 from redis import exceptions
 
 from timeoutmgr.contracts.answers import Answers
-from timeoutmgr.transport.virtual.raw_message import RawMessage, ReadPayload, unreadable
+from timeoutmgr.transport.virtual.raw_message import RawMessage, ReadPayload, table, unreadable
 
 _DEEPEST: Final = 100
 """Levels of an item that is taken as it is. Far below JSON's limit: it is written down again,
@@ -135,27 +135,17 @@ class RawRedisChannel(redis.Channel):
             getattr(self, "_flush_brpop_reauth", lambda: None)()
 
 
-class RawRedisTransport(redis.Transport):
-    """kombu's Redis transport with our channel."""
-
-    Channel = RawRedisChannel
+class RawSentinelChannel(RawRedisChannel, redis.SentinelChannel):
+    """The same channel, on the server that sentinels name as the master."""
 
 
-def raw_redis_transport(answers: Answers) -> type[RawRedisTransport]:
-    """Return a transport class whose connections note their waits in *answers*."""
-
-    class NotedChannel(RawRedisChannel):
-        """A channel on such connections."""
-
-        connection_class = noted(RawRedisChannel.connection_class, answers)
-        connection_class_ssl = noted(RawRedisChannel.connection_class_ssl, answers)
-
-    class NotedTransport(RawRedisTransport):
-        """A transport with such channels."""
-
-        Channel = NotedChannel
-
-    return NotedTransport
+def raw_redis_transport(answers: Answers, *, by_sentinels: bool) -> type[redis.Transport]:
+    """Return a transport class with our channel, whose connections note their waits."""
+    base = redis.SentinelTransport if by_sentinels else redis.Transport
+    kind = RawSentinelChannel if by_sentinels else RawRedisChannel
+    plain, tls = (noted(one, answers) for one in (kind.connection_class, kind.connection_class_ssl))
+    own = {"connection_class": plain, "connection_class_ssl": tls}
+    return type("NotedTransport", (base,), {"Channel": type("NotedChannel", (kind,), own)})
 
 
 def _unacked(message: RawMessage) -> bytes:
@@ -181,18 +171,15 @@ def _payload(item: bytes) -> Any:
         payload = loads(item)  # type: ignore[no-untyped-call]  # as above
     except Exception:  # any error that a stranger's text provokes in kombu's JSON hooks
         return unreadable(item)
-    is_sound = isinstance(payload, dict) and not _is_deep(payload)
-    if not is_sound:
+    if not isinstance(payload, dict) or _is_deep(payload):
         return unreadable(item)
     return ReadPayload(payload, item) if _can_go_back(payload) else payload
 
 
 def _can_go_back(payload: dict[str, Any]) -> bool:
     """Return whether kombu can put *payload* back as it is: it marks both tables."""
-    properties = payload.get("properties")
-    if not isinstance(properties, dict) or not isinstance(payload.get("headers"), dict):
-        return False
-    return isinstance(properties.get("delivery_info"), dict)
+    place = table(payload.get("properties")).get("delivery_info")
+    return isinstance(payload.get("headers"), dict) and isinstance(place, dict)
 
 
 def _is_deep(payload: dict[Any, Any]) -> bool:

@@ -137,16 +137,14 @@ class VirtualSession:
         limit = self._settings.max_message_size
         if len(one.message.body) > limit:
             raise MessageTooLarge("body", len(one.message.body), limit, "max_message_size")
-        foreign = foreign_of(one)
-        return (
-            payload_of(seal(without_route(one)), one) if foreign is None else kombu_payload(foreign)
-        )
+        if (foreign := foreign_of(one)) is not None:
+            return kombu_payload(foreign)
+        return payload_of(seal(without_route(one)), one)
 
     def _existing(self, link: VirtualLink, outgoing: Sequence[Outgoing]) -> list[bool]:
         """Return for each of *outgoing* whether a queue takes it."""
-        known = self._known(
-            link, {one.destination for one in outgoing if not isinstance(one.via, Route)}
-        )
+        direct = {one.destination for one in outgoing if not isinstance(one.via, Route)}
+        known = self._known(link, direct)
         routes = {one.via for one in outgoing if isinstance(one.via, Route)}
         leading = {route for route in routes if has_queues(link.channel, route)}
         return [
