@@ -605,6 +605,17 @@ def test_redis_can_put_back_the_item_as_it_was_read() -> None:
 def test_an_item_that_kombu_could_not_put_back_is_written_anew(properties: str) -> None:
     item = f'{{"body": "hi", "headers": {{}}, "properties": {properties}}}'.encode()
     message = RawMessage("q", redis_channel._payload(item))
+def test_what_a_channel_of_kombu_acknowledges_a_message_by_is_kept_and_not_put_back() -> None:
+    written = {"pgmq_msg_id": 7, "exchange": "theirs"}
+    properties = {"body_encoding": "base64", "delivery_info": written}
+
+    message = RawMessage("q", json.loads(envelope(properties=properties)))
+
+    ours = {"exchange": "", "routing_key": "q"}
+    assert message.delivery_info == {"pgmq_msg_id": 7, **ours}
+    assert message.serializable()["properties"]["delivery_info"] == ours
+
+
 
     payload, *where = json.loads(redis_channel._unacked(message))
 

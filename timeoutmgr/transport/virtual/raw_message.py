@@ -24,8 +24,9 @@ class RawMessage(virtual.Message):
     """A message whose constructor cannot fail; *defect* names the unreadable part.
 
     Its tag and the queue that it goes back to are ours: the sender may have copied the tag and
-    queue in the payload from another message, or invented them. The body is kept once: until the
-    message is settled it may take most of the memory of a worker.
+    queue in the payload from another message, or invented them. *delivery_info* keeps what else a
+    channel of kombu wrote there, which it acknowledges by. The body is kept once: until the message
+    is settled it may take most of the memory of a worker.
     """
 
     def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
@@ -49,7 +50,8 @@ class RawMessage(virtual.Message):
         self.accept = None
         self.channel = channel
         self.delivery_tag = uuid.uuid4().hex
-        self.delivery_info = {"exchange": "", "routing_key": queue}
+        place = {"exchange": "", "routing_key": queue}
+        self.delivery_info = {**table(properties.get("delivery_info")), **place}
         self.headers = headers
         self.properties = properties
         self.content_type = whole.get("content-type")
@@ -65,7 +67,7 @@ class RawMessage(virtual.Message):
         self._rest = {
             **whole,
             "headers": dict(headers),
-            "properties": {**properties, "delivery_info": dict(self.delivery_info)},
+            "properties": {**properties, "delivery_info": place},
             # Mended for kombu above, it would look whole when it comes back.
             **({_DEFECT: defect} if defect else {}),
         }
@@ -84,11 +86,11 @@ class RawMessage(virtual.Message):
             payload["body"] = self.body.decode("utf-8", "surrogatepass")
         return payload
 
-    def pop_item(self) -> bytes | None:
-        """Return the item that was read, once, if kombu can put it back as it is."""
     _raw = property(serializable)
     """What kombu's own channel for Redis puts back: never a payload without its body."""
 
+    def pop_item(self) -> bytes | None:
+        """Return the item that was read, once, if kombu can put it back as it is."""
         item, self._item = self._item, None
         return item
 
