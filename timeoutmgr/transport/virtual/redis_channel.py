@@ -44,28 +44,36 @@ class _QoS(redis.QoS):
 
     def _note(self, tag: str, note: bytes) -> None:
         # The wall clock: kombu in any process compares the score with its own time.time().
-        now = time.time()
         try:
             with self.pipe_or_acquire() as pipe:
-                pipe.zadd(self.unacked_index_key, {tag: now})
+                pipe.zadd(self.unacked_index_key, {tag: time.time()})
                 pipe.hset(self.unacked_key, tag, note)
                 pipe.execute()
         except exceptions.OutOfMemoryError:
-            keys = [
-                f"{self.channel.global_keyprefix}{key}"
-                for key in (self.unacked_index_key, self.unacked_key)
-            ]
-            with self.channel.conn_or_acquire() as client:
-                client.eval(_NOTE, len(keys), *keys, tag, now, note)
+            self._note_by_script(tag, note)
+
+    def _note_by_script(self, tag: str, note: bytes) -> None:
+        prefix = self.channel.global_keyprefix
+        keys = f"{prefix}{self.unacked_index_key}", f"{prefix}{self.unacked_key}"
+        with self.channel.conn_or_acquire() as client:
+            client.eval(_NOTE, len(keys), *keys, tag, time.time(), note)
 
     def require_right(self) -> None:
-        """Raise NoPermissionError if messages cannot be noted: without a note they can be lost."""
+        """Raise NoPermissionError if messages cannot be noted: without a note they can be lost.
+
+        Writes and removes an empty note in both ways, before memory is full. If the note stays,
+        because this process is killed, nothing is put back from it.
+        """
         try:
-            self._remove("")
+            for note in (self._note, self._note_by_script):
+                note("", b"")
+                self._remove("")
         except exceptions.NoPermissionError as error:
             keys = f"{self.unacked_index_key}, {self.unacked_key}"
             raise exceptions.NoPermissionError(
-                f"{error}; grant the user the keys of unacknowledged messages ({keys})"
+                f"{error}; grant the user the keys of unacknowledged messages ({keys}) and the "
+                "commands that note them: zadd, zrem, hset, hdel, multi, exec, and eval for a "
+                "Redis whose memory is full"
             ) from error
 
     def ack(self, delivery_tag: str) -> None:
