@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,23 @@ def test_a_database_is_known_by_its_place_and_not_by_the_spelling_of_its_url(
         (f"{PG}h/d?options=-csearch_path%3Da", f"{PG}h/d?options=--search_path%3Da", True),
         (f"{PG}h/d?options=-csearch_path%3Da", f"{PG}h/d?options=-csearch_path%3Db", False),
         (f"{PG}h/d?options=-cwork_mem%3D8MB", f"{PG}h/d", True),
+        (f"{PG}h/d?options=-crole%3Da", f"{PG}h/d", False),
+        (f"{PG}ann@h/d", f"{PG}bob@h/d", False),
+        (f"{PG}ann:x@h/d", f"{PG}h:5432/d?user=ann", True),
+        (f"{PG}system@h/d", f"{PG}h/d", True),
+        (f"{PG}/?service=a", f"{PG}/?service=b", False),
+        ("mssql+pymssql://ann@h/d", "mssql+pymssql://bob@h/d", False),
+        ("mysql+pymysql://ann@h/d", "mysql+pymysql://bob@h/d", True),
         ("sqlite:////x/a.db", "sqlite:////x/a.db", True),
     ],
 )
-def test_one_connection_serves_urls_with_the_same_schemas(
-    one: str, other: str, serves: bool
+def test_one_connection_serves_urls_with_the_same_schemas_and_user(
+    one: str, other: str, serves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PGUSER", raising=False)
+    system = pwd.struct_passwd(("system", "x", 1000, 1000, "", "/", ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _number: system)
+
     assert one_connection_serves(make_url(one), make_url(other)) is serves
     assert one_connection_serves(make_url(other), make_url(one)) is serves
 

@@ -1,4 +1,7 @@
-"""A missing right is an outage: every message is delivered once the right is there again."""
+"""A missing right is an outage: every message is delivered once the right is there again.
+
+Another role, with tables of its own, has a store of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,21 @@ def test_good_messages_wait_for_a_right_that_is_missing(
 
         assert party.telemetry.counted("moved_to_error") == 0
         assert party.errors.poll() == []
+        party.endpoint.close()
+
+
+def test_timeouts_are_dispatched_where_queues_belong_to_a_role_that_has_such_tables_too(
+    make_place: MakePlace, postgres_url: str, unique: str
+) -> None:
+    with _role(postgres_url, unique) as (url, owner):
+        for each in ("CREATE SCHEMA {0} AUTHORIZATION {0}", "ALTER ROLE {0} SET search_path = {0}"):
+            owner.execute(sql.SQL(each).format(sql.Identifier(unique)))
+        place = make_place(transport=postgres_url, store=postgres_url)
+        party = Party(place, persistence=SqlPersistence(url)).start()
+
+        sent = party.endpoint.send_local("Ping", "apart", delay=0.1)
+
+        party.inbox.wait_for_id(sent.message_id)
         party.endpoint.close()
 
 

@@ -1,6 +1,7 @@
 """Which database of which server a URL names, however it is spelt."""
 
 import os
+import pwd
 import re
 import stat
 from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ _KINDS: Final = {"mariadb": "mysql"}
 _PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _THIS_MACHINE: Final = ("localhost", "::1")
 # As PostgreSQL's options say it, -csearch_path=a,b or --search_path=a,b; of several the last.
-_SEARCH_PATH: Final = re.compile(r"search[_-]path\s*=\s*((?:\\.|\S)*)")
+_SEARCHED: Final = re.compile(r"(search_path|role)\s*=\s*((?:\\.|\S)*)")
 
 
 def same_database(one: URL, other: URL) -> bool:
@@ -82,15 +83,28 @@ def same_database(one: URL, other: URL) -> bool:
 def one_connection_serves(one: URL, other: URL) -> bool:
     """Return whether a connection by *one* finds the tables that a connection by *other* finds.
 
-    In one database of PostgreSQL, tables of one name may lie in several schemas, and the options
-    of a URL may say in which to look.
+    Elsewhere than in MySQL, tables of one name may lie in several schemas of a database. The server
+    says in which a user looks (``ALTER ROLE … SET search_path``, the default schema of a user of
+    SQL Server), and PostgreSQL's options may say otherwise. A user may lack rights to the tables
+    of another as well.
     """
-    return same_database(one, other) and _search_path(one) == _search_path(other)
+    return same_database(one, other) and _searched(one) == _searched(other)
 
 
-def _search_path(url: URL) -> str | None:
-    asked = _SEARCH_PATH.findall(_asked(url, "options"))
-    return asked[-1] if asked else None
+def _searched(url: URL) -> tuple[str, str, dict[str, str]]:
+    """Return what decides in which schemas a session of *url* looks; nothing for MySQL."""
+    if url.get_backend_name() not in {"postgresql", "mssql"}:
+        return "", "", {}
+    options = _asked(url, "options").replace("search-path", "search_path")
+    return _user(url), _asked(url, "service"), dict(_SEARCHED.findall(options))
+
+
+def _user(url: URL) -> str:
+    """Return the user of *url*, as PostgreSQL's library finds it."""
+    named = _asked(url, "user") or url.username or os.environ.get("PGUSER")
+    with suppress(KeyError):  # the system's user has no name
+        return named or pwd.getpwuid(os.geteuid()).pw_name
+    return ""
 
 
 class UnqualifiedTables:

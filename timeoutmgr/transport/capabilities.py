@@ -74,7 +74,7 @@ def check_combination(
     if mode is TransactionMode.TRANSACTION_SCOPE and store is not None and not same_database:
         raise CombinationRefused(
             f"transaction mode {mode.value!r} with {store.name} beside {transport.name}",
-            "queue and store do not share one database, so no one transaction spans both",
+            "queue and store do not share one database and user, so no one transaction spans both",
             "Name the same database URL for both, or use 'sends_atomic_with_receive'.",
         )
     if accept_loss:
