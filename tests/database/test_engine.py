@@ -18,6 +18,20 @@ from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUna
 SOON = 10.0
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_connection_keeps_every_text_whatever_encoding_the_server_would_choose(
+    postgres_url: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    database = Database(postgres_url)
+
+    with database.read() as connection:
+        found = connection.execute(text("SELECT CAST(:given AS TEXT)"), {"given": "日本 €"})
+
+        assert found.scalar_one() == "日本 €"
+    database.dispose()
+
+
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[Database]:
     made = Database(sqlite_url, DatabaseSettings(write_wait=0.2))

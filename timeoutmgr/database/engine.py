@@ -557,7 +557,8 @@ def _engine(
     if backend == "postgresql":
         # A silent network must become an error, or an outage could not be told from a slow query.
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
-        arguments |= {"application_name": "timeoutmgr"}
+        # A role or a database may have another encoding, which cannot keep every text.
+        arguments |= {"application_name": "timeoutmgr", "client_encoding": "utf8"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
         if alone:
