@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.database import Database
+from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.testing.signals import eventually
 
 ID = {"postgresql": "pg_backend_pid()", "mysql": "connection_id()"}
@@ -13,6 +16,12 @@ END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
 IS_THERE = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
     "mysql": "SELECT count(*) FROM information_schema.processlist WHERE id = {}",
+}
+
+
+BE_READ_ONLY = {
+    "postgresql": "SET default_transaction_read_only = on",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
 }
 
 
@@ -90,3 +99,57 @@ def test_a_connection_that_has_a_notice_is_lent_again(postgres_url: str) -> None
 
     assert session_of(database) == session
     database.dispose()
+
+
+@pytest.fixture
+def table(database: Database, unique: str) -> Iterator[str]:
+    """A table, beside three idle sessions that began while the server took no writes."""
+    with database.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {unique} (n INT)"))
+    with ExitStack() as lent:
+        for _ in range(3):
+            connection = lent.enter_context(database.engine.connect())
+            connection.execute(text(BE_READ_ONLY[database.dialect.name]))
+            connection.commit()
+    yield unique
+    with database.apart.begin() as connection:
+        connection.execute(text(f"DROP TABLE {unique}"))
+
+
+def test_sessions_that_may_only_read_are_replaced_after_one_error(
+    database: Database, table: str
+) -> None:
+    def write(connection: Connection) -> int:
+        return connection.execute(text(f"INSERT INTO {table} VALUES (1)")).rowcount
+
+    with pytest.raises(StorageUnavailable, match=r"(?i)read.only"):
+        database.run(write)
+
+    assert [database.run(write) for _ in range(4)] == [1] * 4
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_pipelined_statement_has_them_replaced_too(database: Database, table: str) -> None:
+    insert = DriverStatement(text(f"INSERT INTO {table} VALUES (1)"), database.engine)
+
+    def write(transaction: PipelinedTransaction) -> None:
+        transaction.execute(insert, {})
+
+    with pytest.raises(StorageUnavailable, match="read-only"):
+        database.run_pipelined(write)
+
+    for _ in range(4):
+        database.run_pipelined(write)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_savepoint_that_may_only_read_fails_alone(database: Database) -> None:
+    """A handler may ask for it, or a foreign table may be read-only: its message has failed."""
+    with database.begin() as connection:
+        savepoint = connection.begin_nested()
+        connection.execute(text("SET TRANSACTION READ ONLY"))
+        with pytest.raises(exc.InternalError):
+            connection.execute(text("CREATE TABLE never (n INT)"))
+        savepoint.rollback()
+
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1

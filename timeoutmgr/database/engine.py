@@ -32,7 +32,7 @@ from timeoutmgr.database.dialects import (
 from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
-from timeoutmgr.database.idle_connections import replace_closed
+from timeoutmgr.database.idle_connections import replace_closed, replace_read_only
 from timeoutmgr.database.places import (
     UnqualifiedTables,
     make_private,
@@ -113,10 +113,6 @@ class ProcessPart(Protocol):
         ...
 
 
-def _any_writer(_wait: float) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 class Database:
     """One SQL database of this process. Safe for many threads.
 
@@ -147,7 +143,7 @@ class Database:
         """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writers: Final = SqliteWriters(self.describe(), self.path) if self.is_sqlite else None
         self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
-            _any_writer if self._writers is None else self._writers.one
+            self._writers.one if self._writers is not None else lambda _wait: nullcontext()
         )
         self.unqualified: Final = UnqualifiedTables()
         self._users: Final[WeakSet[object]] = WeakSet()
@@ -264,12 +260,7 @@ class Database:
         Raises StorageUnavailable when the database is away or the commit's result is unknown,
         StorageConflict when another transaction was in the way.
         """
-        with (
-            self._translated(),
-            self._one_writer(self.settings.write_wait),
-            self._writer() as connection,
-            self._begun(connection, self.settings.write_wait),
-        ):
+        with self._translated(), self._writer(self.settings.write_wait) as connection:
             yield connection
 
     @contextmanager
@@ -289,11 +280,7 @@ class Database:
         wait = self.settings.write_wait if patient else 0.0
 
         def attempt() -> Result:
-            with (
-                self._one_writer(wait),
-                self._writer() as connection,
-                self._begun(connection, wait),
-            ):
+            with self._writer(wait) as connection:
                 return work(connection)
 
         return self._tried(attempt, patient)
@@ -387,9 +374,8 @@ class Database:
 
     def _require_version(self) -> None:
         found = getattr(self.engine.dialect, "server_version_info", None)
-        needed = self.dialect
-        if getattr(self.engine.dialect, "is_mariadb", False):
-            needed = MARIADB
+        is_mariadb = getattr(self.engine.dialect, "is_mariadb", False)
+        needed = MARIADB if is_mariadb else self.dialect
         if found is not None and tuple(found) < needed.minimum:
             raise CombinationRefused(
                 f"{needed.name} {'.'.join(map(str, found))}",
@@ -397,9 +383,13 @@ class Database:
                 f"Use at least {needed.name} {'.'.join(map(str, needed.minimum))}.",
             )
 
-    def _writer(self) -> Connection:
-        # Not by an engine with the option: before SQLAlchemy 2.1 its connections take no listener.
-        return self.engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+    @contextmanager
+    def _writer(self, wait: float) -> Iterator[Connection]:
+        with self._one_writer(wait), self.engine.connect() as connection:
+            # Not an engine's option: before SQLAlchemy 2.1 its connections take no listener.
+            connection = connection.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+            with self._begun(connection, wait):
+                yield connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -586,10 +576,10 @@ def _engine(
     bound_answers(engine, settings.connect_timeout, answers)
     if not apart:
         replace_closed(engine)
+        replace_read_only(engine)
     if backend == "postgresql":
-        _set_at_connect(
-            engine, _READ_COMMITTED | _NOT_COMPILED | (BY_INDEX | _PLANNED_ONCE if alone else {})
-        )
+        own = BY_INDEX | _PLANNED_ONCE if alone else {}
+        _set_at_connect(engine, _READ_COMMITTED | _NOT_COMPILED | own)
     if backend == "mssql":
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)

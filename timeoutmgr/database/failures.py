@@ -6,6 +6,7 @@ outage until then. Only a value can be a message's fault.
 """
 
 import re
+from collections.abc import Set
 from enum import Enum, auto
 from typing import Final, TypeGuard
 
@@ -52,6 +53,7 @@ _POSTGRESQL_LOGIN_TEXT: Final = re.compile(
     r"|no such (user|database))"  # PgBouncer's
     r"|no password supplied"
 )
+_MYSQL_READ_ONLY: Final = frozenset({1290, 1792, 1836})
 _MYSQL_VALUES: Final = frozenset(
     {1264, 1265, 1292, 1365, 1366, 1367, 1406, 1411, 1416, 1426, 1441, 1690}
 )
@@ -110,13 +112,10 @@ def _is_value(error: exc.DBAPIError) -> bool:
         return number in _MSSQL_VALUES
     if isinstance(error, exc.DataError) or str(error.orig).startswith(_SQLITE_BINDING):
         return True
-    # Without an answer of the server, psycopg has not found a form for a value.
-    return isinstance(error, exc.ProgrammingError) and not _is_of_sqlite(error)
-
-
-def _is_of_sqlite(error: exc.DBAPIError) -> bool:
     # By name: an import of the driver costs a worker on another database half a megabyte.
-    return type(error.orig).__module__ == "sqlite3"
+    is_of_sqlite = type(error.orig).__module__ == "sqlite3"
+    # Without an answer of the server, psycopg has not found a form for a value.
+    return isinstance(error, exc.ProgrammingError) and not is_of_sqlite
 
 
 def fails_again(error: exc.SQLAlchemyError) -> bool:
@@ -151,20 +150,18 @@ def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
 
 def is_right_missing(error: exc.SQLAlchemyError) -> bool:
     """Return whether the user lacks a right for the statement of *error*."""
-    return (
-        _sqlstate(error) == "42501"
-        or _mysql_code(error) in _MYSQL_DENIED
-        or _mssql_number(error) in _MSSQL_DENIED
-    )
+    return _has_code(error, {"42501"}, _MYSQL_DENIED, _MSSQL_DENIED)
+
+
+def is_read_only(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the session or server of *error* takes no writes."""
+    return _has_code(error, {"25006"}, _MYSQL_READ_ONLY)
 
 
 def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError]:
     """Return whether the server does not know the statement of *error*, or a function in it."""
-    return (
-        _sqlstate(error) in _POSTGRESQL_UNKNOWN_STATEMENT
-        or _mysql_code(error) in _MYSQL_UNKNOWN_STATEMENT
-        or _mssql_number(error) in _MSSQL_UNKNOWN_STATEMENT
-    )
+    unknown = _POSTGRESQL_UNKNOWN_STATEMENT, _MYSQL_UNKNOWN_STATEMENT, _MSSQL_UNKNOWN_STATEMENT
+    return _has_code(error, *unknown)
 
 
 def is_login_refused(error: BaseException | None) -> bool:
@@ -174,9 +171,7 @@ def is_login_refused(error: BaseException | None) -> bool:
     """
     if not isinstance(error, exc.OperationalError) or error.statement is not None:
         return False
-    if _mysql_code(error) in _MYSQL_LOGIN or _sqlstate(error) in _POSTGRESQL_LOGIN:
-        return True
-    if _mssql_number(error) in _MSSQL_LOGIN:
+    if _has_code(error, _POSTGRESQL_LOGIN, _MYSQL_LOGIN, _MSSQL_LOGIN):
         return True
     # psycopg has no SQLSTATE for a connection that fails.
     return _POSTGRESQL_LOGIN_TEXT.search(str(error.orig)) is not None
@@ -194,12 +189,15 @@ def _is_conflict(error: exc.DBAPIError) -> bool:
 
 
 def _is_conflict_of_servers(error: exc.DBAPIError) -> bool:
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    return (
-        sqlstate in _POSTGRESQL_CONFLICTS
-        or _mysql_code(error) in _MYSQL_CONFLICTS
-        or _mssql_number(error) in _MSSQL_CONFLICTS
-    )
+    return _has_code(error, _POSTGRESQL_CONFLICTS, _MYSQL_CONFLICTS, _MSSQL_CONFLICTS)
+
+
+def _has_code(
+    error: exc.SQLAlchemyError, sqlstates: Set[str], mysql: Set[int], mssql: Set[int] = frozenset()
+) -> bool:
+    """Return whether *error* has the SQLSTATE, or the number, of its own server's set."""
+    numbers = (_mysql_code(error) in mysql, _mssql_number(error) in mssql)
+    return _sqlstate(error) in sqlstates or any(numbers)
 
 
 def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
@@ -215,12 +213,9 @@ def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
 
 def _mssql_number(error: exc.SQLAlchemyError) -> int | None:
     cause = error.orig if isinstance(error, exc.DBAPIError) else None
-    return _number_of_mssql(cause) if cause is not None and _is_of_mssql(cause) else None
-
-
-def _number_of_mssql(error: BaseException) -> int | None:
+    args = cause.args if cause is not None and _is_of_mssql(cause) else ()
     # The driver gives number and text, of a failed connection within one more tuple.
-    given = error.args[0] if error.args and isinstance(error.args[0], tuple) else error.args
+    given = args[0] if args and isinstance(args[0], tuple) else args
     return given[0] if given and isinstance(given[0], int) else None
 
 
@@ -237,17 +232,8 @@ def tells_of_absence(error: BaseException | None) -> bool:
     """Return whether *error*, or a cause of it, names a table, column or schema as missing."""
     while error is not None:
         if isinstance(error, exc.DBAPIError) and error.orig is not None:
-            return _is_of_absence(error.orig)
+            text = str(error.orig)
+            is_said = text.startswith(_SQLITE) or "has no column named" in text
+            return is_said or _has_code(error, _POSTGRESQL, _MYSQL, _MSSQL_ABSENCE)
         error = error.__cause__
     return False
-
-
-def _is_of_absence(error: BaseException) -> bool:
-    if getattr(error, "sqlstate", None) in _POSTGRESQL:
-        return True
-    if _is_of_mssql(error):
-        return _number_of_mssql(error) in _MSSQL_ABSENCE
-    if error.args and error.args[0] in _MYSQL:
-        return True
-    text = str(error)
-    return text.startswith(_SQLITE) or "has no column named" in text

@@ -1,9 +1,12 @@
-"""Connections that a server has closed while they were idle, which are not lent any more."""
+"""Connections that a server has closed, or lets only read, which are not lent any more."""
 
 import select
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import Engine, event, exc
+from sqlalchemy.engine import ExceptionContext
+
+from timeoutmgr.database.failures import is_read_only
 
 
 @runtime_checkable
@@ -37,6 +40,21 @@ def replace_closed(engine: Engine) -> None:
             raise exc.InvalidatePoolError("the server closed it") from error
         if not is_open:
             raise exc.InvalidatePoolError("the server closed it")
+
+
+def replace_read_only(engine: Engine) -> None:
+    """Have the pool of *engine* replace its sessions once a session may only read.
+
+    A session that began in a read-only window, or on the other server of a switch-over, stays as it
+    is: lent again and again, it stopped the endpoint until a restart. An error in a savepoint is of
+    a handler's own making, or of a foreign table, and fails its message.
+    """
+
+    @event.listens_for(engine, "handle_error")
+    def judge(context: ExceptionContext) -> None:
+        error, connection = context.sqlalchemy_exception, context.connection
+        if error is not None and is_read_only(error):
+            context.is_disconnect |= not (connection and connection.in_nested_transaction())
 
 
 def descriptor_of(driver_connection: Any) -> int | None:

@@ -162,17 +162,13 @@ def server_of(url: URL, database: str | None = None) -> str:
     if url.get_backend_name() == "sqlite":
         return f"sqlite {Path(url.database or '').resolve()}"
     kind = _KINDS.get(url.get_backend_name(), url.get_backend_name())
-    host = _host(_asked(url, "unix_socket") or _asked(url, "host") or url.host or "localhost")
+    host = _asked(url, "unix_socket") or _asked(url, "host") or url.host or "localhost"
+    if not host.startswith("/"):  # the folder of a socket, or the socket
+        host = "127.0.0.1" if host.lower() in _THIS_MACHINE else host.lower()
     port = _asked(url, "port") or url.port or _PORTS.get(kind, 0)
     # PostgreSQL's own default for the database is the name of the user.
     name = database or url.database or url.username or ""
     return f"{kind} {host}:{port}/{name}"
-
-
-def _host(host: str) -> str:
-    if host.startswith("/"):  # the folder of a socket, or the socket
-        return host
-    return "127.0.0.1" if host.lower() in _THIS_MACHINE else host.lower()
 
 
 def _asked(url: URL, name: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Final
 from sqlalchemy import Dialect, Engine, exc
 from sqlalchemy.sql.expression import Executable
 
+from timeoutmgr.database.failures import is_read_only
+
 
 def can_pipeline(engine: Engine) -> bool:
     """Return whether the functions of this module are for connections of *engine*."""
@@ -23,20 +25,17 @@ def can_pipeline(engine: Engine) -> bool:
     return psycopg.Pipeline.is_supported()
 
 
-def as_sqlalchemys(
-    error: Exception, dialect: Dialect, driver: Any, statement: str
-) -> exc.DBAPIError:
+def as_sqlalchemys(error: Any, dialect: Dialect, driver: Any, statement: str) -> exc.DBAPIError:
     """Return psycopg's *error* as SQLAlchemy would raise it."""
     import psycopg
 
-    driver_error: Any = error
     made: Any = exc.DBAPIError.instance(
         statement,
         None,
         error,
         psycopg.Error,
         hide_parameters=True,
-        connection_invalidated=dialect.is_disconnect(driver_error, driver, None),
+        connection_invalidated=dialect.is_disconnect(error, driver, None),
     )
     raised: exc.DBAPIError = made
     return raised
@@ -110,8 +109,8 @@ def _lent(engine: Engine) -> Iterator[Any]:
     except psycopg.Error as error:
         driver = None if held is None else held.driver_connection
         raised = as_sqlalchemys(error, engine.dialect, driver, "a statement of the queue")
-        if raised.connection_invalidated and held is not None:
-            held.invalidate(error)
+        if held is not None and (raised.connection_invalidated or is_read_only(raised)):
+            engine.pool._invalidate(held, error)  # and older connections, as SQLAlchemy does
         raise raised from error
     except BaseException as error:
         # Interrupted in a statement, whose answer would be taken for that of the next.

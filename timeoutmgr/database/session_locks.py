@@ -130,7 +130,8 @@ class SessionLocks:
         """Acquire the lock of *owner*; twice is fine. Raises StorageUnavailable."""
         with self._lock:
             if owner not in self._mine:
-                self._mine[owner] = _session_lock(self._database, owner)
+                made = _FileLock if self._database.is_sqlite else _ServerLock
+                self._mine[owner] = made(self._database, owner)
 
     def release(self, owner: str) -> None:
         """Release the lock of *owner*, which frees its claims. Twice is fine."""
@@ -208,10 +209,6 @@ class SessionLock(Protocol):
     def release(self) -> None:
         """Release the lock."""
         ...
-
-
-def _session_lock(database: Database, owner: str) -> SessionLock:
-    return _FileLock(database, owner) if database.is_sqlite else _ServerLock(database, owner)
 
 
 class _ServerLock:
