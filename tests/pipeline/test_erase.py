@@ -32,7 +32,13 @@ from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.tables import to_row
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.headers import RELATED_TO_TIMEOUT, RETRIES_TIMESTAMP, SAGA_ID
+from timeoutmgr.message.headers import (
+    FAILED_QUEUE,
+    ORIGINATING_ENDPOINT,
+    RELATED_TO_TIMEOUT,
+    RETRIES_TIMESTAMP,
+    SAGA_ID,
+)
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.pipeline.errors import RunConflict
@@ -364,6 +370,20 @@ def test_a_delayed_retry_is_erased_with_the_timeout_that_it_retries(
     assert certificate.removed["lake pending"] == 2
 
 
+def test_a_delayed_retry_of_another_message_with_the_same_id_stays(
+    store_of: Callable[[str], Store],
+) -> None:
+    store = store_of("sqlite")
+    retry = row(1, id="r1", endpoint="shipping", destination="shipping")
+    retry["headers"] = json.dumps({RETRIES_TIMESTAMP: "now", ORIGINATING_ENDPOINT: "web"})
+    Loader(store).load([batch([row(1, headers=json.dumps({"Customer": "17"})), retry])])
+
+    certificate = erased(store, headers={"Customer": "17"})
+
+    assert (certificate.timeouts, certificate.left) == (1, 0)
+    assert [one["id"] for one in read(store, "pending")] == ["r1"]
+
+
 def test_a_header_of_another_value_is_another_person(store_of: Callable[[str], Store]) -> None:
     store = store_of("sqlite")
     fill(store)
@@ -527,6 +547,28 @@ def test_copies_are_found_by_the_ids_of_timeouts_and_those_of_another_endpoint_s
 
     assert (code, document["timeouts"], document["removed"]["error copies"]) == (0, 1, 3)
     assert by_header["removed"]["error copies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "removed"),
+    [
+        ({FAILED_QUEUE: "shipping", ORIGINATING_ENDPOINT: "shipping"}, 0),
+        ({FAILED_QUEUE: "shipping", RETRIES_TIMESTAMP: "now"}, 0),
+        ({FAILED_QUEUE: "shipping", ORIGINATING_ENDPOINT: "sales"}, 1),
+        ({FAILED_QUEUE: "sales.Timeouts", ORIGINATING_ENDPOINT: "web"}, 1),
+    ],
+)
+def test_a_copy_is_of_the_endpoints_that_sent_it_and_failed_at_it(
+    headers: dict[str, str], removed: int, store_of: Callable[[str], Store], tmp_path: Path
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    toml = with_queues(store, tmp_path)
+    fail(store.database.path, of("18", "m1", **headers))
+
+    _code, document = erased_with_copies(toml)
+
+    assert (document["timeouts"], document["removed"]["error copies"]) == (2, removed)
 
 
 def test_no_byte_is_left_in_the_files_of_the_queue_and_of_the_dead_letters(

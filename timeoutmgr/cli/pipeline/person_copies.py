@@ -9,9 +9,14 @@ from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.message.headers import FAILED_QUEUE, RELATED_TO_TIMEOUT, SAGA_ID
+from timeoutmgr.message.headers import (
+    FAILED_QUEUE,
+    ORIGINATING_ENDPOINT,
+    RELATED_TO_TIMEOUT,
+    SAGA_ID,
+)
 from timeoutmgr.message.message import Message, Received
-from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry, timeout_id
+from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry, manager_endpoint, timeout_id
 from timeoutmgr.pipeline.lake_options import EraseOptions
 from timeoutmgr.pipeline.writers.erasure import Key
 from timeoutmgr.transport import error_queue_retry as errors
@@ -85,18 +90,20 @@ class _OfPerson(errors.FailureFilter):
             given.get(SAGA_ID) in options.saga_ids
             or queue in options.destinations
             or any(given.get(name) == value for name, value in options.headers.items())
-            or not self.erased.isdisjoint(self._ids(message))
+            or not self.erased.isdisjoint(self._ids(message, queue))
         )
 
-    def _ids(self, message: Message) -> set[str]:
+    def _ids(self, message: Message, queue: str | None) -> set[str]:
         """Return the id of *message* and the ids that its timeouts may have.
 
         Another endpoint may have a timeout of the same message id: the id of its timeout tells them
-        apart, except for a delayed retry, whose first timeout has another id.
+        apart, or the endpoints that sent the message and failed at it in *queue*, if it names any.
+        A delayed retry has an id of its own, and its first timeout another.
         """
         given = message.headers
         named = {message.id, given.get(RELATED_TO_TIMEOUT, message.id)}
         if RELATED_TO_TIMEOUT not in given or is_delayed_retry(given):
-            for one in self.endpoints:
+            own = {given.get(ORIGINATING_ENDPOINT, ""), manager_endpoint(queue or "")} - {""}
+            for one in own or self.endpoints:
                 named |= {timeout_id(one, message.id), id_of_timeout(one, message)}
         return named

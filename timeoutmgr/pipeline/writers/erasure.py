@@ -1,6 +1,7 @@
 """The erasure of timeouts from the tables of a store: rows are removed, ids stay used."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -39,23 +40,24 @@ class PersonSelection:
 
         Each row has the columns that its table has.
         """
-        found, retries = set[Key](), dict[Key, tuple[str, str, str]]()
+        found, retries = set[Key](), dict[Key, tuple[str, str, str, str]]()
+        managers = defaultdict[str, set[str]](set)
         for row in rows:
-            key, given = (row["endpoint"], row["id"]), self._headers(row)
+            key, given, queue = (row["endpoint"], row["id"]), self._headers(row), row["destination"]
             if self._has(row, given):
                 found.add(key)
+                managers[queue].add(row["endpoint"])
             elif is_delayed_retry(given):
-                sender = given.get(ORIGINATING_ENDPOINT, "")
-                retries[key] = (row["message_id"], given.get(RELATED_TO_TIMEOUT, ""), sender)
-        erased = found.union(known)
-        ids = self.ids.union(id_ for _endpoint, id_ in erased)
-        endpoints = {endpoint for endpoint, _id in erased}
+                named = (given.get(RELATED_TO_TIMEOUT, ""), given.get(ORIGINATING_ENDPOINT, ""))
+                retries[key] = (row["message_id"], queue, *named)
+        ids = self.ids.union(id_ for _endpoint, id_ in found.union(known))
         return found.union(
             (own, id_)
-            for (own, id_), (message_id, before, sender) in retries.items()
+            for (own, id_), (message_id, queue, before, sender) in retries.items()
             if before in ids
-            # A retry of a retry names that one; the first timeout has the id of its message.
-            or any(timeout_id(one, message_id) in ids for one in {*endpoints, own, sender})
+            # A retry of a retry names that one; the first timeout has the id of its message, which
+            # a message of another person may have too, at another endpoint and for another queue.
+            or any(timeout_id(one, message_id) in ids for one in {own, sender, *managers[queue]})
         )
 
     def _has(self, row: Mapping[str, Any], given: Mapping[str, str]) -> bool:
