@@ -237,4 +237,6 @@ def matches(which: TimeoutFilter, timeout: Timeout) -> bool:
         and timeout.id.startswith(which.id_prefix or "")
         and (which.due_from is None or timeout.due >= which.due_from)
         and (which.due_before is None or timeout.due < which.due_before)
+        and (which.tried_from is None or timeout.key.due >= which.tried_from)
+        and (which.tried_before is None or timeout.key.due < which.tried_before)
     )

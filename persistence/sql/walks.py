@@ -118,6 +118,10 @@ class Walks:
         if which.due_from is not None:
             walk.along.append(walk.due >= which.due_from)
             walk.tests.append(first >= which.due_from)
+        if which.tried_from is not None:
+            walk.along.append(walk.due >= which.tried_from)
+        if which.tried_before is not None:
+            walk.along.append(walk.due < which.tried_before)
         if which.due_before is None:
             return [walk]
         if not choice.waiting_apart:

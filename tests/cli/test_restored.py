@@ -14,6 +14,7 @@ from tests.persistence.making import SECOND, timeout
 from tests.support.makers import a_message
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import ScheduleRecord
+from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.sql import SqlTransport
@@ -81,6 +82,33 @@ def test_a_held_window_has_its_due_times_again_after_an_undo(recovered: Recovere
     assert undone.returncode == 0
     assert recovered.pending() == recovered.dues
     assert recovered.skipped_runs()
+
+
+@pytest.mark.parametrize(("decision", "kept"), [("hold", {"held"}), ("cancel", set())])
+def test_a_timeout_that_a_pause_held_at_the_restore_is_of_the_window(
+    recovered: Recovered, decision: str, kept: set[str]
+) -> None:
+    store, now = recovered.store, recovered.store.now()
+    store.store_many([timeout("held", now - 7200 * SECOND, destination="held")])
+    store.pause("held", None, ChangedBy(channel="cli"))
+    chunk = store.claim(now, 10, "o")
+    parked = [key for key in chunk.keys if key.id == "held"]
+    with store.lock_for_dispatch(chunk.token, parked) as locked:
+        assert not locked.timeouts
+        locked.close([])
+    store.release(chunk.token)
+    dues = recovered.pending()
+
+    found = recovered.run()
+    done = recovered.run("--window", decision)
+
+    assert (found.returncode, found.json()["window"]["timeouts"]) == (6, 3)
+    assert found.json()["due_before_window"] == 1
+    assert (done.returncode, done.json()["run"]["changed"]) == (0, 3), done.stdout + done.stderr
+    assert set(recovered.pending()) == {"later", "old", *kept} | ({"a", "b"} if kept else set())
+    if kept:
+        recovered.folder.run("runs", "undo", done.json()["run"]["id"], *WHY)
+        assert recovered.pending() == dues
 
 
 def test_a_cancelled_window_is_removed_and_all_else_stays(recovered: Recovered) -> None:

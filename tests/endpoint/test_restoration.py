@@ -9,7 +9,15 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
-from timeoutmgr.contracts import CancelResult, GroupBy, Groups, Key, TimeoutFilter
+from timeoutmgr.contracts import (
+    CancelResult,
+    GroupBy,
+    Groups,
+    Key,
+    Outcome,
+    OutcomeKind,
+    TimeoutFilter,
+)
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
@@ -46,6 +54,18 @@ def test_the_window_is_what_was_due_since_the_restore_and_what_may_have_been_lat
     assert (report.window.number, report.before.number) == (2, 1)
     assert (report.start, report.end) == (START - LATE, START + HOUR)
     assert report.by_destination == {"billing": 2}
+
+
+def test_a_timeout_that_waited_for_a_retry_at_the_restore_is_of_the_window() -> None:
+    store = restored()
+    token, [stuck, *_] = (chunk := store.claim(START, 10, "lost")).token, chunk.keys
+    retry = Outcome(key=stuck, kind=OutcomeKind.RETRY, at=START, next_try=START + SECOND)
+    with store.lock_for_dispatch(token, [stuck]) as locked:
+        locked.close([retry])
+
+    report = report_of(store)
+
+    assert (report.window.number, report.before.number) == (3, 0)
 
 
 def test_the_destinations_are_counted_on_behind_the_end_of_a_search() -> None:

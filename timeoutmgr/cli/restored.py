@@ -56,8 +56,9 @@ def restored(
 
     Give the command when the database is restored, and before the first process starts. It
     releases the claims of the processes that were cut off, and reports the window: the pending
-    timeouts that were due between --at and now. Each of them may have been sent already, and would
-    be sent again under the same id.
+    timeouts that were due between --at and now, or before and held by a pause or waiting for
+    another try at --at. Each of them may have been sent already, and would be sent again under the
+    same id.
 
     \b
     hold    send none of them, until `timeoutmgr runs undo` of the run that is printed
@@ -109,7 +110,7 @@ def _carry_out(
     move = BulkChange(action=BulkAction.MOVE, to=LATEST)
     plan = timeouts.bulk.plan(
         BulkChange(action=BulkAction.CANCEL) if decision == "cancel" else move,
-        due_from=from_micros(report.start),
+        tried_from=from_micros(report.start),
         due_before=from_micros(report.end),
         by=by(reason),
     )

@@ -241,6 +241,8 @@ class TimeoutFilter:
     *labels* are texts ``name=value`` (``message.labels``), all of which a timeout must have. Only a
     store that FindsByLabels is given them. *message_type* is the full name of the most specific
     type of the message, *id_prefix* the first signs of the id, *message_id* the id of the message.
+    *tried_from* and *tried_before* bound the instant at which it is tried next: its due time, or
+    that of its next try, or the place at which a pause holds it.
     """
 
     id: str | None = None
@@ -252,6 +254,8 @@ class TimeoutFilter:
     message_type: str | None = None
     id_prefix: str | None = None
     message_id: str | None = None
+    tried_from: Micros | None = None
+    tried_before: Micros | None = None
 
     def __post_init__(self) -> None:
         """Refuse texts that databases refuse."""

@@ -193,15 +193,21 @@ class SelectionKeywords(TypedDict, total=False):
 
 
 class PlanKeywords(SelectionKeywords, total=False):
-    """The keywords that select the timeouts of a plan."""
+    """The keywords that select the timeouts of a plan.
+
+    Those that are tried next at ``tried_from`` or later are also timeouts that were due before, and
+    that a pause held until then, or that waited for another try.
+    """
 
     ids: Sequence[str]
+    tried_from: datetime
 
 
 def filter_of(
     *,
     due_from: datetime | None = None,
     due_before: datetime | None = None,
+    tried_from: datetime | None = None,
     labels: Labels = NO_LABELS,
     **texts: str | None,
 ) -> TimeoutFilter:
@@ -216,6 +222,8 @@ def filter_of(
     return TimeoutFilter(
         due_from=None if due_from is None else to_micros(due_from),
         due_before=None if due_before is None else to_micros(due_before),
+        tried_from=None if tried_from is None else to_micros(tried_from),
+        tried_before=None,
         labels=found,
         **texts,
     )

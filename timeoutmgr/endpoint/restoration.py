@@ -36,10 +36,11 @@ _BROWSED: Final = 1_000
 class RestoreReport:
     """What a restore to the instant *at* means for the timeouts of an endpoint.
 
-    The *window* of pending timeouts was due from *start* on and before *end*: the store that was
-    lost may have sent each of them. Timeouts *before* it were overdue already. Of the window the
-    first 10,000 are counted *by_destination*. The timeouts of the *released* claims are free again,
-    and marked as maybe sent.
+    The *window* of pending timeouts was due before *end*, and to be tried from *start* on: the
+    store that was lost may have sent each of them. To it belong timeouts that were due earlier, and
+    were held by a pause, or waited for another try. Timeouts *before* it were overdue already. Of
+    the window the first 10,000 are counted *by_destination*. The timeouts of the *released* claims
+    are free again, and marked as maybe sent.
     """
 
     at: Micros
@@ -105,13 +106,13 @@ class Restoration:
         return {claim.token for claim in self._store.in_flight().claims}
 
     def _report(self, now: Micros, released: int) -> RestoreReport:
-        window = TimeoutFilter(due_from=self._start, due_before=now)
+        window = TimeoutFilter(tried_from=self._start, due_before=now)
         return RestoreReport(
             at=self._at,
             start=self._start,
             end=now,
             window=self._count(window),
-            before=self._count(TimeoutFilter(due_before=self._start)),
+            before=self._count(TimeoutFilter(tried_before=self._start)),
             by_destination=self._destinations(window),
             released=released,
         )
