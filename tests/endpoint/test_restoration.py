@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -21,6 +21,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, duration_micros
 
@@ -125,6 +126,13 @@ def test_heartbeats_that_the_recovery_brought_back_are_no_processes() -> None:
 def test_an_instant_to_come_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="cannot have been restored"):
         report_of(restored(), START + HOUR + SECOND)
+
+
+def test_a_time_before_the_year_1_in_utc_is_refused() -> None:
+    at = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+
+    with pytest.raises(InvalidMessage, match="outside the years 1 to 9999"):
+        Timeouts(restored(), lambda _due: None).restored(at)
 
 
 def test_a_process_that_stopped_long_ago_does_not_count() -> None:

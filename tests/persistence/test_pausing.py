@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -167,8 +167,13 @@ def test_a_resume_leaves_what_another_pause_with_the_same_end_holds(sql: Stores)
     assert sorted(sent(store)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("until", [timedelta.max, timedelta.min])
-def test_a_pause_ends_within_the_calendar(sql: Stores, until: timedelta) -> None:
+BEHIND_UTC = timezone(-timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    "until", [timedelta.max, timedelta.min, datetime.max.replace(tzinfo=BEHIND_UTC)]
+)
+def test_a_pause_ends_within_the_calendar(sql: Stores, until: timedelta | datetime) -> None:
     store: Any = sql()
 
     with pytest.raises(InvalidMessage, match="outside the years 1 to 9999"):

@@ -232,7 +232,7 @@ class Timeouts:
         The window begins the duration *overdue* before *at*: so late a timeout may have been sent.
         To be called before a process of the endpoint starts; raises InvalidMessage if one has.
         """
-        instant = to_micros(at)
+        instant = check_due(to_micros(at))
         with self._schema_expected(), attempt(self._store, "restored", by, {"at": instant}):
             return Restoration(self._store, instant, duration_micros(overdue)).release(by)
 
@@ -582,7 +582,7 @@ class Timeouts:
 def _end_of_pause(until: datetime | timedelta | None, now: Micros) -> Micros | None:
     if isinstance(until, timedelta):
         return check_due(now + duration_micros(until))
-    return None if until is None else to_micros(until)
+    return None if until is None else check_due(to_micros(until))
 
 
 class _Rerouting:
