@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyarrow.fs import FileSelector, S3FileSystem
+from sqlalchemy import select
 
 from tests.deadletter.making import a_stored_copy
 from tests.pipeline.archives import write_events
@@ -23,7 +25,9 @@ from tests.pipeline.lakes import KEYS, S3, ids_in
 from tests.pipeline.rows import batch, count, read, row, settle
 from tests.pipeline.test_restore import archived, end, restored
 from tests.support.clock import START
+from timeoutmgr.cli import output
 from timeoutmgr.cli.main import cli
+from timeoutmgr.cli.pipeline import group
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import DeadLetterStore, NodeQueue
@@ -680,6 +684,31 @@ def test_a_certificate_that_was_not_delivered_is_delivered_by_the_same_command(
     assert (document["timeouts"], document["interrupted_runs"], document["left"]) == (1, 1, 0)
     assert document["removed"] == {"labels": 1, "timeouts": 1, "history": 1, "keys": 1}
     assert CliRunner().invoke(cli, [*words, *to_file]).exit_code == 3
+
+
+def test_a_certificate_in_the_list_of_several_jobs_is_delivered_before_its_run_is_complete(
+    store_of: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    job = f"erase --store {store.name} --ids "
+    command = ["--json", "pipeline", "run", job + row(1)["id"], job + row(2)["id"]]
+    printed: list[list[str | None]] = []
+
+    def full(_document: object) -> None:
+        with store.database.read() as connection:
+            states = select(store.tables.runs.c.state).where(store.tables.runs.c.kind == "erase")
+            printed.append([*connection.execute(states).scalars()])
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(group, "spark", lambda *_given: nullcontext())
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "print_json", full)
+        CliRunner().invoke(cli, command)
+    again = CliRunner().invoke(cli, command)
+
+    assert printed == [["running"]]
+    assert [one["interrupted_runs"] for one in json.loads(again.stdout)] == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["there.json", "no-folder/certificate.json"])

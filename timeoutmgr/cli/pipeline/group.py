@@ -94,7 +94,7 @@ def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
     Each job is one argument: its name and its options, quoted. The options of all jobs are
     read before the first job begins. The options that say where Spark runs are given once. The exit
     code is that of the first job that did not end with 0; a job that fails ends the run. With
-    --json the documents of the jobs that ended are one list.
+    --json the documents of the jobs that ended are one list, each printed when its job ends.
 
     Examples:
       timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
@@ -112,21 +112,26 @@ def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
             ended = [_result(job) for job in chosen]
     finally:
         if documents:
-            output.print_json(documents)
+            click.echo("]")
             shared.json = False  # an error would be a second document; standard error has it
     return next((Exit(code) for code in ended if code), Exit.OK)
 
 
 @dataclass(kw_only=True)
 class _Listed(Shared):
-    """Puts documents into a list, in place of a print of each."""
+    """Prints documents as parts of a list, each as soon as it is there.
+
+    A certificate has to be printed before its run counts as completed.
+    """
 
     documents: list[Mapping[str, Any]]
 
     def show(
         self, document: Mapping[str, Any], for_people: Callable[[], None] | None = None
     ) -> None:
+        click.echo("," if self.documents else "[")
         self.documents.append(document)
+        output.print_json(document)
 
 
 def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
