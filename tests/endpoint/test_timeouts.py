@@ -12,7 +12,7 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
 from timeoutmgr import CancelResult, ChangeResult, TimeoutState
-from timeoutmgr.contracts import Count, TimeoutStore
+from timeoutmgr.contracts import Count, GroupBy, TimeoutStore
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
@@ -242,6 +242,18 @@ def test_a_bound_or_text_of_another_type_is_refused(book: Book) -> None:
     for ask in (book.timeouts.count, book.timeouts.cancel_saga, book.timeouts.cancel_where):
         with pytest.raises(InvalidMessage, match="saga_id is a text, got 42"):
             ask(saga_id=42)  # type: ignore[arg-type]  # the mistake
+
+
+def test_groups_are_by_a_name_that_they_know(book: Book) -> None:
+    book.put("a")
+    by_type: Any = "type"
+
+    assert book.timeouts.groups(by_type) == book.timeouts.groups(GroupBy.TYPE)
+    assert book.timeouts.groups(by_type) != book.timeouts.groups(GroupBy.DESTINATION)
+    refused: tuple[Any, ...] = (None, "nope", [])
+    for wrong in refused:
+        with pytest.raises(InvalidMessage, match="groups are by destination or type, got"):
+            book.timeouts.groups(wrong)
 
 
 @pytest.mark.behaviour(138)

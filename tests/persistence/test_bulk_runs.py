@@ -308,6 +308,31 @@ def test_a_denied_reroute_selects_nothing_and_is_kept(sql: Stores) -> None:
     assert [(row.action, row.outcome) for row in store.audit()] == [("reroute", "denied")]
 
 
+def test_a_list_of_runs_has_as_many_as_its_limit_says_the_newest_first(sql: Stores) -> None:
+    runs = runs_of(sql())
+    made = []
+    for _number in range(3):
+        made.append(runs.plan(CANCEL, by=BY).run.id)
+        sql.clock.at += 1
+
+    assert [[one.id for one in runs.list(limit=most)] for most in (0, 2)] == [[], made[:0:-1]]
+    with pytest.raises(InvalidMessage, match="a limit is a whole number from 0, got -1"):
+        runs.list(limit=-1)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 5])
+def test_a_name_that_no_database_takes_is_refused(sql: Stores, name: Any) -> None:
+    timeouts = Timeouts(sql(), lambda _due: None)
+    runs = timeouts.bulk
+
+    for ask in (
+        *(runs.get, runs.apply, runs.undo, lambda run_id: [*runs.keys(run_id)]),
+        *(timeouts.resume, lambda run_id: timeouts.audit(run_id=run_id)),
+    ):
+        with pytest.raises(InvalidMessage, match=r"has NUL or half a|is a text, got 5"):
+            ask(name)
+
+
 def test_a_limit_takes_the_earliest(sql: Stores) -> None:
     store: Any = sql()
     stored(store, 20)

@@ -19,6 +19,7 @@ from timeoutmgr.contracts.bulk_runs import (
 )
 from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.errors import InvalidMessage, Unsupported
+from timeoutmgr.message.foreign import require_storable
 from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
 from timeoutmgr.message.validation import check_due, check_id
@@ -102,16 +103,18 @@ class BulkRuns:
 
     def get(self, run_id: str) -> BulkRun | None:
         """Return a run, or None."""
+        check_text("run_id", run_id)
         with self._schema_expected():
             return self._store.bulk_run(run_id)
 
     def list(self, *, limit: int = 100) -> Sequence[BulkRun]:
         """Return the newest runs, the newest first."""
         with self._schema_expected():
-            return self._store.bulk_runs(limit=limit)
+            return self._store.bulk_runs(limit=checked_limit(limit))
 
     def keys(self, run_id: str) -> Iterator[Key]:
         """Yield the keys that the plan of a run has selected."""
+        check_text("run_id", run_id)
         number = 0
         with self._schema_expected():
             while page := self._store.bulk_keys(run_id, after=number - 1):
@@ -131,6 +134,7 @@ class BulkRuns:
     def _carry_out(
         self, run_id: str, by: ChangedBy, progress: Callable[[int], None], *, undo: bool
     ) -> BulkRun:
+        check_text("run_id", run_id)
         action = "undo" if undo else "apply"
         with self._attempt(action, by, {"run_id": run_id}):
             self._store.begin_bulk(run_id, by, undo=undo)
@@ -180,6 +184,13 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
+def check_text(what: str, given: str | None) -> None:
+    """Raise InvalidMessage unless *given* is None, or a text that databases take."""
+    if not isinstance(given, str | None):
+        raise InvalidMessage(f"{what} is a text, got {given!r:.80}; give a text")
+    require_storable(what, given or "")
+
+
 class SelectionKeywords(TypedDict, total=False):
     """The keywords that select pending timeouts, for type checkers; see ``Timeouts``."""
 
@@ -213,8 +224,7 @@ def filter_of(
 ) -> TimeoutFilter:
     """Return the filter of SelectionKeywords. Raises InvalidMessage, TypeError for another name."""
     for name, text in texts.items():
-        if not isinstance(text, str | None):
-            raise InvalidMessage(f"{name} is a text, got {text!r:.80}; give a text")
+        check_text(name, text)
     found = label_texts(labels)
     for name, values in labels.items():
         if not values:

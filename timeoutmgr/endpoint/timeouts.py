@@ -36,6 +36,7 @@ from timeoutmgr.endpoint.bulk_runs import (
     BY_API,
     BulkRuns,
     SelectionKeywords,
+    check_text,
     checked_limit,
     filter_of,
     require_values,
@@ -176,6 +177,7 @@ class Timeouts:
 
         None if it was not paused. The returned timeouts are dispatched now.
         """
+        check_text("destination", destination)
         selection = {"destination": destination}
         with self._schema_expected(), attempt(self._store, "resume", by, selection):
             store = self._pausing()
@@ -190,6 +192,7 @@ class Timeouts:
 
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
         """Return the newest *limit* rows of the audit, or of those of a run, oldest first."""
+        check_text("run_id", run_id)
         with self._schema_expected():
             return self._audited().audit(limit=checked_limit(limit), run_id=run_id)
 
@@ -556,10 +559,12 @@ class Timeouts:
         Of a destination, a saga or labels with more timeouts only the first 50,000 are searched.
         A search that takes long ends before, behind 1,000 timeouts at the earliest.
         """
+        if by not in [*GroupBy]:
+            raise InvalidMessage(f"groups are by {' or '.join(GroupBy)}, got {by!r:.80}")
         which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         with self._schema_expected():
-            found = grouped(self._store, which, by, limit, behind)
+            found = grouped(self._store, which, GroupBy(by), limit, behind)
         end = found.searched_to
         return TimeoutGroups(found.counts, None if end is None else cursor_of(end))
 
