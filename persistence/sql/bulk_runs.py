@@ -133,11 +133,8 @@ class SqlBulkRuns:
         self._audit = audit
         self._changes = RowChanges(context)
         tables = context.tables
-        self._runs, self._batches, self._keys = (
-            RunRows(tables.runs),
-            tables.batches,
-            tables.run_keys,
-        )
+        self._runs, self._batches = RunRows(tables.runs), tables.batches
+        self._keys = tables.run_keys
         self._last = ("", "", 0)
         """Run, state and number of the batch that was locked last."""
         pauses = tables.pauses
@@ -287,13 +284,10 @@ class SqlBulkRuns:
         """Return the sums of the kept keys of a plan."""
         keys = self._keys
         first = func.coalesce(keys.c.original_due, keys.c.due)
+        sums = select(func.count(), func.min(first), func.max(first))
         with self._context.database.read() as connection:
-            selected, first_due, last_due = connection.execute(
-                select(func.count(), func.min(first), func.max(first)).where(
-                    keys.c.run_id == run_id
-                )
-            ).one()
-        return _Found(selected, first_due, last_due, list(dict.fromkeys(samples)))
+            number, *dues = connection.execute(sums.where(keys.c.run_id == run_id)).one()
+        return _Found(number, dues[0], dues[1], list(dict.fromkeys(samples)))
 
     def _gently(self, work: Callable[[Connection], Result]) -> Result:
         """Run *work* as a transaction, and rest."""

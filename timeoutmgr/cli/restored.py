@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.restoration import RestoreReport
     from timeoutmgr.endpoint.timeouts import Timeouts
 
-_DECISIONS: Final = ("hold", "send", "cancel")
-
 
 @click.command(cls=Command)
 @option("--at", type=Instant(), required=True, help="Time to which the recovery went.")
 @option(
     "--window",
     "decision",
-    type=click.Choice(_DECISIONS),
+    type=click.Choice(("hold", "send", "cancel")),
     help="What becomes of the window: hold, send or cancel. Without it nothing is changed.",
 )
 @option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 
@@ -69,7 +69,7 @@ class BulkRuns:
         for instant in filter(None, (change.to, change.start, change.end)):
             check_due(instant)
         asked = {**selection_document(which, limit), **change.document()}
-        with self._attempt(change.action.value, by, asked):
+        with self._schema_expected(), attempt(self._given, change.action.value, by, asked):
             if change.action is BulkAction.REROUTE:
                 self._require_destination(change.destination or "")
             return self._store.plan(which, change, by, limit=limit, export=export)
@@ -136,18 +136,13 @@ class BulkRuns:
     ) -> BulkRun:
         check_text("run_id", run_id)
         action = "undo" if undo else "apply"
-        with self._attempt(action, by, {"run_id": run_id}):
+        with self._schema_expected(), attempt(self._given, action, by, {"run_id": run_id}):
             self._store.begin_bulk(run_id, by, undo=undo)
             while (step := self._store.bulk_step(run_id)) is not None:
                 if step.earliest is not None:
                     self._wake(step.earliest)
                 progress(step.changed + step.left)
             return self._store.end_bulk(run_id, by)
-
-    @contextmanager
-    def _attempt(self, action: str, by: ChangedBy, selection: Mapping[str, Any]) -> Iterator[None]:
-        with self._schema_expected(), attempt(self._given, action, by, selection):
-            yield
 
 
 def _selected(selection: Mapping[str, Any]) -> TimeoutFilter | Sequence[str]:

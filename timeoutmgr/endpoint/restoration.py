@@ -70,7 +70,11 @@ class Restoration:
         self._require_rest(now)
         report = self._report(now, self._release_claims())
         if isinstance(self._store, KeepsAudit):
-            self._store.write_audit(_entry(report, by))
+            bounds = {"at": report.at, "due_from": report.start, "due_before": report.end}
+            number = report.window.number
+            self._store.write_audit(
+                AuditEntry(action="restored", by=by, selection=bounds, expected=number, changed=0)
+            )
         return report
 
     def _require_past(self, now: Micros) -> None:
@@ -133,16 +137,6 @@ class Restoration:
             if behind is None:
                 break
         return found
-
-
-def _entry(report: RestoreReport, by: ChangedBy) -> AuditEntry:
-    return AuditEntry(
-        action="restored",
-        by=by,
-        selection={"at": report.at, "due_from": report.start, "due_before": report.end},
-        expected=report.window.number,
-        changed=0,
-    )
 
 
 def restored_messages(parts: AssembledEndpoint) -> Mapping[str, int]:

@@ -136,7 +136,10 @@ class _Listed(Shared):
 
 def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
     """Return the context of the job that *text* spells; raise before any job has begun."""
-    name, *args = _words(text) or [""]
+    try:
+        name, *args = shlex.split(text) or [""]
+    except ValueError as error:
+        raise click.UsageError(f"job {text!r}: {error}") from error
     command = pipeline.get_command(context, name)
     if command is None or command is run:
         raise ConfigurationError(
@@ -149,13 +152,6 @@ def _job_in(context: click.Context, text: str, shared: Shared) -> click.Context:
     except click.ClickException as error:
         of_job = error.ctx if isinstance(error, click.UsageError) else None
         raise click.UsageError(f"job {text!r}: {error.format_message()}", of_job) from error
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise click.UsageError(f"job {text!r}: {error}") from error
 
 
 def _result(job: click.Context) -> Any:

@@ -9,12 +9,7 @@ from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.message.headers import (
-    FAILED_QUEUE,
-    ORIGINATING_ENDPOINT,
-    RELATED_TO_TIMEOUT,
-    SAGA_ID,
-)
+from timeoutmgr.message import headers
 from timeoutmgr.message.message import Message, Received
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry, manager_endpoint, timeout_id
 from timeoutmgr.pipeline.lake_options import EraseOptions
@@ -82,12 +77,12 @@ class _OfPerson(errors.FailureFilter):
     endpoints: set[str]
 
     def matches(self, received: Received) -> bool:
-        return self.has(received.message, received.message.headers.get(FAILED_QUEUE))
+        return self.has(received.message, received.message.headers.get(headers.FAILED_QUEUE))
 
     def has(self, message: Message, queue: str | None) -> bool:
         given, options = message.headers, self.options
         return (
-            given.get(SAGA_ID) in options.saga_ids
+            given.get(headers.SAGA_ID) in options.saga_ids
             or queue in options.destinations
             or any(given.get(name) == value for name, value in options.headers.items())
             or not self.erased.isdisjoint(self._ids(message, queue))
@@ -101,9 +96,9 @@ class _OfPerson(errors.FailureFilter):
         A delayed retry has an id of its own, and its first timeout another.
         """
         given = message.headers
-        named = {message.id, given.get(RELATED_TO_TIMEOUT, message.id)}
-        if RELATED_TO_TIMEOUT not in given or is_delayed_retry(given):
-            own = {given.get(ORIGINATING_ENDPOINT, ""), manager_endpoint(queue or "")} - {""}
-            for one in own or self.endpoints:
+        named = {message.id, given.get(headers.RELATED_TO_TIMEOUT, message.id)}
+        if headers.RELATED_TO_TIMEOUT not in given or is_delayed_retry(given):
+            own = {given.get(headers.ORIGINATING_ENDPOINT, ""), manager_endpoint(queue or "")}
+            for one in own - {""} or self.endpoints:
                 named |= {timeout_id(one, message.id), id_of_timeout(one, message)}
         return named

@@ -1,21 +1,17 @@
 """The erasure of timeouts from the tables of a store: rows are removed, ids stay used."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, delete, false, insert, or_, select, update
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.database import Database
-from timeoutmgr.message.headers import (
-    ORIGINATING_ENDPOINT,
-    RELATED_TO_TIMEOUT,
-    RETRIES_TIMESTAMP,
-    SAGA_ID,
-)
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.pipeline.stores import Store
@@ -48,8 +44,9 @@ class PersonSelection:
                 found.add(key)
                 managers[queue].add(row["endpoint"])
             elif is_delayed_retry(given):
-                named = (given.get(RELATED_TO_TIMEOUT, ""), given.get(ORIGINATING_ENDPOINT, ""))
-                retries[key] = (row["message_id"], queue, *named)
+                before = given.get(headers.RELATED_TO_TIMEOUT, "")
+                sender = given.get(headers.ORIGINATING_ENDPOINT, "")
+                retries[key] = (row["message_id"], queue, before, sender)
         ids = self.ids.union(id_ for _endpoint, id_ in found.union(known))
         return found.union(
             (own, id_)
@@ -62,7 +59,7 @@ class PersonSelection:
 
     def _has(self, row: Mapping[str, Any], given: Mapping[str, str]) -> bool:
         # A delayed retry is stored without its saga, which its header keeps.
-        saga = given.get(SAGA_ID) if is_delayed_retry(given) else row.get("saga_id")
+        saga = given.get(headers.SAGA_ID) if is_delayed_retry(given) else row.get("saga_id")
         return (
             row["id"] in self.ids
             or row["destination"] in self.destinations
@@ -73,7 +70,7 @@ class PersonSelection:
     def _headers(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Return the headers of *row* if they matter: to read those of each row takes long."""
         text = row.get("headers") or ""
-        is_needed = text and (self.headers or RETRIES_TIMESTAMP in text)
+        is_needed = text and (self.headers or headers.RETRIES_TIMESTAMP in text)
         return dict(json.loads(text)) if is_needed else {}
 
 
@@ -98,17 +95,11 @@ class Erasure:
         Each id keeps a tombstone and an event ``erased``, which have nothing of the message: a
         message that is delivered again is not stored, and ``reconcile`` does not miss it.
         """
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for endpoint, ids in _batches(keys, self._batch):
-
-            def work(
-                connection: Connection, endpoint: str = endpoint, ids: Sequence[str] = ids
-            ) -> dict[str, int]:
-                return self._erase(connection, endpoint, ids, at, run_id)
-
-            for name, count in self._store.database.run(work).items():
-                counts[name] = counts.get(name, 0) + count
-        return counts
+            work = partial(self._erase, endpoint=endpoint, ids=ids, at=at, run_id=run_id)
+            counts.update(self._store.database.run(work))
+        return dict(counts)
 
     def overwrite(self, others: Iterable[Database] = ()) -> bool:
         """Have SQLite write its file anew and empty its log; return whether nothing is left there.
@@ -132,8 +123,9 @@ class Erasure:
             counts[name] = connection.execute(doomed).rowcount
         new = self._close(connection, endpoint, ids, at)
         if new:
-            events = [self._event(endpoint, id_, at, run_id) for id_ in new]
-            connection.execute(insert(tables.history), events)
+            event = {"endpoint": endpoint, "event": ERASED, "at": at, "due": at, "run_id": run_id}
+            event |= {"destination": "", "attempt": 0, "node": ""}
+            connection.execute(insert(tables.history), [{**event, "id": id_} for id_ in new])
         return {**counts, "keys": len(new)}
 
     def _close(
@@ -142,8 +134,8 @@ class Erasure:
         """Leave tombstones for *ids*; return the ids that had none of an erasure yet."""
         keys = self._tables.keys
         here = (keys.c.endpoint == endpoint, keys.c.id.in_(ids))
-        stored = connection.execute(select(keys.c.id, keys.c.state).where(*here))
-        known = {row[0]: row[1] for row in stored}
+        stored = select(keys.c.id, keys.c.state).where(*here)
+        known = {row[0]: row[1] for row in connection.execute(stored)}
         blank: dict[str, Any] = {"state": ERASED, "closed_at": at, "content": None}
         connection.execute(update(keys).where(*here, keys.c.state != ERASED).values(**blank))
         missing = [
@@ -155,19 +147,13 @@ class Erasure:
             connection.execute(insert(keys), missing)
         return [id_ for id_ in ids if known.get(id_) != ERASED]
 
-    def _event(self, endpoint: str, id_: str, at: Micros, run_id: str) -> dict[str, Any]:
-        return {
-            **{"endpoint": endpoint, "id": id_, "event": ERASED, "at": at, "due": at},
-            **{"destination": "", "attempt": 0, "node": "", "run_id": run_id},
-        }
-
     def _pending(self, subject: PersonSelection) -> Any:
         table = self._tables.timeouts
         names = ("endpoint", "id", "destination", "saga_id", "message_id", "headers")
         columns = [table.c[name] for name in names]
         in_headers = [
             table.c.headers.contains(json.dumps(name, ensure_ascii=is_ascii)[1:-1], autoescape=True)
-            for name in (*subject.headers, RETRIES_TIMESTAMP)
+            for name in (*subject.headers, headers.RETRIES_TIMESTAMP)
             for is_ascii in (True, False)  # an endpoint escapes ö, Spark writes it as it is
         ]
         found = or_(table.c.saga_id.in_(subject.saga_ids), *_common(table, subject), *in_headers)
@@ -175,7 +161,7 @@ class Erasure:
 
     def _events(self, subject: PersonSelection) -> Any:
         table = self._tables.history
-        columns = [table.c[name] for name in ("endpoint", "id", "destination")]
+        columns = (table.c.endpoint, table.c.id, table.c.destination)
         return select(*columns).where(or_(*_common(table, subject)), table.c.event != ERASED)
 
 
