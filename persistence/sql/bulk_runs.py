@@ -284,10 +284,13 @@ class SqlBulkRuns:
         """Return the sums of the kept keys of a plan."""
         keys = self._keys
         first = func.coalesce(keys.c.original_due, keys.c.due)
-        sums = select(func.count(), func.min(first), func.max(first))
         with self._context.database.read() as connection:
-            number, *dues = connection.execute(sums.where(keys.c.run_id == run_id)).one()
-        return _Found(number, dues[0], dues[1], list(dict.fromkeys(samples)))
+            selected, first_due, last_due = connection.execute(
+                select(func.count(), func.min(first), func.max(first)).where(
+                    keys.c.run_id == run_id
+                )
+            ).one()
+        return _Found(selected, first_due, last_due, list(dict.fromkeys(samples)))
 
     def _gently(self, work: Callable[[Connection], Result]) -> Result:
         """Run *work* as a transaction, and rest."""

@@ -122,8 +122,8 @@ MUTANTS = (
         name="a process writes on into a file that was removed",
         promise="What is confirmed is where every process of the file sees it.",
         file="timeoutmgr/database/sqlite_writers.py",
-        before="        if self._where in _stuck or self._file not in (None, self._found()):\n",
-        after="        if self._where in _stuck:\n",
+        before="        if found != self._file:\n",
+        after="        if False:\n",
         tests=(
             "tests/database/test_sqlite_writers.py"
             "::test_nothing_is_written_into_a_file_that_was_renamed_until_it_is_back",
