@@ -214,6 +214,8 @@ def test_a_limit_that_is_no_number_of_timeouts_is_refused(book: Book, limit: Any
         list(book.timeouts.list(limit=limit))
     with pytest.raises(InvalidMessage, match="whole number"):
         book.timeouts.list_in_bounds(limit=limit)
+    with pytest.raises(InvalidMessage, match="whole number"):
+        book.timeouts.reroute("billing", limit=limit)
 
 
 @pytest.mark.behaviour(138)

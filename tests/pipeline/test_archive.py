@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -167,8 +168,11 @@ def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) ->
         pytest.raises(RunConflict, match=r"writes into .* stop it first"),
     ):
         give_up(StreamOptions(store=postgres.name, to=place))
-    words = ["--json", "pipeline", "stream", "--store", postgres.name, "--to", place, "--abort"]
-    ended = [CliRunner().invoke(cli, words) for _ in range(2)]
+    words = ["--json", "pipeline", "stream", "--store", postgres.name, "--to", place]
+    handler = signal.getsignal(signal.SIGTERM)
+    assert CliRunner().invoke(cli, [*words, "--once"]).exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) is handler
+    ended = [CliRunner().invoke(cli, [*words, "--abort"]) for _ in range(2)]
     assert [(one.exit_code, json.loads(one.stdout)) for one in ended] == [
         (0, {"given_up": True}),
         (3, {"given_up": False}),

@@ -426,6 +426,7 @@ class Timeouts:
                 f"the store {type(store).__name__} has no reroute",
                 "Cancel the timeouts, and send the messages again",
             )
+        checked_limit(limit)
         by = ChangedBy(channel=routes.bounded(channel))
         with attempt(store, "reroute", by, {"to": to}):
             self._require_destination(to)

@@ -1,6 +1,5 @@
 """``timeoutmgr pipeline stream``: history into a table of a lake as it happens."""
 
-import signal
 import threading
 from typing import Any
 
@@ -16,6 +15,7 @@ from timeoutmgr.cli.pipeline.shared import (
     progress,
     store_name,
 )
+from timeoutmgr.cli.run import stop_signals
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import StreamOptions
 
@@ -47,8 +47,7 @@ def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -
         shared.show(ended)
         return Exit.OK if ended["given_up"] else Exit.NOT_FOUND
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    report = run(given, stop=stop, progress=progress(shared))
+    with stop_signals(stop.set):
+        report = run(given, stop=stop, progress=progress(shared))
     shared.show(report.document())
     return Exit.OK
