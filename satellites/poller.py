@@ -146,7 +146,8 @@ class PollTimeouts:
             self._send(chunk.all, session, None)
         except Exception as error:
             reach("poller.not_sent")
-            missed = error.maybe if isinstance(error, _ChunksRefused) else _all_maybe(chunk)
+            all_maybe = {one.token: True for one in chunk.all}
+            missed = error.maybe if isinstance(error, _ChunksRefused) else all_maybe
             for token, maybe in missed.items():
                 self.store.release(token, maybe_sent=maybe)
                 reach("poller.released")
@@ -214,10 +215,6 @@ def _next_poll_time(sent: Micros, next_due: Micros | None, took: float) -> Micro
         return again
     dense = min(max(round(_PART * took * 1_000_000), _DENSE), _DENSEST)
     return min(again, next_due + dense if next_due - sent < dense else next_due)
-
-
-def _all_maybe(chunk: Chunk) -> dict[str, bool]:
-    return {one.token: True for one in chunk.all}
 
 
 class Poll(Protocol):
@@ -449,11 +446,10 @@ class Poller:
 
     def _failed(self, error: Exception) -> float:
         """Report a failed poll; return the seconds to pause. The loop survives every error."""
+        shown = on_one_line(error)
         if isinstance(error, TransportUnavailable):
-            shown = on_one_line(error)
             logger.warning("poller could not send ids of timeouts: %s", shown, extra=_FAILED_POLL)
         elif isinstance(error, TimeoutManagerError):
-            shown = on_one_line(error)
             logger.warning(
                 "poller could not fetch timeouts from the storage: %s", shown, extra=_FAILED_POLL
             )

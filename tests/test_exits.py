@@ -26,7 +26,6 @@ ASKS = {
     "timeoutmgr.deadletter.acknowledgements.acknowledgement": "by its makers",
     "timeoutmgr.migration.levels.target.LevelsTarget.deliver": "a migration into delay levels",
     "satellites.delivery.forwarder.Forwarder.prepare": "due timeouts of all kinds",
-    "satellites.delivery.forwarder.Forwarder._routed": "due foreign messages",
     "satellites.delivery.unroutable.SettleUnroutable.__call__": "out of levels, by ``_parted``",
 }
 """Makers of an ``Outgoing`` whose module asks, and the messages that pass there."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from timeoutmgr.contracts import Clock, RepeatKind, SendResult, Timeout, Transaction
+from timeoutmgr.contracts import RepeatKind, SendResult, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     InvalidMessage,
@@ -17,8 +17,6 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.message.validation import Limits
-from timeoutmgr.resilience.channel_log import ChannelLog
 from timeoutmgr.satellites.delivery.dispatch import (
     BatchDispatch,
     ClosedElsewhere,
@@ -30,10 +28,13 @@ from timeoutmgr.satellites.delivery.dispatch import (
     sent_of,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
-from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
-from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
-from timeoutmgr.satellites.timeout_manager.wakeups import WakeLimit
-from timeoutmgr.telemetry import Operation, Telemetry
+from timeoutmgr.satellites.timeout_manager.timeouts import (
+    StoringStep,
+    Wake,
+    read_timeout,
+    read_wake,
+)
+from timeoutmgr.telemetry import Operation
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy
 from timeoutmgr.transport.work import Work
 
@@ -50,7 +51,7 @@ _POINTS: Final = StepPoints(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreDelayed:
+class StoreDelayed(StoringStep):
     """The step: a batch is stored, in one transaction, before it is acknowledged.
 
     A message that is due already goes straight on, in the receive transaction if there is such a
@@ -62,15 +63,8 @@ class StoreDelayed:
     endpoint: str
     error_queue: str
     attempts: int
-    limits: Limits
-    clock: Clock
-    telemetry: Telemetry
     ready: Callable[[], None]
-    wake: Callable[[Micros], None]
     policy: ForwardingPolicy = PLAIN_FORWARDING
-    senders: SenderClocks | None = None
-    wake_limit: WakeLimit = field(default_factory=WakeLimit)
-    wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
     _meter: DispatchMeter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,21 +83,7 @@ class StoreDelayed:
         self._put(later, work)
         left = self._straight_on([one for one in timeouts if one.due in due], work)
         self._put(left, work)
-        dues = [one.due for one in (*timeouts, *left)]
-        wakes = [
-            (received, order.due)
-            for received, order in zip(batch, orders, strict=True)
-            if isinstance(order, Wake)
-        ]
-        if wakes:
-            self.telemetry.count("wakes_received", len(wakes))
-            newest, _ = wakes[-1]
-            self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
-            dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
-        if dues:
-            earliest = min(dues)
-            # Not before: a poller woken by a row that it cannot see yet would sleep past it.
-            work.after_commit(lambda: self.wake(earliest))
+        self._wake_after_commit([*timeouts, *left], batch, orders, work)
 
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None

@@ -125,15 +125,11 @@ class Forwarder:
             prepared.append(one)
             forwarded = self.policy.forwarded(message)
             outgoing.append(
-                self._routed(one, forwarded, at)
+                finally_to(one.destination, moved_to(forwarded, one.destination, at))
                 if headers.ROUTE in forwarded.headers
                 else Outgoing(one.destination, forwarded)
             )
         return PreparedBatch(at, prepared, outgoing, stopped)
-
-    def _routed(self, timeout: Timeout, message: Message, at: Micros) -> Outgoing:
-        """Return the foreign *message* of *timeout* on its route."""
-        return finally_to(timeout.destination, moved_to(message, timeout.destination, at))
 
     def unsent(self, prepared: PreparedBatch, work: IsolatedSends) -> None:
         """Have the policy note a batch that could not be sent, because the broker is away."""

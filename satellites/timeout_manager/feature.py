@@ -355,9 +355,8 @@ class Readiness:
 
     def __call__(self) -> None:
         """Return if the storage answered once and is installed; or raise StorageUnavailable."""
-        if self._checked:
-            return
-        self.probe()
+        if not self._checked:
+            self.probe()
 
     def probe(self) -> None:
         """Return if the storage answers now and is installed; or raise StorageUnavailable."""

@@ -87,7 +87,44 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreTimeouts:
+class StoringStep:
+    """A step that stores the timeouts of a queue, and wakes the poller that sends them."""
+
+    limits: Limits
+    clock: Clock
+    telemetry: Telemetry
+    wake: Callable[[Micros], None]
+    senders: SenderClocks | None = None
+    wake_limit: WakeLimit = field(default_factory=WakeLimit)
+    wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
+
+    def _wake_after_commit(
+        self,
+        timeouts: Iterable[Timeout],
+        batch: Sequence[Received],
+        orders: Sequence[object],
+        work: Work,
+    ) -> None:
+        """Wake the poller for *timeouts*, and for the orders to poll in *batch*."""
+        dues = [timeout.due for timeout in timeouts]
+        wakes = [
+            (received, order.due)
+            for received, order in zip(batch, orders, strict=True)
+            if isinstance(order, Wake)
+        ]
+        if wakes:
+            self.telemetry.count("wakes_received", len(wakes))
+            newest, _ = wakes[-1]
+            self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
+            dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
+        if dues:
+            earliest = min(dues)
+            # Not before the commit: a woken poller could not see the row, and would sleep past it.
+            work.after_commit(lambda: self.wake(earliest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTimeouts(StoringStep):
     """The step: a batch is stored in one transaction, before it is acknowledged.
 
     In ``transaction_scope`` *dispatch_now* dispatches due timeouts within the same transaction. In
@@ -96,15 +133,8 @@ class StoreTimeouts:
     """
 
     store: TimeoutStore
-    limits: Limits
-    clock: Clock
-    telemetry: Telemetry
-    wake: Callable[[Micros], None]
     dispatch_now: Callable[[Sequence[Key], Work], None]
-    senders: SenderClocks | None = None
     on_cancelled: Callable[[Timeout], None] | None = None
-    wake_limit: WakeLimit = field(default_factory=WakeLimit)
-    wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
     _during: During = field(init=False)
     _count_each: CountEach = field(init=False)
 
@@ -139,18 +169,7 @@ class StoreTimeouts:
             self.senders.compare(timeouts)
         if work.scope is not None:
             timeouts = self._dispatch_due(timeouts, work)
-        wakes = [
-            (received, order.due)
-            for received, order in zip(batch, orders, strict=True)
-            if isinstance(order, Wake)
-        ]
-        dues = [timeout.due for timeout in timeouts]
-        if wakes:
-            self.telemetry.count("wakes_received", len(wakes))
-            newest, _ = wakes[-1]
-            self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
-            dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
-        self._wake_after_commit(dues, work)
+        self._wake_after_commit(timeouts, batch, orders, work)
 
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None
@@ -282,12 +301,6 @@ class StoreTimeouts:
         if due:
             self.dispatch_now(due, work)
         return [timeout for timeout in timeouts if timeout.due > now]
-
-    def _wake_after_commit(self, dues: Iterable[Micros], work: Work) -> None:
-        earliest = min(dues, default=None)
-        if earliest is not None:
-            # Not before the commit: a woken poller could not see the row, and would sleep past it.
-            work.after_commit(lambda: self.wake(earliest))
 
     def _read(self, message: Message) -> Timeout | ClearTimeouts | Wake:
         if headers.CLEAR_TIMEOUTS in message.headers:
