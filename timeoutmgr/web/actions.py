@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from timeoutmgr.contracts import CancelResult, ChangeResult
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import from_micros, parse_duration
@@ -39,34 +40,23 @@ _SENTENCES: Final = {
 
 async def cancel(board: Dashboard, request: Request) -> Response:
     """Cancel the timeout of the page."""
-    timeout_id, by = request.path_params["timeout_id"], changed_by(request)
-
-    def change() -> str:
-        return board.source.cancel(timeout_id, by).value
-
-    return await _change(board, request, timeout_id, change)
+    return await _change(board, request, board.source.cancel)
 
 
 async def reschedule(board: Dashboard, request: Request) -> Response:
     """Move the timeout of the page to the time, or by the delay, that the form has."""
-    given, by = await form_of(request), changed_by(request)
-    timeout_id = request.path_params["timeout_id"]
+    given = await form_of(request)
 
-    def change() -> str:
+    def change(timeout_id: str, by: ChangedBy) -> ChangeResult:
         at, delay = _at_or_delay(given)
-        return board.source.reschedule(timeout_id, by, at=at, delay=delay).value
+        return board.source.reschedule(timeout_id, by, at=at, delay=delay)
 
-    return await _change(board, request, timeout_id, change)
+    return await _change(board, request, change)
 
 
 async def send_now(board: Dashboard, request: Request) -> Response:
     """Have the timeout of the page dispatched at once."""
-    timeout_id, by = request.path_params["timeout_id"], changed_by(request)
-
-    def change() -> str:
-        return board.source.send_now(timeout_id, by).value
-
-    return await _change(board, request, timeout_id, change)
+    return await _change(board, request, board.source.send_now)
 
 
 def _at_or_delay(given: Mapping[str, str]) -> tuple[datetime | None, timedelta | None]:
@@ -83,10 +73,14 @@ def _at_or_delay(given: Mapping[str, str]) -> tuple[datetime | None, timedelta |
 
 
 async def _change(
-    board: Dashboard, request: Request, timeout_id: str, change: Callable[[], str]
+    board: Dashboard,
+    request: Request,
+    change: Callable[[str, ChangedBy], CancelResult | ChangeResult],
 ) -> Response:
+    timeout_id, by = request.path_params["timeout_id"], changed_by(request)
+
     async def done() -> tuple[str, bool]:
-        result = await run_in_threadpool(change)
+        result = (await run_in_threadpool(change, timeout_id, by)).value
         return _SENTENCES[result], result in ("too_late", "unknown")
 
     return await told(board, request, f"/timeouts/{quote(timeout_id)}", done)

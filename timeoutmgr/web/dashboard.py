@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
@@ -68,20 +69,14 @@ class Dashboard:
         fresh = self.readings.fresh(key, max_age)
         if fresh is not None:
             return fresh
-
-        def get() -> Reading:
-            return self.readings.get(Question(key, read, max_age=max_age, cost=cost))
-
-        return await run_in_threadpool(get)
+        question = Question(key, read, max_age=max_age, cost=cost)
+        return await run_in_threadpool(self.readings.get, question)
 
     async def read(
         self, names: Sequence[str], given: Mapping[str, str], *, live: bool = False
     ) -> dict[str, Reading]:
         """Return the readings of regions; in a thread if some may have to be read."""
-
-        def get() -> dict[str, Reading]:
-            return self.regions.readings(names, given, live=live)
-
+        get = partial(self.regions.readings, names, given, live=live)
         if all(self.regions.is_fresh(each, given) for each in names):
             return get()
         return await run_in_threadpool(get)

@@ -12,7 +12,6 @@ from timeoutmgr.contracts import Key
 from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, AuditRecord, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.bulk_runs import SAMPLES, BulkChange, BulkRun, BulkState
 from timeoutmgr.contracts.pauses import Pause
-from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.message.redaction import masked, on_one_line
@@ -78,19 +77,15 @@ class Operations:
         if self._is_closed:
             raise TimeoutManagerError("the dashboard was closed; have the run go on in another")
 
-    @property
-    def _timeouts(self) -> Timeouts:
-        return self._source.timeouts
-
     # --- bulk runs ----------------------------------------------------------------------------
 
     def runs(self) -> Sequence[BulkRun]:
         """Return the newest plans and runs."""
-        return self._timeouts.bulk.list(limit=_LISTED)
+        return self._source.timeouts.bulk.list(limit=_LISTED)
 
     def run(self, run_id: str) -> RunView | None:
         """Return a run, None if there is none."""
-        timeouts = self._timeouts
+        timeouts = self._source.timeouts
         run = timeouts.bulk.get(run_id)
         if run is None:
             return None
@@ -112,11 +107,11 @@ class Operations:
         if form.label:
             name, _equals, value = form.label.partition("=")
             given["labels"] = {name: value}
-        return self._timeouts.bulk.plan(change, by=by, **given).run
+        return self._source.timeouts.bulk.plan(change, by=by, **given).run
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
         """Have the run applied or undone, or go on, while the page shows its progress."""
-        bulk = self._timeouts.bulk
+        bulk = self._source.timeouts.bulk
         self._problems.pop(run_id, None)
         self._active.add(run_id)
         work = bulk.undo if undo else bulk.apply
@@ -146,21 +141,21 @@ class Operations:
 
     def pauses(self) -> Sequence[Pause]:
         """Return the pauses in force."""
-        return self._timeouts.pauses()
+        return self._source.timeouts.pauses()
 
     def pause(self, destination: str, until: datetime | timedelta | None, by: ChangedBy) -> bool:
         """Pause a destination, or all if it is empty; return whether it was not paused before."""
-        return self._timeouts.pause(destination or None, until=until, by=by)
+        return self._source.timeouts.pause(destination or None, until=until, by=by)
 
     def resume(self, destination: str, by: ChangedBy) -> int | None:
         """End the pause of a destination; return how many timeouts were parked."""
-        return self._timeouts.resume(destination or None, by=by)
+        return self._source.timeouts.resume(destination or None, by=by)
 
     # --- audit --------------------------------------------------------------------------------
 
     def audit(self, run_id: str) -> Sequence[AuditRecord]:
         """Return the newest rows of the audit, the newest first."""
-        rows = self._timeouts.audit(limit=_LISTED, run_id=run_id or None)
+        rows = self._source.timeouts.audit(limit=_LISTED, run_id=run_id or None)
         return list(reversed(rows))
 
     def note_denied(self, action: str, selection: Mapping[str, str], by: ChangedBy) -> None:
