@@ -24,13 +24,9 @@ class TimeoutManagerApp(AppConfig):  # type: ignore[misc]  # Django ships no typ
         checks.register(check_timeoutmgr)
         checks.register(check_sqlite_transactions)
         setting_changed.connect(_follow_settings)
-        connection_created.connect(_follow_connection)
+        connection_created.connect(follow_connection)
 
 
 def _follow_settings(*, setting: str, **_more: Any) -> None:
     if setting in (SETTING, "DATABASES"):
         forget_endpoint()
-
-
-def _follow_connection(*, connection: Any, **_more: Any) -> None:
-    follow_connection(connection)

@@ -110,7 +110,7 @@ def forget_endpoint() -> None:
     _process_endpoint.forget()
 
 
-def follow_connection(connection: Any) -> None:
+def follow_connection(connection: Any, **_signal: Any) -> None:
     """Close the endpoint of this process if Django's new *connection* leads away from it.
 
     Django renames the database for a test run, and creates, copies and drops it by a connection
