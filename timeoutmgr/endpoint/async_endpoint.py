@@ -23,9 +23,7 @@ from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import SendKeywords, SendOptions, Sent, ToSend, TypedSendKeywords
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-    from sqlalchemy.orm import Session
 
     from timeoutmgr.contracts import DeliveryOptions
 
@@ -255,7 +253,7 @@ class AsyncEndpoint:
         options: SendOptions,
         session: "OwnSession | None",
     ) -> Sent:
-        send = partial(self._endpoint.send_chosen, destination, message_type, body, options)
+        send = partial(self._endpoint._send, destination, message_type, body, options)
         if session is None:
             return await self._threads.run(lambda: send(None))
         return await session.run_sync(send)
@@ -299,14 +297,3 @@ class _EndpointOnLoop(Endpoint):
         super().__init__(config)
         sender = SenderOffLoop(self._parts.sender, threads)
         self._outlet_inside = replace(self._outlet, sender=sender)
-
-    def send_chosen(
-        self,
-        destination: str,
-        message_type: str | TypedMessage,
-        body: object,
-        options: SendOptions,
-        session: "Session | Connection | None",
-    ) -> Sent:
-        """Send with options that are chosen already; as ``send``."""
-        return self._send(destination, message_type, body, options, session)

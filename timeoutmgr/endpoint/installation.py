@@ -394,11 +394,8 @@ def _warn_of_missing_exchanges(parts: AssembledEndpoint) -> None:
 def _require_queues(parts: AssembledEndpoint) -> None:
     if not parts.queues:
         return
-    session = parts.settings.transport.session()
-    try:
+    with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)
-    finally:
-        session.close()
     if missing:
         raise QueueMissing(missing, "run `timeoutmgr install`, or start with install = true")
 

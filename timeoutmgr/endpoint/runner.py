@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
@@ -33,18 +34,7 @@ class Runner:
 
     def start(self) -> None:
         """Start the tasks, then the pumps: a poller first finds overdue timeouts."""
-        settings = self._parts.settings
-        surroundings = PumpSurroundings(
-            endpoint=settings.name,
-            transport=settings.transport,
-            mode=self._parts.mode,
-            error_queue=settings.error_queue,
-            clock=settings.clock,
-            telemetry=settings.telemetry,
-            broker=self._parts.broker,
-            failures=self._parts.features.policies.failures,
-            stop=self._stop,
-        )
+        surroundings = replace(surroundings_of(self._parts), stop=self._stop)
         for silence in self._parts.breakers.silences:
             silence.start()
         for task in self._parts.features.tasks:
@@ -145,6 +135,21 @@ class Runner:
                 f"The pump of {thread.queue!r} ended by itself, endpoint will be terminated.",
                 thread.error,
             )
+
+
+def surroundings_of(parts: AssembledEndpoint) -> PumpSurroundings:
+    """Return what all pumps of an endpoint share."""
+    settings = parts.settings
+    return PumpSurroundings(
+        endpoint=settings.name,
+        transport=settings.transport,
+        mode=parts.mode,
+        error_queue=settings.error_queue,
+        clock=settings.clock,
+        telemetry=settings.telemetry,
+        broker=parts.broker,
+        failures=parts.features.policies.failures,
+    )
 
 
 def _pump(consumption: Consumption, surroundings: PumpSurroundings) -> Pump:

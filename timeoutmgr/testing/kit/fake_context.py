@@ -2,13 +2,13 @@
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.message import headers
 from timeoutmgr.message.ids import random_id
-from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.routes import TIMEOUTS, Clearing, ClearOrder, timeout_id, to_timeout_manager
 from timeoutmgr.message.validation import Limits, decode_body, encode_body
@@ -127,10 +127,7 @@ def _received(message_type: str, body: object, given: FakeMessage) -> Received:
 
 def _composer(clock: KitClock) -> Composer:
     address = ENDPOINT + TIMEOUTS
-
-    def delays(outgoing: Outgoing, due: Micros) -> Outgoing:
-        return to_timeout_manager(outgoing, due, address)
-
+    delays = partial(to_timeout_manager, address=address)
     return Composer(
         endpoint=ENDPOINT,
         clearing=Clearing(endpoint=ENDPOINT, address=address),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Chunk, Clock, TimeoutStore, TransactionMode
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.runner import surroundings_of
 from timeoutmgr.errors import ConfigurationError, DeliveryFailed
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
@@ -18,7 +19,7 @@ from timeoutmgr.testing.kit.clock import KitClock
 from timeoutmgr.testing.kit.messages import ObservedFailure, observed
 from timeoutmgr.testing.kit.transport import KitTransport
 from timeoutmgr.transport.delivery_policy import FailurePolicy
-from timeoutmgr.transport.pump import Pump, PumpSurroundings
+from timeoutmgr.transport.pump import Pump
 from timeoutmgr.transport.work import Work
 
 MOST_AT_ONE_INSTANT: Final = 100_000
@@ -38,9 +39,9 @@ class KitWorker:
         self._store = parts.features.store
         self._failed = _RecordedFailures(parts.features.policies.failures, self._error_queue)
         transport.on_arrival = self._failed.arrived
+        surroundings = replace(surroundings_of(parts), failures=self._failed)
         self._pumps = {
-            one.consumption.queue: Pump(one.consumption, _surroundings(parts, self._failed))
-            for one in parts.satellites
+            one.consumption.queue: Pump(one.consumption, surroundings) for one in parts.satellites
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
         self._runs = _Runs(parts)
@@ -184,20 +185,6 @@ class _RecordedFailures(FailurePolicy):
         """Return the exception of *failed*; a dispatcher leaves only its text."""
         text = failed.message.headers.get(headers.EXCEPTION_MESSAGE, "")
         return self._errors.get(failed.tag) or DeliveryFailed(text)
-
-
-def _surroundings(parts: AssembledEndpoint, failures: FailurePolicy) -> PumpSurroundings:
-    settings = parts.settings
-    return PumpSurroundings(
-        endpoint=settings.name,
-        transport=settings.transport,
-        mode=parts.mode,
-        error_queue=settings.error_queue,
-        clock=settings.clock,
-        telemetry=settings.telemetry,
-        broker=parts.broker,
-        failures=failures,
-    )
 
 
 def _poll_step(parts: AssembledEndpoint, store: TimeoutStore, clock: Clock) -> Any:
