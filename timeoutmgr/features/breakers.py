@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 from timeoutmgr.contracts import Clock, SharedDatabase
 from timeoutmgr.database import as_database
@@ -62,10 +63,7 @@ class Breakers:
 
     def over_rates(self, name: str, per_second: float, sentence: str) -> RateBreaker:
         """Return a breaker that raises *sentence* as a critical error above a rate of failures."""
-
-        def trigger(error: BaseException) -> None:
-            self._critical.raise_error(sentence, error)
-
+        trigger = partial(self._critical.raise_error, sentence)
         made = RateBreaker(name, per_second=per_second, on_trigger=trigger, clock=self._clock)
         self._made.append(made)
         return made
