@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -30,7 +31,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_micros, to_wire
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Participants, Report, Source, Terms, Window, begin
-from timeoutmgr.migration.foreign.rows import LAYOUTS, translated
+from timeoutmgr.migration.foreign.rows import LAYOUTS, ForeignColumns, RowTranslator
 from timeoutmgr.migration.foreign.table import ForeignTable
 
 SAGA: Final = UUID("9d0f1b9e-57ce-4a0f-9c3a-0a8f6c7c1a11")
@@ -154,6 +155,17 @@ def rows(amount: int) -> list[dict[str, Any]]:
         )
         for number in range(amount)
     ]
+
+
+def translated(
+    given: Mapping[str, Any],
+    layout: ForeignColumns,
+    endpoint: str,
+    renames: Mapping[str, str],
+    limits: Limits,
+) -> Timeout:
+    """Return the timeout that the row *given* is."""
+    return RowTranslator(layout, endpoint, renames, limits).timeout(given)
 
 
 def expected(given: list[dict[str, Any]], endpoint: str) -> list[Timeout]:

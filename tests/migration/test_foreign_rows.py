@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.migration.conftest import HOUR
-from tests.migration.foreign import SAGA, row
+from tests.migration.foreign import SAGA, row, translated
 from tests.persistence.making import NOW, SECOND
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
@@ -24,7 +24,6 @@ from timeoutmgr.migration.foreign.rows import (
     layout_called,
     read_headers,
     time_of,
-    translated,
 )
 
 XML: Final = (

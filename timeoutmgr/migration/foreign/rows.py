@@ -97,58 +97,54 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     return max(column, header) if abs(column - header) <= SECOND else column
 
 
-def translated(
-    row: Mapping[str, Any],
-    layout: ForeignColumns,
-    endpoint: str,
-    renames: Mapping[str, str],
-    limits: Limits,
-) -> Timeout:
-    """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
-    try:
-        return _translated(row, layout, endpoint, renames, limits)
-    except (InvalidMessage, MessageRejected, ValueError, KeyError) as error:
-        raise Untranslatable(str(error) or type(error).__name__) from error
+@dataclass(frozen=True, slots=True)
+class RowTranslator:
+    """Translates rows of *layout* for *endpoint*; *renames* has destinations by their old names."""
 
+    layout: ForeignColumns
+    endpoint: str
+    renames: Mapping[str, str]
+    limits: Limits
 
-def _translated(
-    row: Mapping[str, Any],
-    layout: ForeignColumns,
-    endpoint: str,
-    renames: Mapping[str, str],
-    limits: Limits,
-) -> Timeout:
-    found = read_headers(row["Headers"])
-    due = check_due(due_of(time_of(row["Time"]), found))
-    given = str(row["Destination"] or found.get(names.REPLY_TO) or "")
-    destination = renames.get(given, given)
-    check_destination(destination, limits)
-    body = bytes_of(row["State"])
-    check_body(body, limits)
-    kept = {
-        name: value
-        for name, value in found.items()
-        if name not in _ROUTING and not name.startswith(names.PROPERTY_PREFIX)
-    }
-    kept[names.DELIVER_AT] = to_wire(due)
-    check_headers(kept, limits)
-    row_id = _row_id(row["Id"])
-    message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
-    content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
-    return Timeout(
-        # By the row and not by the message: of two rows of one message both are to come.
-        id=timeout_id(endpoint, row_id),
-        due=due,
-        destination=destination,
-        saga_id=_saga(row.get("SagaId") if layout.saga else None, kept),
-        created=_created(kept, due),
-        message=Message(
-            id=message_id,
-            headers=kept,
-            body=body,
-            content_type=_plain("content type", content_type, SHORT_STRING),
-        ),
-    )
+    def timeout(self, row: Mapping[str, Any]) -> Timeout:
+        """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
+        try:
+            return self._timeout(row)
+        except (InvalidMessage, MessageRejected, ValueError, KeyError) as error:
+            raise Untranslatable(str(error) or type(error).__name__) from error
+
+    def _timeout(self, row: Mapping[str, Any]) -> Timeout:
+        found = read_headers(row["Headers"])
+        due = check_due(due_of(time_of(row["Time"]), found))
+        given = str(row["Destination"] or found.get(names.REPLY_TO) or "")
+        destination = self.renames.get(given, given)
+        check_destination(destination, self.limits)
+        body = bytes_of(row["State"])
+        check_body(body, self.limits)
+        kept = {
+            name: value
+            for name, value in found.items()
+            if name not in _ROUTING and not name.startswith(names.PROPERTY_PREFIX)
+        }
+        kept[names.DELIVER_AT] = to_wire(due)
+        check_headers(kept, self.limits)
+        row_id = _row_id(row["Id"])
+        message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
+        content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
+        return Timeout(
+            # By the row and not by the message: of two rows of one message both are to come.
+            id=timeout_id(self.endpoint, row_id),
+            due=due,
+            destination=destination,
+            saga_id=_saga(row.get("SagaId") if self.layout.saga else None, kept),
+            created=_created(kept, due),
+            message=Message(
+                id=message_id,
+                headers=kept,
+                body=body,
+                content_type=_plain("content type", content_type, SHORT_STRING),
+            ),
+        )
 
 
 def read_headers(value: Any) -> dict[str, str]:
@@ -265,13 +261,7 @@ MOST_PROBLEMS: Final = 20
 
 
 def survey_rows(
-    rows: Iterable[Mapping[str, Any]],
-    layout: ForeignColumns,
-    endpoint: str,
-    renames: Mapping[str, str],
-    limits: Limits,
-    *,
-    left: int,
+    rows: Iterable[Mapping[str, Any]], translator: RowTranslator, *, left: int
 ) -> Survey:
     """Return counts and problems of *rows*: of many problems the first, and a count of the rest."""
     destinations: Counter[str] = Counter()
@@ -280,7 +270,7 @@ def survey_rows(
     earliest = latest = None
     for row in rows:
         try:
-            timeout = translated(row, layout, endpoint, renames, limits)
+            timeout = translator.timeout(row)
         except Untranslatable as error:
             if len(problems) < MOST_PROBLEMS:
                 problems.append(Problem(f"row {row.get('Id')}", str(error), "mend or delete it"))

@@ -25,11 +25,11 @@ from timeoutmgr.message.instants import EARLIEST, Micros
 from timeoutmgr.message.validation import Limits, check_due
 from timeoutmgr.migration.foreign.rows import (
     ForeignColumns,
+    RowTranslator,
     due_of,
     read_headers,
     survey_rows,
     time_of,
-    translated,
 )
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, Window, in_ranges
@@ -52,10 +52,8 @@ class ExportFile:
     ) -> None:
         self._path = path
         self._layout = layout
-        self._endpoint = endpoint
         self._clock = clock
-        self._renames = dict(renames or {})
-        self._limits = limits or Limits()
+        self._translator = RowTranslator(layout, endpoint, dict(renames or {}), limits or Limits())
         self._twice = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="timeoutmgr-migrate-")
 
@@ -73,14 +71,7 @@ class ExportFile:
         everything = self._one("SELECT count(*) FROM spooled")
         collected = self._one("SELECT count(*) FROM spooled WHERE due >= ? AND due < ?", first, end)
         rows = self._select("WHERE due >= ? AND due < ? ORDER BY due, id", first, end)
-        found = survey_rows(
-            rows,
-            self._layout,
-            self._endpoint,
-            self._renames,
-            self._limits,
-            left=everything - collected,
-        )
+        found = survey_rows(rows, self._translator, left=everything - collected)
         if not self._twice:
             return found
         twice = Problem(
@@ -111,10 +102,7 @@ class ExportFile:
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
         """Return the rows of the batch."""
         rows = self._select(f"{_RANGE} ORDER BY due, id", *_bounds_of(batch))
-        return [
-            Item(timeout=translated(row, self._layout, self._endpoint, self._renames, self._limits))
-            for row in rows
-        ]
+        return [Item(timeout=self._translator.timeout(row)) for row in rows]
 
     def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
         """Leave the file as it is."""

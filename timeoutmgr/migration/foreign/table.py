@@ -42,9 +42,9 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration.foreign.rows import (
     ForeignColumns,
+    RowTranslator,
     Untranslatable,
     survey_rows,
-    translated,
 )
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, Window, in_ranges
@@ -79,8 +79,7 @@ class ForeignTable:
         self._clock = clock
         self._name = table or layout.table
         self._schema = schema
-        self._renames = dict(renames or {})
-        self._limits = limits or Limits()
+        self._translator = RowTranslator(layout, endpoint, dict(renames or {}), limits or Limits())
 
     def describe(self) -> str:
         """Return the database and the table, without secrets."""
@@ -110,9 +109,7 @@ class ForeignTable:
                     collected += 1
                     yield row._asdict()
 
-            found = survey_rows(
-                counted(), self._layout, self._endpoint, self._renames, self._limits, left=0
-            )
+            found = survey_rows(counted(), self._translator, left=0)
         return replace(found, left=everything - collected)
 
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
@@ -220,9 +217,7 @@ class ForeignTable:
         return True
 
     def _item(self, row: Mapping[str, Any]) -> Item:
-        return Item(
-            timeout=translated(row, self._layout, self._endpoint, self._renames, self._limits)
-        )
+        return Item(timeout=self._translator.timeout(row))
 
     def _shift(
         self, connection: Connection, source: Table, target: Table, ids: Sequence[Any]

@@ -9,7 +9,7 @@ same ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -104,11 +104,9 @@ class LevelsOrigin:
         with closing(self.transport.session()) as session:
             return session.count(batch.range.first.id)
 
-    @contextmanager
-    def opened(self, batch: Batch) -> Iterator[Relay]:
+    def opened(self, batch: Batch) -> AbstractContextManager[Relay]:
         """Lend the queue of a batch's level; an unacknowledged message returns to its position."""
-        with closing(self.transport.relay(batch.range.first.id, prefetch=MOST_HELD)) as relay:
-            yield relay
+        return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_HELD))
 
     def close(self) -> None:
         """Leave the transport to its owner."""

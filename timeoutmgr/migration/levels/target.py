@@ -243,20 +243,16 @@ class StoreSink:
             check_destination(one.waiting.destination, self.limits)
         except InvalidMessage as error:
             return str(error)
-        return _defect(one)
+        received = one.relayed.received
+        message, to = received.message, one.waiting.destination
+        texts = (message.id, message.content_type, message.content_encoding, to)
+        if any("\0" in text for text in texts):
+            return "it has a NUL where no database takes one"
+        return received.defect
 
     def _item(self, one: LevelMessage) -> Item:
         message = one.relayed.received.message
         return Item(timeout=as_timeout(message, one.waiting, self.endpoint, self.clock.now()))
-
-
-def _defect(one: LevelMessage) -> str | None:
-    received = one.relayed.received
-    message = received.message
-    texts = (message.id, message.content_type, message.content_encoding, one.waiting.destination)
-    if any("\0" in text for text in texts):
-        return "it has a NUL where no database takes one"
-    return received.defect
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +270,10 @@ class LevelsSink:
                 self._way(one).address()
             except (InvalidMessage, DelayTooLong) as error:
                 found[place] = str(error)
-        destinations = {
-            one.waiting.destination for place, one in enumerate(messages) if place not in found
-        }
-        with closing(self.target.transport.session()) as session:
-            missing = cast(TopologySession, session).bind_queues(
-                sorted(destinations), self.target.names.delivery, binding_key
-            )
+        fit = (one for place, one in enumerate(messages) if place not in found)
+        destinations = sorted({one.waiting.destination for one in fit})
+        with _opened(self.target.transport.session()) as session:
+            missing = session.bind_queues(destinations, self.target.names.delivery, binding_key)
         for place, one in enumerate(messages):
             if one.waiting.destination in missing:
                 found[place] = f"there is no queue {one.waiting.destination!r}"
