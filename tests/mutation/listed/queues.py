@@ -86,8 +86,8 @@ MUTANTS = (
         name="the acknowledgement is committed before its transaction",
         promise="Settling, storing and sending are one transaction.",
         file=_LEASES,
-        before="settled = self._database.run(settle) if connection is None else settle(connection)",
-        after="settled = self._database.run(settle)",
+        before="return self._database.run(settle) if connection is None else settle(connection)",
+        after="return self._database.run(settle)",
         tests=(
             f"{_TESTS}/test_transactions.py::"
             "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[postgres]",

@@ -219,13 +219,22 @@ class Leases:
         answers: its commit does not wait for the server's disk, so that after a crash of the server
         the messages of the last moments may come again.
         """
+        settled = self._settled(tags, connection, lazily)
+        if settled < len(tags):
+            raise LeaseLost(
+                f"{len(tags) - settled} of {len(tags)} messages were not acknowledged: their "
+                "lease ended, and another consumer has them by now"
+            )
+
+    def _settled(
+        self, tags: Collection[LeaseTag], connection: Connection | None, lazily: bool
+    ) -> int:
+        """Delete the rows of *tags* that are leases of ours; return how many."""
 
         def settle(connection: Connection) -> int:
             return self._on_each(self._statements.ack, tags, connection, lazily)
 
-        settled = self._database.run(settle) if connection is None else settle(connection)
-        if settled < len(tags):
-            raise lost_leases(len(tags) - settled, len(tags))
+        return self._database.run(settle) if connection is None else settle(connection)
 
     def leased(self, tags: Collection[LeaseTag]) -> set[LeaseTag]:
         """Return the *tags* that are leases of ours now."""
@@ -308,14 +317,6 @@ def by_delivery(tags: Collection[LeaseTag]) -> Iterator[tuple[int, list[int]]]:
     for delivery, sequences in grouped.items():
         for part in _parts(sorted(sequences)):
             yield delivery, part
-
-
-def lost_leases(lost: int, count: int) -> LeaseLost:
-    """Return the error that *lost* of *count* leases were not there to be settled."""
-    return LeaseLost(
-        f"{lost} of {count} messages were not acknowledged: their "
-        "lease ended, and another consumer has them by now"
-    )
 
 
 def fitting(rows: Sequence[Found], room: int | None) -> Sequence[Found]:

@@ -10,7 +10,7 @@ from sqlalchemy.sql.expression import Executable
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
-from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases, by_delivery, fitting, lost_leases
+from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases, by_delivery, fitting
 from timeoutmgr.transport.sql.statements import READ_BY_INDEX, FrontStatements
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 
@@ -79,18 +79,14 @@ class PipelinedLeases(Leases):
         # To ask in the same statement costs each message more than a look that finds nothing.
         return rows, bool(rows)
 
-    def ack(
-        self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
-    ) -> None:
-        """Delete rows as the base class says."""
+    def _settled(
+        self, tags: Collection[LeaseTag], connection: Connection | None, lazily: bool
+    ) -> int:
         if connection is not None:
-            super().ack(tags, connection, lazily=lazily)
-            return
-        settled = self._settled_alone(tags) if lazily else self._settled(tags)
-        if settled < len(tags):
-            raise lost_leases(len(tags) - settled, len(tags))
+            return super()._settled(tags, connection, lazily)
+        if lazily:
+            return self._settled_alone(tags)
 
-    def _settled(self, tags: Collection[LeaseTag]) -> int:
         def settle(transaction: PipelinedTransaction) -> list[Any]:
             transaction.execute(self._of(READ_BY_INDEX), {})
             cursors = []
