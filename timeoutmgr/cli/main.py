@@ -66,26 +66,10 @@ class Commands(click.Group):
     def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
         super().__init__(name, help=with_examples(help), **settings)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *given: Any, **extra: Any) -> NoReturn:
         """Run the command that *args* name, and exit."""
         shared = extra.setdefault("obj", Shared())
-        run = partial(
-            super().main,
-            args,
-            prog_name,
-            complete_var,
-            standalone_mode=False,
-            windows_expand_args=windows_expand_args,
-            **extra,
-        )
+        run = partial(super().main, args, *given, **extra | {"standalone_mode": False})
         sys.exit(int(_ended(shared, run, sys.argv[1:] if args is None else args)))
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -147,17 +147,16 @@ def status(shared: Shared, /, **given: Any) -> Exit:
     """
     from timeoutmgr.migration import report
 
-    made: list[dict[str, Any]] = []
     with ledgers(shared, asked_for(given), given["endpoints"]) as opened:
-        for ledger in opened:
-            for each in ledger.runs():
-                made.append(
-                    {
-                        **report(ledger, each, each.state).document(),
-                        "created": output.shown_time(each.created),
-                        "ended": output.shown_time(each.ended),
-                        "terms": each.terms.document(),
-                    }
-                )
+        made = [
+            {
+                **report(ledger, each, each.state).document(),
+                "created": output.shown_time(each.created),
+                "ended": output.shown_time(each.ended),
+                "terms": each.terms.document(),
+            }
+            for ledger in opened
+            for each in ledger.runs()
+        ]
     shared.show({"runs": made}, lambda: print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND
