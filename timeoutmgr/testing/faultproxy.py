@@ -21,8 +21,9 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Callable
-from typing import Final, Self
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from timeoutmgr.testing.fault_link import BOTH, Cut, Direction, Link, LostReply, Rules
@@ -132,36 +133,20 @@ class FaultProxy:
         """Delay bytes by *latency* seconds, give or take up to *jitter*; order is kept."""
         if latency < 0 or jitter < 0:
             raise ValueError(f"seconds must not be negative, got {latency} and {jitter}")
-
-        def change() -> None:
-            for direction in directions or BOTH:
-                way = self._rules.ways[direction]
-                way.latency, way.jitter = latency, jitter
-
-        self._change(change)
+        self._alter(directions, latency=latency, jitter=jitter)
 
     def throttle(self, bytes_per_second: float, *directions: Direction) -> None:
         """Let at most *bytes_per_second* through, on each connection and in each direction."""
         if bytes_per_second <= 0:
             raise ValueError(f"must be positive, got {bytes_per_second}; for none use blackhole()")
-
-        def change() -> None:
-            for direction in directions or BOTH:
-                self._rules.ways[direction].bytes_per_second = bytes_per_second
-
-        self._change(change)
+        self._alter(directions, bytes_per_second=bytes_per_second)
 
     def blackhole(self, *directions: Direction) -> None:
         """Pass nothing on, as if packets were dropped; connections stay and may be opened.
 
         Bytes sent meanwhile arrive after ``heal``, as TCP would repeat them.
         """
-
-        def change() -> None:
-            for direction in directions or BOTH:
-                self._rules.ways[direction].is_hole = True
-
-        self._change(change)
+        self._alter(directions, is_hole=True)
 
     def refuse(self) -> None:
         """Refuse new connections, as a server that is not running; open connections stay."""
@@ -234,6 +219,15 @@ class FaultProxy:
         self._do(change)
 
     # --- in the proxy's own thread --------------------------------------------------------
+
+    def _alter(self, directions: Sequence[Direction], **faults: Any) -> None:
+        """Have bytes of *directions*, if given, meet *faults* as well."""
+
+        def change() -> None:
+            for direction in directions or BOTH:
+                self._rules.ways[direction] = replace(self._rules.ways[direction], **faults)
+
+        self._change(change)
 
     def _change(self, change: Callable[[], object]) -> None:
         def changed() -> None:

@@ -101,11 +101,8 @@ class Inbox:
 
     def wait_for_id(self, message_id: str, count: int = 1, timeout: float = PATIENCE) -> Arrival:
         """Return the last arrival of *message_id* once it came *count* times."""
-
-        def is_it(arrival: Arrival) -> bool:
-            return arrival.id == message_id
-
-        return self._wait(is_it, count, f"message {message_id}", timeout)[-1]
+        what = f"message {message_id}"
+        return self._wait(lambda arrival: arrival.id == message_id, count, what, timeout)[-1]
 
     def of(self, *message_ids: str) -> list[Arrival]:
         """Return the arrivals of these messages so far."""

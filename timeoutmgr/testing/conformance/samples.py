@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final, Self, TypeVar
 
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.message import Message
+
+Opened = TypeVar("Opened")
 
 # --- two or more calls at the very same time, again and again ---------------------------------
 
@@ -90,6 +93,14 @@ class SetClock:
 
 class Undone(Exception):
     """Raised by a case to leave a transaction or a dispatch half-way."""
+
+
+@contextmanager
+def undone(transaction: AbstractContextManager[Opened]) -> Iterator[Opened]:
+    """Open *transaction*, which comes to nothing."""
+    with suppress(Undone), transaction as opened:
+        yield opened
+        raise Undone
 
 
 def timeout(

@@ -15,7 +15,6 @@ from timeoutmgr.contracts import (
     Clock,
     Closes,
     DelayedMessageStore,
-    DelayedMessageStoreWithInfrastructure,
     FetchesInBatches,
     HasStoreClock,
     RemovesInBatches,
@@ -28,7 +27,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.features.delayed_delivery import database_of as database_if_any
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.testing.conformance.samples import Undone
+from timeoutmgr.testing.conformance.samples import Undone, undone
 from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 AT_ONCE: Final = 50
@@ -56,16 +55,6 @@ class DelayedStores:
         store = self._make()
         self._made.append(store)
         return store
-
-    @contextmanager
-    def rolled_back(self, store: DelayedMessageStore) -> Iterator[Transaction]:
-        """Open a transaction of the store's database that comes to nothing."""
-        try:
-            with database_of(store).begin() as transaction:
-                yield transaction
-                raise Undone
-        except Undone:
-            return
 
     def close(self) -> None:
         """Close all that were made."""
@@ -142,7 +131,7 @@ class DelayedSubject(Subject):
 
     def rolled_back(self) -> AbstractContextManager[Transaction]:
         """Open a transaction that ends with a rollback."""
-        return self._stores.rolled_back(self._store)
+        return undone(self.committed())
 
 
 class DelayedSuite(SharedSuite):
@@ -200,11 +189,6 @@ def forms(store: DelayedMessageStore) -> dict[str, bool]:
         "stores_in_batches": isinstance(store, StoresInBatches),
         "removes_in_batches": isinstance(store, RemovesInBatches),
     }
-
-
-def has_infrastructure(store: DelayedMessageStore) -> bool:
-    """Return whether *store* creates its tables and the like."""
-    return isinstance(store, DelayedMessageStoreWithInfrastructure)
 
 
 def database_of(store: DelayedMessageStore) -> Database:

@@ -38,11 +38,6 @@ from timeoutmgr.testing.conformance.stores.suite import (
 )
 
 
-def _with(one: Timeout, **more: str) -> Timeout:
-    named = {name.replace("_", "-"): value for name, value in more.items()}
-    return _having(one, named)
-
-
 def _having(one: Timeout, more: dict[str, str]) -> Timeout:
     return replace(one, message=with_headers(one.message, {**one.message.headers, **more}))
 
@@ -97,8 +92,8 @@ class TimeoutRepeats(StoreSuite):
         [
             timeout("a", 0, body=b"other"),
             timeout("a", 0, destination="stock"),
-            _with(timeout("a", 0), more="header"),
-            _with(timeout("a", 0), name="other"),
+            _having(timeout("a", 0), {"more": "header"}),
+            _having(timeout("a", 0), {"name": "other"}),
         ],
         ids=["body", "destination", "header", "value"],
     )

@@ -25,7 +25,7 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.message.instants import Micros, duration_micros
-from timeoutmgr.testing.conformance.samples import SetClock, Undone
+from timeoutmgr.testing.conformance.samples import SetClock, undone
 from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 ALL: Final = TimeoutFilter()
@@ -44,22 +44,14 @@ class Stores:
         name = endpoint or self.endpoint
         return self.persistence.timeouts(name, self.clock, atomic_dispatch=atomic)
 
-    @contextmanager
-    def committed(self) -> Iterator[Transaction]:
+    def committed(self) -> AbstractContextManager[Transaction]:
         """Open a transaction of the persistence's database."""
         assert self.persistence.database is not None, "`transactions` is True, but no database"
-        with self.persistence.database.begin() as transaction:
-            yield transaction
+        return self.persistence.database.begin()
 
-    @contextmanager
-    def rolled_back(self) -> Iterator[Transaction]:
+    def rolled_back(self) -> AbstractContextManager[Transaction]:
         """Open a transaction that comes to nothing."""
-        try:
-            with self.committed() as transaction:
-                yield transaction
-                raise Undone
-        except Undone:
-            return
+        return undone(self.committed())
 
 
 class TimeoutSubject(Subject):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import pytest
 
@@ -14,7 +14,7 @@ from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.errors import CombinationRefused, LeaseLost
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, Undone, race
+from timeoutmgr.testing.conformance.samples import HOUR, Undone, race, undone
 from timeoutmgr.testing.conformance.transports.suite import (
     EMPTY,
     TransportSuite,
@@ -29,17 +29,6 @@ from timeoutmgr.testing.conformance.transports.suite import (
 # --- receiving and sending in one transaction, where the transport has that -------------------
 
 # ruff: noqa: D102 - the name of a case is its claim
-
-
-@contextmanager
-def rolled_back(session: TransportSession) -> Iterator[Transaction]:
-    """Open a transaction that comes to nothing."""
-    try:
-        with session.transaction() as transaction:
-            yield transaction
-            raise Undone
-    except Undone:
-        return
 
 
 class TransportExpiry(TransportSuite):
@@ -173,7 +162,7 @@ class TransportTransactions(TransportSuite):
         put(session, queue, *"abc")
         received = receive(receiver, 3)
 
-        with rolled_back(session) as transaction:
+        with undone(session.transaction()) as transaction:
             session.send(messages(target, "d"), transaction=transaction)
             receiver.ack(received, transaction=transaction)
         nothing = receiver.receive(9, EMPTY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from struct import pack
 
 import pytest
@@ -16,7 +16,7 @@ from timeoutmgr.message import headers as names
 from timeoutmgr.message.foreign import AMQP, KOMBU, Foreign, QueueDeclaration, Route, outgoing_to
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import Undone
+from timeoutmgr.testing.conformance.samples import undone
 from timeoutmgr.testing.conformance.transports.suite import (
     TransportSuite,
     ids,
@@ -346,9 +346,8 @@ class ForeignMessages(TransportSuite):
     ) -> None:
         route = Route("", foreign_queue, (QueueDeclaration(foreign_queue),))
 
-        with suppress(Undone), session.transaction() as transaction:
+        with undone(session.transaction()) as transaction:
             session.send([self._foreign("f", route)], transaction=transaction)
-            raise Undone
 
         assert session.send(messages(foreign_queue, "a")) == [SendResult.UNROUTABLE]
 
