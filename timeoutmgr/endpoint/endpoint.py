@@ -342,23 +342,16 @@ class Endpoint:
         self._check_open()
         if not isinstance(message_type, str) or body is NO_BODY:
             message_type, body = type_and_body(message_type, body)
-        return self._send_named(destination, message_type, body, options, session)
+        return self._send_named(ToSend(destination, message_type, body, options), session)
 
-    def _send_named(
-        self,
-        destination: str,
-        message_type: str,
-        body: object,
-        options: SendOptions,
-        session: "CallerSession | None",
-    ) -> Sent:
+    def _send_named(self, message: ToSend, session: "CallerSession | None") -> Sent:
         inside = nullcontext() if session is None else callers_connection(self._outlet, session)
         with inside as connection:
             composed = self._parts.composer.compose(
-                destination,
-                message_type,
-                body,
-                options,
+                message.destination,
+                message.message_type,
+                message.body,
+                message.options,
                 stored=connection is not None,
                 delay_clock=self._parts.sender.now
                 if connection is None

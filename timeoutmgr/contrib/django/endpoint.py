@@ -23,7 +23,7 @@ from timeoutmgr.errors import CombinationRefused, ConfigurationError
 
 if TYPE_CHECKING:
     from timeoutmgr.sender.bulk import OnSent
-    from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
+    from timeoutmgr.sender.composer import Sent, ToSend
     from timeoutmgr.sender.in_transaction import CallerSession
 
 
@@ -44,16 +44,9 @@ class DjangoEndpoint(Endpoint):
         """Whether the queues are in no database: only a stored timeout joins a transaction then."""
         return self._parts.settings.transport.database is None
 
-    def _send_named(
-        self,
-        destination: str,
-        message_type: str,
-        body: object,
-        options: SendOptions,
-        session: CallerSession | None,
-    ) -> Sent:
+    def _send_named(self, message: ToSend, session: CallerSession | None) -> Sent:
         joined = open_transaction(self._using) if session is None else without_django(session)
-        return super()._send_named(destination, message_type, body, options, joined)
+        return super()._send_named(message, joined)
 
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, as ``Endpoint.send_many``; refused inside ``transaction.atomic``."""

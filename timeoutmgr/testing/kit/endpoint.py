@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import CombinationRefused, InvalidMessage, Unsupported
-from timeoutmgr.sender.composer import SendOptions, Sent
+from timeoutmgr.sender.composer import Sent, ToSend
 from timeoutmgr.testing.kit.clock import KitClock
 from timeoutmgr.testing.kit.commits import on_commit
 from timeoutmgr.testing.kit.configuration import KitConfiguration
@@ -65,35 +65,21 @@ class KitEndpoint(Endpoint):
         """Create nothing; return the endpoint's queues."""
         return self._parts.queues
 
-    def _send_named(
-        self,
-        destination: str,
-        message_type: str,
-        body: object,
-        options: SendOptions,
-        session: "CallerSession | None",
-    ) -> Sent:
-        if self._config.given.send_only and destination == self.name:
+    def _send_named(self, message: ToSend, session: "CallerSession | None") -> Sent:
+        if self._config.given.send_only and message.destination == self.name:
             raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
-        if options.deliver_at is not None:
+        if message.options.deliver_at is not None:
             self._clock.catch_up()
         if session is not None:
-            return self._send_on_commit(destination, message_type, body, options, session)
-        sent = super()._send_named(destination, message_type, body, options, None)
+            return self._send_on_commit(message, session)
+        sent = super()._send_named(message, None)
         self.worker.store()
         self.sent_now()
         return sent
 
-    def _send_on_commit(
-        self,
-        destination: str,
-        message_type: str,
-        body: object,
-        options: SendOptions,
-        session: "CallerSession",
-    ) -> Sent:
+    def _send_on_commit(self, message: ToSend, session: "CallerSession") -> Sent:
         composed = self._parts.composer.compose(
-            destination, message_type, body, options, stored=True
+            message.destination, message.message_type, message.body, message.options, stored=True
         )
         self._require_database(is_delayed=composed.due is not None)
         on_commit(session, lambda: self._transport.put(composed.outgoing))
