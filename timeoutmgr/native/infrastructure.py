@@ -1,8 +1,8 @@
 """The delay levels of one endpoint: declared or looked for at its start, its queue bound."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -195,11 +195,9 @@ class DelayLevels:
             missing = set(session.missing_queues(queues))
             return {queue: session.count(queue) for queue in queues if queue not in missing}
 
-    @contextmanager
-    def session(self) -> Iterator[TopologySession]:
+    def session(self) -> AbstractContextManager[TopologySession]:
         """Lend a session that knows exchanges."""
-        with closing(self.transport.session()) as session:
-            yield with_exchanges(session)
+        return closing(with_exchanges(self.transport.session()))
 
 
 def with_exchanges(session: TransportSession) -> TopologySession:

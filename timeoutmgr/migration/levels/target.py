@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
-from timeoutmgr.contracts import Clock, SendResult, TopologySession, TransportSession
+from timeoutmgr.contracts import Clock, SendResult
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, from_micros, to_wire
@@ -18,7 +18,7 @@ from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.migration.levels.waiting_message import Unreadable, Waiting, as_timeout, waiting
 from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
-from timeoutmgr.native.infrastructure import delay_topology
+from timeoutmgr.native.infrastructure import delay_topology, with_exchanges
 from timeoutmgr.native.levels import binding_key, seconds_until
 from timeoutmgr.native.levels import check_destination as check_bindable
 from timeoutmgr.native.names import NameSet, ThroughLevels, to_levels
@@ -80,7 +80,7 @@ class LevelsTarget:
                 names.append(name)
             except InvalidMessage as error:
                 found.append(Problem(repr(name), str(error), "--rename it"))
-        with _opened(self.transport.session()) as session:
+        with closing(with_exchanges(self.transport.session())) as session:
             levels = session.missing(delay_topology(self.names))
             if levels:
                 missing = f"{len(levels)} exchanges and queues of the levels are missing"
@@ -123,7 +123,7 @@ class LevelsTarget:
             )
             for item in items
         ]
-        with _opened(self.transport.session_of_batches(_MOST_AT_ONCE)) as session:
+        with closing(with_exchanges(self.transport.session_of_batches(_MOST_AT_ONCE))) as session:
             # Bound at the delivery exchange before anything can arrive there.
             queues = sorted({one.destination for one in outgoing})
             missing = session.bind_queues(queues, self.names.delivery, binding_key)
@@ -145,12 +145,6 @@ class LevelsTarget:
 
     def close(self) -> None:
         """Leave the transport to its owner."""
-
-
-@contextmanager
-def _opened(session: TransportSession) -> Iterator[TopologySession]:
-    with closing(session):
-        yield cast(TopologySession, session)
 
 
 _CONFIRMED: Final = SendResult.CONFIRMED
@@ -272,7 +266,7 @@ class LevelsSink:
                 found[place] = str(error)
         fit = (one for place, one in enumerate(messages) if place not in found)
         destinations = sorted({one.waiting.destination for one in fit})
-        with _opened(self.target.transport.session()) as session:
+        with closing(with_exchanges(self.target.transport.session())) as session:
             missing = session.bind_queues(destinations, self.target.names.delivery, binding_key)
         for place, one in enumerate(messages):
             if one.waiting.destination in missing:
