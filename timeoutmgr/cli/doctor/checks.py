@@ -343,15 +343,11 @@ def _durability(parts: AssembledEndpoint, database: Database) -> Iterator[Findin
 def _guarded(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     try:
         yield from run()
-    except ConfigurationError as error:  # its sentence has the remedy
-        yield Finding(level=Level.FAIL, check=check, text=str(error))
     except TimeoutManagerError as error:
-        yield Finding(
-            level=Level.FAIL,
-            check=check,
-            text=str(error),
-            remedy="start the server, or correct its address, the password or the rights",
-        )
+        remedy = "start the server, or correct its address, the password or the rights"
+        if isinstance(error, ConfigurationError):
+            remedy = ""  # its sentence has the remedy
+        yield Finding(level=Level.FAIL, check=check, text=str(error), remedy=remedy)
 
 
 def _has_failed(findings: Iterable[Finding]) -> bool:
