@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Integer,
     Row,
     Select,
+    and_,
     bindparam,
     func,
     literal,
@@ -31,8 +31,9 @@ from .walks import IndexChoice, Walk, Walks
 
 OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 """The columns of an event."""
-_TOGETHER: Final = 100
-"""Rows that one statement looks up: SQLite joins no more than 500 queries."""
+_PLACE: Final = ("endpoint", "due", "id")
+_TOGETHER: Final = 50
+"""Names that one statement looks up, by two ids each: SQLite joins no more than 500 queries."""
 _ROWS_A_MATCH: Final = 4
 """Rows that a statement of a plan reads for each match that it may find."""
 
@@ -53,9 +54,7 @@ class TimeoutQueries:
             .select_from(keys)
             .outerjoin(
                 timeouts,
-                (timeouts.c.endpoint == keys.c.endpoint)
-                & (timeouts.c.due == keys.c.due)
-                & (timeouts.c.id == keys.c.id),
+                and_(*(timeouts.c[name] == keys.c[name] for name in _PLACE)),
             )
             .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("wanted"))
         )
@@ -134,26 +133,34 @@ class TimeoutQueries:
     def _page_of_ids(
         self, names: Sequence[str], more: Sequence[ColumnElement[bool]]
     ) -> Sequence[Row[Any]]:
-        timeouts, endpoint = self._context.tables.timeouts.c, self._context.endpoint
-        pairs = [ids_of(endpoint, name) for name in names]
+        found: dict[str, Row[Any]] = {}
         with self._context.reading() as connection:
-            keys = self._context.tables.keys.c
-            of_ids = [
-                select(keys.due, keys.id).where(keys.endpoint == endpoint, keys.id == one)
-                for one in dict.fromkeys(chain(*pairs))
-            ]
-            due_of = {row.id: row.due for row in _read_together(connection, of_ids)}
-            known = (next((one for one in pair if one in due_of), None) for pair in pairs)
-            of_keys = [
-                select(*self._columns).where(
-                    *(timeouts.endpoint == endpoint, timeouts.due == due_of[one]),
-                    *(timeouts.id == one, *more),
-                )
-                for one in dict.fromkeys(known)
-                if one is not None
-            ]
-            found = _read_together(connection, of_keys)
-        return sorted(found, key=lambda row: _in_order(Key(row.due, row.id)))
+            for start in range(0, len(names), _TOGETHER):
+                pairs = [
+                    ids_of(self._context.endpoint, name)
+                    for name in names[start : start + _TOGETHER]
+                ]
+                each = [self._of_id(one, more) for one in dict.fromkeys(chain(*pairs))]
+                # Key and row are of one moment: a timeout that moves meanwhile is not missed.
+                rows = {row.named: row for row in connection.execute(union_all(*each))}
+                known = (next((one for one in pair if one in rows), None) for pair in pairs)
+                pending = (rows[one] for one in known if one is not None)
+                found |= {row.id: row for row in pending if row.id is not None}
+        return sorted(found.values(), key=lambda row: _in_order(Key(row.due, row.id)))
+
+    def _of_id(self, one: str, more: Sequence[ColumnElement[bool]]) -> Select[Any]:
+        """Return the statement that finds an id, by primary keys, and its row if that meets *more*.
+
+        A list of ids in one condition may have PostgreSQL read all of an endpoint.
+        """
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
+        place = [timeouts.c[name] == keys.c[name] for name in _PLACE]
+        return (
+            select(keys.c.id.label("named"), *self._columns)
+            .select_from(keys)
+            .outerjoin(timeouts, and_(*place, *more))
+            .where(keys.c.endpoint == self._context.endpoint, keys.c.id == one)
+        )
 
     def _keyed(self, walk: Walk, more: Sequence[ColumnElement[bool]]) -> Select[Any]:
         return select(*self._columns).where(*walk.matching, *more).order_by(*walk.order)
@@ -172,17 +179,6 @@ class TimeoutQueries:
 
 def _in_order(key: Key) -> tuple[Micros, bytes]:
     return key.due, key.id.encode()  # as every database compares ids
-
-
-def _read_together(connection: Connection, rows: Sequence[Select[Any]]) -> list[Row[Any]]:
-    """Return the results of *rows*, each of one row at most that a primary key finds.
-
-    A list of keys in one condition may have PostgreSQL read all of an endpoint.
-    """
-    found: list[Row[Any]] = []
-    for start in range(0, len(rows), _TOGETHER):
-        found += connection.execute(union_all(*rows[start : start + _TOGETHER])).all()
-    return found
 
 
 def _history_of_one(context: StoreContext) -> Select[Any]:

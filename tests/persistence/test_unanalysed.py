@@ -101,4 +101,4 @@ def test_a_plan_of_ids_reads_no_other_key_and_no_other_timeout(
         [more] = store.key_pages(many, [], 2)
 
     assert (len(found), len(more)) == (len(some), len(many))
-    assert {sql: rows for sql, rows in read.items() if rows > queries._TOGETHER + 2} == {}
+    assert {sql: rows for sql, rows in read.items() if rows > 2 * queries._TOGETHER + 2} == {}
