@@ -166,6 +166,28 @@ def test_a_process_that_has_only_read_a_file_knows_that_another_replaced_it(
     reader.dispose()
 
 
+def test_no_connection_to_another_file_is_lent_once_the_first_is_put_back(
+    database: Database, tmp_path: Path
+) -> None:
+    path = database.path
+    assert path is not None
+    write(database, "before")
+    with database.engine.connect():  # so that a read needs one more
+        path.rename(tmp_path / "elsewhere.db")
+        replace_file(database, tmp_path)
+        with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+            notes(database)
+        (tmp_path / "elsewhere.db").rename(path)
+
+        write(database, "after")
+        assert notes(database) == ["before", "after"]
+
+    write(database, "at last")
+    with closing(sqlite3.connect(path)) as other:
+        found = other.execute("SELECT note FROM notes").fetchall()
+    assert found == [("before",), ("after",), ("at last",)]
+
+
 def test_a_file_that_is_replaced_while_a_write_waits_gets_nothing(
     database: Database, tmp_path: Path
 ) -> None:

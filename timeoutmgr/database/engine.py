@@ -45,7 +45,7 @@ from timeoutmgr.database.round_trips import (
     execute_alone,
     pipelined,
 )
-from timeoutmgr.database.sqlite_writers import SqliteWriters
+from timeoutmgr.database.sqlite_writers import FILE, SqliteWriters, file_at
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
@@ -266,10 +266,13 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a read-only look; it waits for no writer."""
-        with self._translated(), self.engine.connect() as connection, connection.begin():
+        with self._translated(), self.engine.connect() as connection:
             if self._writers is not None:
-                self._writers.require_file()
-            yield connection
+                self._writers.renew(connection)
+            with connection.begin():
+                if self._writers is not None:
+                    self._writers.require_file(connection)
+                yield connection
 
     def run(self, work: Callable[[Connection], Result], *, patient: bool = True) -> Result:
         """Run *work* in a write transaction and return its result; try again after a conflict.
@@ -411,6 +414,7 @@ class Database:
             with connection.begin():
                 yield
             return
+        self._writers.renew(connection)
         deadline = self._monotonic() + wait
         while True:
             # Writers of other processes: short waits with jitter, since SQLite's own back-off
@@ -424,9 +428,9 @@ class Database:
                 connection.rollback()
                 time.sleep(random.uniform(0.0005, 0.004))
         with transaction:
-            self._writers.require_file()
+            self._writers.require_file(connection)
             yield
-            self._writers.require_file()  # what is committed to another file is lost
+            self._writers.require_file(connection)  # what is committed to another file is lost
 
 
 os.register_at_fork(
@@ -644,7 +648,8 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         make_private(path)
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: Any) -> None:
+    def prepare(connection: Any, record: Any) -> None:
+        record.info[FILE] = file_at(path)
         # The driver must not begin on its own: BEGIN is ours, see below.
         connection.isolation_level = None
         cursor = connection.cursor()

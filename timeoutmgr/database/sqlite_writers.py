@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import Connection
+
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 
+FILE: Final = "timeoutmgr_file"
+"""In the information of a connection: device and inode of its file when it was opened."""
 _FORK_WAIT: Final = 5.0
 """Seconds for which a fork waits for the end of a write: a handler may hold a transaction long."""
 _stuck: Final[set[str]] = set()
@@ -78,26 +82,23 @@ class SqliteWriters:
             "through the endpoint instead of its context?)"
         )
 
-    def require_file(self) -> None:
-        """Raise StorageUnavailable unless the file that this process opened first has the name.
+    def renew(self, connection: Connection) -> None:
+        """Replace a *connection* to a file that had the name for a time, and has it no more."""
+        if file_at(self._path) == self._file != connection.info[FILE]:
+            connection.invalidate()
 
-        To be asked with a connection open: before, the file need not be there.
+    def require_file(self, connection: Connection) -> None:
+        """Raise StorageUnavailable unless *connection* is to the first file, and that has the name.
+
+        Another file may have had the name for a time, and connections of its own.
         """
-        found = self._found()
-        self._file = self._file or found
-        if found != self._file:
+        own = connection.info[FILE]
+        self._file = self._file or own
+        if not own == self._file == file_at(self._path):
             raise StorageUnavailable(
                 f"the file of {self._where} was removed, renamed or replaced while this process "
                 "had it open; put that file back, or stop every process of it and start them anew"
             )
-
-    def _found(self) -> tuple[int, int] | None:
-        """Return device and inode of the file that has the name now, None without a file."""
-        try:
-            found = None if self._path is None else self._path.stat()
-        except OSError:
-            return None
-        return None if found is None else (found.st_dev, found.st_ino)
 
     def before_fork(self) -> None:
         """Wait until no other thread writes, and admit none."""
@@ -120,6 +121,15 @@ class SqliteWriters:
         if self._lock.locked() and self._forking != threading.get_ident():
             _stuck.add(self._where)
         self._lock, self._forking, self._own.is_writing = threading.Lock(), None, False
+
+
+def file_at(path: Path | None) -> tuple[int, int] | None:
+    """Return device and inode of the file that has the name now, None without a file."""
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _acquire(lock: threading.Lock, wait: float, acquired: list[bool]) -> None:
