@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,19 @@ def test_a_dead_letter_store_that_hangs_holds_up_only_its_dead_letters(
         assert sorted(ids(dead)) == sorted(lost)
 
 
+def configured(
+    name: str, inbox: Inbox, queues: str, store: str, mode: TransactionMode
+) -> EndpointConfiguration:
+    config = EndpointConfiguration(name)
+    config.use_transport(queues)
+    config.use_persistence(queues)
+    config.transaction_mode = mode
+    config.enable_feature(TimeoutManager())
+    config.enable_feature(DeadLetterQueues(node=name, store=store))
+    config.add_handler("Order", inbox)
+    return config
+
+
 @pytest.mark.usefixtures("endless_calls")
 @pytest.mark.parametrize(
     "delivery",
@@ -162,24 +176,14 @@ def test_a_dead_letter_store_that_hangs_holds_up_no_message_that_it_was_to_note(
     unique: str,
 ) -> None:
     inbox = Inbox()
-
-    def configured(store: str) -> EndpointConfiguration:
-        config = EndpointConfiguration(unique)
-        config.use_transport(sqlite_url)
-        config.use_persistence(sqlite_url)
-        config.transaction_mode = mode
-        config.enable_feature(TimeoutManager())
-        config.enable_feature(DeadLetterQueues(node=unique, store=store))
-        config.add_handler("Order", inbox)
-        return config
-
+    made = partial(configured, unique, inbox, sqlite_url, mode=mode)
     elsewhere = EndpointConfiguration(f"{unique}_elsewhere")  # its handler would settle the copy
     elsewhere.use_transport(sqlite_url)
     with (
         FaultProxy.before(postgres_url) as proxy,
         closing(Endpoint(elsewhere)) as receiver,
-        closing(Endpoint(configured(postgres_url))) as sender,
-        closing(Endpoint(configured(proxy.url(postgres_url)))) as worker,
+        closing(Endpoint(made(postgres_url))) as sender,
+        closing(Endpoint(made(proxy.url(postgres_url)))) as worker,
     ):
         receiver.install()
         worker.install()
@@ -195,3 +199,28 @@ def test_a_dead_letter_store_that_hangs_holds_up_no_message_that_it_was_to_note(
         eventually(lambda: sender.timeouts.count() == 0, "each timeout is dispatched")
 
         proxy.heal()
+
+
+def test_a_handler_that_waits_for_a_store_that_hangs_keeps_no_program_from_sending(
+    sqlite_url: str, postgres_url: str, unique: str
+) -> None:
+    inbox, mode = Inbox(), TransactionMode.TRANSACTION_SCOPE
+    made = partial(configured, unique, inbox, sqlite_url, mode=mode)
+    with (
+        FaultProxy.before(postgres_url) as proxy,
+        closing(Endpoint(made(postgres_url))) as sender,
+        closing(Endpoint(made(proxy.url(postgres_url)))) as worker,
+    ):
+        worker.install()
+        given = DeliveryOptions(transactional=True)
+        noted = sender.send_local("Order", 0, delay=3_600, delivery=given)
+        worker.start()
+        eventually(lambda: sender.timeouts.count() == 1, "the timeout is stored")
+        proxy.blackhole()
+        sender.timeouts.send_now(noted.message_id)
+        inbox.wait_for_id(noted.message_id)
+
+        later = sender.send_local("Order", 1)  # SQLite has one writer, which waits no minute
+
+        proxy.heal()
+        inbox.wait_for_id(later.message_id)

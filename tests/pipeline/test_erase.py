@@ -444,6 +444,12 @@ def fail(file: Path | None, *messages: Message) -> None:
             session.send([Outgoing("error", message) for message in messages])
 
 
+FAILED_AGAIN = {
+    **{FAILED_QUEUE: "shipping", ORIGINATING_ENDPOINT: "web"},
+    RETRIES_TIMESTAMP: "now",
+}
+
+
 def of(customer: str, id_: str = "one", **headers: str) -> Message:
     return Message(id=id_, headers={"Customer": customer, **headers}, body=customer.encode())
 
@@ -560,6 +566,9 @@ def test_copies_are_found_by_the_ids_of_timeouts_and_those_of_another_endpoint_s
         ({FAILED_QUEUE: "shipping", RETRIES_TIMESTAMP: "now"}, 0),
         ({FAILED_QUEUE: "shipping", ORIGINATING_ENDPOINT: "sales"}, 1),
         ({FAILED_QUEUE: "sales.Timeouts", ORIGINATING_ENDPOINT: "web"}, 1),
+        # The delays of web and shipping are kept by sales, and by billing.
+        ({**FAILED_AGAIN, RELATED_TO_TIMEOUT: timeout_id("sales", "m1|now")}, 1),
+        ({**FAILED_AGAIN, RELATED_TO_TIMEOUT: timeout_id("billing", "m1|now")}, 0),
     ],
 )
 def test_a_copy_is_of_the_endpoints_that_sent_it_and_failed_at_it(

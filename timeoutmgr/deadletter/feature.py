@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -132,12 +133,15 @@ class Sweeper(ThreadTask):
 ANSWER: Final = 1.0
 """Seconds that a dispatch waits for an answer, once in an outage."""
 LONGEST_ANSWER: Final = 5.0
-"""Seconds that it waits for a store that has answered late: one that takes longer is away."""
+"""Seconds that a pump waits, and a dispatch for a store that has answered late."""
 Result = TypeVar("Result")
 
 
 class StoreCalls(ThreadTask):
-    """Makes calls to a store that may hang, for a dispatch that must not; sits out its *outage*."""
+    """Makes calls to a store that may hang, for parts that must not; sits out its *outage*.
+
+    A dispatch holds up good timeouts, and a pump with a transaction of SQLite all other writers.
+    """
 
     thread_name = "timeoutmgr-dead-letters"
 
@@ -154,7 +158,7 @@ class StoreCalls(ThreadTask):
         self._is_free = True
         super().start()
 
-    def make(self, call: Callable[[], Result]) -> Result:
+    def make(self, call: Callable[[], Result], at_least: float = 0.0) -> Result:
         """Return the result of *call*, which may be repeated, or raise its error.
 
         Raises StorageUnavailable if it has no result in time, and at once while it has none, or
@@ -168,10 +172,11 @@ class StoreCalls(ThreadTask):
             self._is_free = False
             answer: Future[Result] = Future()
             self._given.put((call, answer))
+            patience = max(self._patience, at_least)
             try:
-                return answer.result(self._patience)
+                return answer.result(patience)
             except TimeoutError:
-                text = f"the dead-letter store does not answer within {self._patience:.0f} s"
+                text = f"the dead-letter store does not answer within {patience:.0f} s"
                 raise StorageUnavailable(text) from None
 
     def stop(self) -> None:
@@ -350,24 +355,27 @@ class DeadLetterQueues:
             may_end=self._may_end(context.transport),
         )
         outage = self._outage(context, manager)
-        calls, forwarded = StoreCalls(outage), dead_letters
+        calls, forwarded, received = StoreCalls(outage), dead_letters, dead_letters
         may_hang = not (joins or manager.store.database.is_sqlite)
         if may_hang:
+            patient = partial(calls.make, at_least=LONGEST_ANSWER)
             forwarded = replace(dead_letters, manager=replace(manager, calls=calls.make))
+            received = replace(dead_letters, manager=replace(manager, calls=patient))
+            outage = replace(outage, probe=partial(patient, outage.probe))
         return FeatureParts(
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
                 sending=DeadLetterSending(dead_letters),
-                handling=DeadLetterHandling(dead_letters, outage),
+                handling=DeadLetterHandling(received, outage),
                 forwarding=DeadLetterForwarding(forwarded),
-                failures=DeadLetterFailures(dead_letters, context.telemetry, outage),
+                failures=DeadLetterFailures(received, context.telemetry, outage),
             ),
             databases=(manager.store.database,),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
-            tasks=(self._sweeper(context, dead_letters), *([calls] if may_hang else [])),
+            tasks=(self._sweeper(context, manager, received), *([calls] if may_hang else [])),
             dead_messages_to=self.collect_from,
-            satellites=self._satellites(context, manager, outage, joins),
+            satellites=self._satellites(context, received.manager, outage, joins),
         )
 
     def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
@@ -377,7 +385,9 @@ class DeadLetterQueues:
         sweeps = isinstance(transport, ExpiresMessages)
         return lambda _queue, _wants_dead_letter: sweeps
 
-    def _sweeper(self, context: FeatureContext, dead_letters: DeadLetterService) -> Sweeper:
+    def _sweeper(
+        self, context: FeatureContext, manager: QueueManager, dead_letters: DeadLetterService
+    ) -> Sweeper:
         expire: ExpirySweep | None = None
         if self.discard_expired and isinstance(context.transport, ExpiresMessages):
             expire = ExpirySweep(
@@ -389,7 +399,7 @@ class DeadLetterQueues:
                 telemetry=context.telemetry,
             )
         interval = self.sweep_interval
-        return Sweeper(dead_letters.manager, interval, context.clock, context.telemetry, expire)
+        return Sweeper(manager, interval, context.clock, context.telemetry, expire)
 
     def _outage(self, context: FeatureContext, manager: QueueManager) -> Outage:
         wait, database = self.time_to_wait_before_critical_error, manager.store.database

@@ -93,12 +93,15 @@ class _OfPerson(errors.FailureFilter):
 
         Another endpoint may have a timeout of the same message id: the id of its timeout tells them
         apart, or the endpoints that sent the message and failed at it in *queue*, if it names any.
-        A delayed retry has an id of its own, and its first timeout another.
+        A delayed retry has an id of its own, by the endpoint that kept it, and its first timeout
+        another.
         """
         given = message.headers
-        named = {message.id, given.get(headers.RELATED_TO_TIMEOUT, message.id)}
-        if headers.RELATED_TO_TIMEOUT not in given or is_delayed_retry(given):
+        related = given.get(headers.RELATED_TO_TIMEOUT)
+        named = {message.id, related or message.id}
+        if related is None or is_delayed_retry(given):
             own = {given.get(headers.ORIGINATING_ENDPOINT, ""), manager_endpoint(queue or "")}
+            own |= {one for one in self.endpoints if id_of_timeout(one, message) == related}
             for one in own - {""} or self.endpoints:
                 named |= {timeout_id(one, message.id), id_of_timeout(one, message)}
         return named
