@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from tests.services.private import PrivateServer
+from tests.services.redis import PrivateRedis
 from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
@@ -573,6 +574,22 @@ def test_without_a_right_to_note_messages_a_receiver_is_refused(
 
         assert missing in str(caught.value)
         assert session.count(unique) == 1
+
+
+def test_a_redis_that_lacks_a_command_of_notes_is_refused_by_its_receivers(
+    private_server: Callable[[str], PrivateServer], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = PrivateRedis._command
+    lacks = ("--rename-command", "EVAL", "")
+    monkeypatch.setattr(PrivateRedis, "_command", lambda server: [*command(server), *lacks])
+    with (
+        closing(KombuTransport(private_server("redis").url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+
+        with pytest.raises(TransportUnavailable, match=r"unknown command.* and eval for a Redis"):
+            session.receiver(unique, prefetch=1)
 
 
 def test_a_proof_of_the_right_to_note_messages_leaves_no_note(

@@ -68,7 +68,10 @@ class _QoS(redis.QoS):
             for note in (self._note, self._note_by_script):
                 note("", b"")
                 self._remove("")
-        except exceptions.NoPermissionError as error:
+        except exceptions.ResponseError as error:
+            is_renamed = "unknown command" in str(error)  # by the configuration of the server
+            if not (is_renamed or isinstance(error, exceptions.NoPermissionError)):
+                raise
             keys = f"{self.unacked_index_key}, {self.unacked_key}"
             raise exceptions.NoPermissionError(
                 f"{error}; grant the user the keys of unacknowledged messages ({keys}) and the "
