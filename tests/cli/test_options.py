@@ -240,10 +240,13 @@ def test_an_argument_that_is_no_text_is_a_usage_error(runner: CliRunner, tmp_pat
     (tmp_path / "shop.toml").write_text('endpoint = "shop"\nfeatures = ["timeout-manager"]\n')
     assert runner.invoke(cli, ["--config", "shop.toml", "install"]).exit_code == Exit.OK
 
-    refused = runner.invoke(cli, ["--config", "shop.toml", "resume", "a\udcff"])
+    named = runner.invoke(cli, ["--config", "shop.toml", "resume", "a\udcff"])
+    words = ["pipeline", "forecast", "--destination", "a\udcff"]
+    refused = runner.invoke(cli, ["--config", "shop.toml", *words])
 
-    assert refused.exit_code == Exit.USAGE
-    assert refused.stderr.splitlines() == [r"error: 'a\udcff' is no text in UTF-8"]
+    assert (named.exit_code, refused.exit_code) == (Exit.USAGE, Exit.USAGE)
+    assert named.stderr.startswith(r"error: destination, 'a\udcff', has NUL or half a surrogate")
+    assert refused.stderr.splitlines()[-1] == r"error: 'a\udcff' is no text in UTF-8"
 
 
 def test_an_error_that_names_a_queue_with_an_at_sign_is_shown_whole(

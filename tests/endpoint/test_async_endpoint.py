@@ -247,7 +247,6 @@ def test_only_statements_of_the_session_run_on_the_loop(
         engine = async_engine(postgres_url, "psycopg")
         async with endpoint:
             threads.clear()
-            connects.clear()
             async with AsyncSession(engine) as own:
                 sent = await endpoint.send_local("Ping", 1, delay=0.05, session=own)
                 await own.commit()
