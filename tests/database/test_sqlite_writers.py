@@ -130,24 +130,20 @@ def test_nothing_is_written_into_a_file_that_was_renamed_until_it_is_back(
     assert notes(database) == ["before", "after"]
 
 
-def test_nothing_is_written_beside_a_file_that_replaced_the_first(
-    database: Database, tmp_path: Path
-) -> None:
-    path = database.path
-    assert path is not None
-    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
-        backup.execute("CREATE TABLE notes (note TEXT)")
-    (tmp_path / "backup.db").rename(path)
-
-    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
-        write(database, "meanwhile")
-
-
 def replace_file(database: Database, tmp_path: Path) -> None:
     assert database.path is not None
     with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
         backup.execute("CREATE TABLE notes (note TEXT)")
     (tmp_path / "backup.db").rename(database.path)
+
+
+def test_nothing_is_written_beside_a_file_that_replaced_the_first(
+    database: Database, tmp_path: Path
+) -> None:
+    replace_file(database, tmp_path)
+
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(database, "meanwhile")
 
 
 def test_a_process_that_has_only_read_a_file_knows_that_another_replaced_it(
@@ -192,11 +188,13 @@ def test_a_file_that_is_replaced_while_a_write_waits_gets_nothing(
     database: Database, tmp_path: Path
 ) -> None:
     write(database, "before")
+    writers = database._writers
+    assert writers is not None
     with closing(sqlite3.connect(database.path or "", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(write, database, "meanwhile")
-            eventually(lambda: database._writers._lock.locked(), "the write waits")  # type: ignore[union-attr]
+            eventually(writers._lock.locked, "the write waits")
             replace_file(database, tmp_path)
             other.rollback()
             with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):

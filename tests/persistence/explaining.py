@@ -20,12 +20,13 @@ _ROWS_READ = (
 
 
 @contextmanager
-def statements(engine: Engine) -> Iterator[list[str]]:
-    """Note each statement that *engine* runs."""
+def statements(engine: Engine, but: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Note each statement that *engine* runs, *but* for those that begin so."""
     seen: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        seen.append(statement)
+        if not statement.startswith(but):
+            seen.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
     try:

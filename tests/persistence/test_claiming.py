@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import event
 
 from tests.persistence.conftest import Stores
+from tests.persistence.explaining import statements
 from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, outcomes, timeout
 from timeoutmgr.contracts import Chunk, OutcomeKind, TimeoutFilter, TimeoutStore
 from timeoutmgr.message.instants import Micros
@@ -297,17 +297,8 @@ def test_a_claim_reads_on_where_a_known_key_was_removed(sql: Stores) -> None:
 def _statements(sql: Stores) -> Iterator[list[str]]:
     """Record the statements, settings apart."""
     assert isinstance(sql.persistence, SqlPersistence)
-    engine, found = sql.persistence.database.engine, []
-
-    def note(*arguments: object) -> None:
-        if not (statement := str(arguments[2])).startswith(("BEGIN", "SET LOCAL")):
-            found.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    try:
+    with statements(sql.persistence.database.engine, but=("BEGIN", "SET LOCAL")) as found:
         yield found
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.mark.behaviour(46, 47, 125)

@@ -92,7 +92,7 @@ def one_connection_serves(one: URL, other: URL) -> bool:
 
 
 def _searched(url: URL) -> tuple[str, str, dict[str, str]]:
-    """Return what decides in which schemas a session of *url* looks; nothing for MySQL."""
+    """Return the user and options by which a session of *url* finds schemas; none for MySQL."""
     if url.get_backend_name() not in {"postgresql", "mssql"}:
         return "", "", {}
     options = _asked(url, "options").replace("search-path", "search_path")

@@ -146,7 +146,7 @@ class QueueManager:
     quotas: Quotas = Quotas()
     telemetry: Telemetry | None = None
     calls: Callable[[Callable[[], Any]], Any] = lambda call: call()
-    """Makes each call to the store, but for those in a caller's transaction."""
+    """Makes each call to the store, except in a caller's transaction."""
 
     def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
         """Put *copy* into its dead-letter queue, if its level asks for a dead letter.

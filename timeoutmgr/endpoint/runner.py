@@ -138,7 +138,7 @@ class Runner:
 
 
 def surroundings_of(parts: AssembledEndpoint) -> PumpSurroundings:
-    """Return what all pumps of an endpoint share."""
+    """Return the surroundings that all pumps of an endpoint share."""
     settings = parts.settings
     return PumpSurroundings(
         endpoint=settings.name,

@@ -87,7 +87,7 @@ class RawMessage(virtual.Message):
         return payload
 
     _raw = property(serializable)
-    """What kombu's own channel for Redis puts back: never a payload without its body."""
+    """The payload, with its body, that kombu's own channel for Redis would put back."""
 
     def pop_item(self) -> bytes | None:
         """Return the item that was read, once, if kombu can put it back as it is."""
