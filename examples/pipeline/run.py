@@ -234,7 +234,7 @@ def _arguments() -> argparse.Namespace:
         "--store", metavar="URL", help="postgresql+psycopg://…, in an empty database"
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the first week takes")
-    parser.add_argument("--lead", type=float, default=75.0, help="seconds until it begins")
+    parser.add_argument("--lead", type=float, default=50.0, help="seconds until it begins")
     parser.add_argument("--archive-after", type=float, default=61.0, help="seconds of rest")
     parser.add_argument("--out", default="build/demo-pipeline", help="folder for the pictures")
     parser.add_argument(
