@@ -43,6 +43,7 @@ def reading_connection(database: Database) -> Iterator[Any]:
 @contextmanager
 def _our_errors(database: Database) -> Iterator[None]:
     try:
+        import adbc_driver_postgresql  # noqa: F401  # for _open
         from adbc_driver_manager import Error, OperationalError
     except ModuleNotFoundError as error:
         raise no_driver("adbc-driver-postgresql") from error
@@ -65,12 +66,10 @@ def _our_errors(database: Database) -> Iterator[None]:
 
 @contextmanager
 def _open(database: Database) -> Iterator[Any]:
-    try:
-        from adbc_driver_manager import AdbcConnection
-        from adbc_driver_manager.dbapi import Connection as AdbcSession
-        from adbc_driver_postgresql import connect
-    except ModuleNotFoundError as error:
-        raise no_driver("adbc-driver-postgresql") from error
+    from adbc_driver_manager import AdbcConnection
+    from adbc_driver_manager.dbapi import Connection as AdbcSession
+    from adbc_driver_postgresql import connect
+
     free = _free_servers(url := _libpq(database))
     try:
         server: Any = free.pop()

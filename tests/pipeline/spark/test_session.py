@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SOCKET = "spark.python.unix.domain.socket"
 
 
 def test_times_are_utc_and_workers_run_this_python(spark: SparkSession) -> None:
@@ -160,6 +164,28 @@ def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:
     assert local["spark.sql.warehouse.dir"].startswith(str(tmp_path / "scratch"))
     assert "spark.driver.bindAddress" not in cluster
     assert settings_of(SessionOptions(configuration={"a": "b"}), tmp_path)["a"] == "b"
+
+
+def test_workers_send_rows_through_a_socket_in_a_folder_of_the_run(spark: SparkSession) -> None:
+    def kinds(_id: int) -> list[str]:
+        """Return the kinds of the sockets that a worker has open."""
+        opened = [link for link in Path("/proc/self/fd").iterdir() if link.is_socket()]
+        found = [socket.socket(fileno=os.dup(int(link.name))) for link in opened]
+        return sorted({one.family.name for one in found})
+
+    seen = spark.range(1).select(f.udf(kinds, "ARRAY<STRING>", useArrow=False)("id")).first()
+
+    assert seen is not None
+    assert seen[0] == ["AF_UNIX"]
+    assert Path(str(spark.conf.get(f"{SOCKET}.dir"))).stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_has_none(tmp_path: Path) -> None:
+    here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
+
+    assert settings_of(here, Path("/tmp/scratch"))[f"{SOCKET}.dir"] == "/tmp/scratch"
+    assert f"{SOCKET}.enabled" not in settings_of(here, tmp_path / ("long" * 20))
+    assert f"{SOCKET}.enabled" not in settings_of(cluster, Path("/tmp/scratch"))
 
 
 def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(

@@ -46,10 +46,10 @@ def fetch(
     """
     wanted = statement(store.tables, view, columns, which, part).where(*where).order_by(*order)
     if store.is_postgresql:
-        batches = _from_postgresql(store.database, wanted, snapshot)
-    else:
-        batches = _from_any(store.database, wanted, columns)
-    yield from _as_declared(batches, columns)
+        yield from _as_declared(_from_postgresql(store.database, wanted, snapshot), columns)
+        return
+    with store.database.read() as connection:
+        yield from _as_declared(_through(connection, wanted, columns), columns)
 
 
 def fetch_within(
@@ -84,27 +84,13 @@ def _from_postgresql(
         yield from cursor.fetch_record_batch()
 
 
-def _from_any(
-    database: Database, wanted: Select[Any], columns: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    with database.read() as connection:
-        yield from _through(connection, wanted, columns)
-
-
 def _through(
     connection: Connection, wanted: Select[Any], columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    plain = pa.schema(
-        [
-            pa.field(field.name, pa.int64() if field.type == INSTANT else field.type)
-            for field in columns
-        ]
-    )
+    types = [pa.int64() if field.type == INSTANT else field.type for field in columns]
     options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
     found = connection.execute(wanted, execution_options=options)
     for rows in found.partitions(BATCH_ROWS):
-        values = zip(*rows, strict=True)
-        arrays = [
-            pa.array(list(each), field.type) for each, field in zip(values, plain, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=plain)
+        values = zip(zip(*rows, strict=True), types, strict=True)
+        arrays = [pa.array(list(each), its_type) for each, its_type in values]
+        yield pa.RecordBatch.from_arrays(arrays, columns.names)
