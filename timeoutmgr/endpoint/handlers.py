@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overload
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RaiseCriticalError
 from timeoutmgr.contracts.callables import unrun
@@ -505,7 +505,7 @@ class HandlerStep:
                 reach("handler.kept")
             except BaseException as error:
                 context.end()
-                failure = as_a_failure_of_its_message(error, work)
+                failure = as_a_failure_of_its_message(error, work, context)
                 if failure is error:
                     raise
                 raise failure from error
@@ -666,7 +666,14 @@ def call_handler(handler: Callable[[Any, Any], object], body: object, context: o
         )
 
 
-def as_a_failure_of_its_message(error: BaseException, work: Work) -> BaseException:
+LOST_BY_ITSELF: Final = 5
+"""Deliveries after which a message whose handler loses the connection again is the cause: an outage
+does not strike one message each time. A server may end transactions that do nothing for so long."""
+
+
+def as_a_failure_of_its_message(
+    error: BaseException, work: Work, context: HandlerContext
+) -> BaseException:
     """Return *error* of a handler as a failed attempt at its message.
 
     The owner of a transaction takes errors of its database for an outage, and would try a wrong
@@ -676,7 +683,10 @@ def as_a_failure_of_its_message(error: BaseException, work: Work) -> BaseExcepti
     if isinstance(error, LeaseLost):
         return HandlerFailed(error)
     if isinstance(error, SQLAlchemyError):
-        return HandlerFailed(error) if work.is_atomic and fails_again(error) else error
+        is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        is_cause = is_lost and context.delivery_count >= LOST_BY_ITSELF
+        is_own = work.is_atomic and (is_cause or fails_again(error))
+        return HandlerFailed(error) if is_own else error
     return error if isinstance(error, Exception) else HandlerFailed(error)
 
 

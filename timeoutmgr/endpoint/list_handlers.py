@@ -149,7 +149,7 @@ class _ListedMessages:
                 reach("handler.kept")
             except BaseException as error:
                 first.end()
-                failure = as_a_failure_of_its_message(error, self._work)
+                failure = as_a_failure_of_its_message(error, self._work, first)
                 if failure is error:
                     raise
                 raise failure from error

@@ -17,7 +17,7 @@ from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import as_database
-from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerStep
+from timeoutmgr.endpoint.handlers import ANY, LOST_BY_ITSELF, Handler, HandlerStep
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -80,7 +80,16 @@ class Stand:
         )
 
     def handle(self) -> None:
+        self.send()
+        self._pump.pump_once(self.session, self.receiver, 0)
+
+    def send(self) -> None:
         self.session.send([Outgoing("q", a_message())])
+
+    def receive_anew(self) -> None:
+        """Handle what waits, by another receiver, as a pump does after an outage."""
+        self.receiver.close()
+        self.receiver = self.session.receiver("q", prefetch=2)
         self._pump.pump_once(self.session, self.receiver, 0)
 
     def left(self) -> tuple[int, int]:
@@ -233,6 +242,28 @@ def test_a_lost_connection_and_a_deadlock_are_not_the_messages(
         assert type(met.value) is expected
         assert stand.attempts == 1
         assert stand.left() == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "statement"),
+    [
+        ("postgres", "SELECT pg_terminate_backend(pg_backend_pid())"),
+        ("mysql", "KILL CONNECTION_ID()"),
+    ],
+    indirect=["url"],
+)
+def test_a_message_whose_handler_loses_the_connection_at_each_delivery_fails_in_the_end(
+    transport: SqlTransport, statement: str
+) -> None:
+    with handling(transport, executing(statement)) as stand:
+        stand.send()
+        for _ in range(LOST_BY_ITSELF):
+            with pytest.raises(StorageUnavailable):
+                stand.receive_anew()
+        stand.receive_anew()
+
+        assert stand.attempts == LOST_BY_ITSELF + ATTEMPTS
+        assert stand.left() == (0, 1)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
