@@ -116,6 +116,10 @@ def test_every_key_of_a_file_arrives(file: Path, tmp_path: Path) -> None:
     assert "q_" in found.transport.ddl()
 
 
+def test_a_file_may_be_named_by_a_text(file: Path) -> None:
+    assert configuration_from(str(file), {}).settings().name == "sales"
+
+
 def test_the_environment_wins_over_the_file_and_code_over_both(file: Path) -> None:
     environ = {
         "TIMEOUTMGR_CONCURRENCY": "5",

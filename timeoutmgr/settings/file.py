@@ -97,7 +97,7 @@ _SIMPLE: Final = (
 
 
 def configuration_from(
-    path: Path | None = None,
+    path: Path | str | None = None,
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Any] | None = None,
 ) -> EndpointConfiguration:
@@ -108,7 +108,7 @@ def configuration_from(
     unknown keys, ConfigurationError for every other fault.
     """
     code = overrides or {}
-    document = {} if path is None else _read(path)
+    document = {} if path is None else _read(Path(path))
     source = "" if path is None else str(path)
     values = dict(_from_mapping(document, source, environ))
     given = dict(_from_mapping(code, _CODE, environ))
