@@ -50,11 +50,7 @@ class DelayedDelivery:
             "Disable the feature with config.disable_feature('timeout-manager'), or leave "
             "delayed_delivery out of use_transport.",
         )
-        yield Prerequisite(
-            settings.external_timeout_manager is None,
-            "A user configured timeoutmanager address has been found and this endpoint will send "
-            "timeouts to that endpoint. Use one of the two.",
-        )
+        yield Prerequisite.no_other_manager(settings)
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
         """Return the satellite, the poller and the route for delays."""

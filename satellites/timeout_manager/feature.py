@@ -122,11 +122,7 @@ class TimeoutManager:
             "Send only endpoints can't use the timeoutmanager since it requires receive "
             "capabilities. Use config.use_external_timeout_manager('<endpoint>.Timeouts').",
         )
-        yield Prerequisite(
-            settings.external_timeout_manager is None,
-            "A user configured timeoutmanager address has been found and this endpoint will send "
-            "timeouts to that endpoint. Use one of the two.",
-        )
+        yield Prerequisite.no_other_manager(settings)
         yield Prerequisite(
             isinstance(settings.persistence, KeepsTimeouts),
             "The selected persistence doesn't have support for timeout storage. Select another "

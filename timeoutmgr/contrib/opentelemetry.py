@@ -32,7 +32,7 @@ from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError, text_of
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.instants import Micros, instant_in
 from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.recovery import delayed_retries
 from timeoutmgr.sender.composer import ToSend
@@ -323,7 +323,7 @@ def _attributes(endpoint: str, message: Message) -> dict[str, AttributeValue]:
     if conversation is not None:
         found["messaging.message.conversation_id"] = conversation
     sent, due, dispatched = (
-        _instant(given.get(name))
+        instant_in(given, name)
         for name in (headers.TIME_SENT, headers.DELIVER_AT, headers.DISPATCHED_AT)
     )
     if sent is not None and due is not None:
@@ -331,11 +331,3 @@ def _attributes(endpoint: str, message: Message) -> dict[str, AttributeValue]:
     if due is not None and dispatched is not None:
         found["timeoutmgr.lateness"] = (dispatched - due) / 1_000_000
     return found
-
-
-def _instant(text: str | None) -> int | None:
-    """Return the instant of a header, None if a stranger wrote another text."""
-    try:
-        return None if text is None else from_wire(text)
-    except ValueError:
-        return None

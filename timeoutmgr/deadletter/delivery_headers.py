@@ -15,7 +15,7 @@ from timeoutmgr.message.instants import (
     Micros,
     duration_micros,
     from_timespan,
-    from_wire,
+    instant_in,
     to_timespan,
 )
 from timeoutmgr.message.message import Message, with_headers
@@ -196,7 +196,7 @@ def read_headers(given: Mapping[str, str]) -> DeliveryHeaders:
         source_guid=given.get(SOURCE_GUID) or None,
         source_queue=given.get(SOURCE_QUEUE) or None,
         dead_letter_queue=given.get(DEAD_LETTER_QUEUE) or None,
-        sent=_instant(given, headers.TIME_SENT),
+        sent=instant_in(given, headers.TIME_SENT),
     )
 
 
@@ -215,12 +215,5 @@ def _number(given: Mapping[str, str], name: str, most: int) -> int:
 def _duration(given: Mapping[str, str], name: str) -> timedelta | None:
     try:
         return from_timespan(given[name])
-    except (KeyError, ValueError):
-        return None
-
-
-def _instant(given: Mapping[str, str], name: str) -> Micros | None:
-    try:
-        return from_wire(given[name])
     except (KeyError, ValueError):
         return None

@@ -41,7 +41,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.foreign import is_delayed_by_broker
-from timeoutmgr.message.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message.instants import Micros, duration_micros, instant_in
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, final_destination
@@ -501,7 +501,5 @@ class DeadLetterService:
 def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
     """Return the instant at which the transit of a message begins: if delayed, when due."""
     due = names.DELIVER_AT if is_delayed_by_broker(outgoing) else names.EXPIRE
-    try:
-        return max(now, from_wire(outgoing.message.headers.get(due, "")))
-    except ValueError:
-        return now
+    begins = instant_in(outgoing.message.headers, due)
+    return now if begins is None else max(now, begins)

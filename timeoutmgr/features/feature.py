@@ -114,6 +114,15 @@ class Prerequisite:
     holds: bool
     sentence: str
 
+    @classmethod
+    def no_other_manager(cls, settings: FeatureSettings) -> Prerequisite:
+        """Return the condition that no other endpoint keeps the timeouts."""
+        return cls(
+            settings.external_timeout_manager is None,
+            "A user configured timeoutmanager address has been found and this endpoint will send "
+            "timeouts to that endpoint. Use one of the two.",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureContext:

@@ -7,6 +7,7 @@ too, as people write them in settings and on the command line.
 """
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from re import ASCII, IGNORECASE, compile
@@ -92,6 +93,14 @@ def from_wire(text: str) -> Micros:
             f"{text[:64]!r} is not an instant; expected 'yyyy-MM-dd HH:mm:ss:ffffff Z' in UTC"
         )
     return _of_the_second(text[:19]) + int(text[20:26])
+
+
+def instant_in(headers: Mapping[str, str], name: str) -> Micros | None:
+    """Return the instant that header *name* spells; None without it, or if it is no instant."""
+    try:
+        return from_wire(headers[name])
+    except (KeyError, ValueError):
+        return None
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, from_wire, to_wire
+from timeoutmgr.message.instants import Micros, instant_in, to_wire
 from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, with_headers
 from timeoutmgr.message.routes import DelayRoute
 from timeoutmgr.native.levels import (
@@ -193,9 +193,8 @@ def delay_in_seconds(message: Message, due: Micros) -> int | None:
 
     None if *message* has no readable TimeSent, or one so far away that no program expects it.
     """
-    try:
-        sent = from_wire(message.headers.get(headers.TIME_SENT, ""))
-    except ValueError:
+    sent = instant_in(message.headers, headers.TIME_SENT)
+    if sent is None:
         return None
     seconds = -((sent - due) // _SECOND)
     return seconds if abs(seconds) <= _LONGEST_NUMBER else None

@@ -18,7 +18,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import outgoing_to
-from timeoutmgr.message.instants import Micros, from_wire, to_micros
+from timeoutmgr.message.instants import Micros, instant_in, to_micros
 from timeoutmgr.message.message import Message, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.resilience.error_copy import without_failure
@@ -125,7 +125,7 @@ def failure_record(received: Received) -> FailureRecord:
         message_type=types[0] if types else None,
         queue=given.get(headers.FAILED_QUEUE),
         endpoint=given.get(headers.PROCESSING_ENDPOINT),
-        at=_instant(given.get(headers.TIME_OF_FAILURE)),
+        at=instant_in(given, headers.TIME_OF_FAILURE),
         size=len(received.message.body),
     )
 
@@ -149,13 +149,6 @@ def _group(members: list[FailureRecord]) -> FailureGroup:
         newest=max(times, default=None),
         example=members[-1].reason,
     )
-
-
-def _instant(text: str | None) -> Micros | None:
-    try:
-        return None if text is None else from_wire(text)
-    except ValueError:
-        return None
 
 
 MOST_HELD: Final = 5_000

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
 from timeoutmgr.message import headers as names
-from timeoutmgr.message.instants import Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message.instants import Micros, instant_in, to_micros, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.message.validation import (
@@ -90,11 +90,10 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     still has it. If the two differ by more, the row was moved on purpose.
     """
     column = to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
-    try:
-        header = from_wire(headers.get(names.EXPIRE, ""))
-    except ValueError:
+    header = instant_in(headers, names.EXPIRE)
+    if header is None or abs(column - header) > SECOND:
         return column
-    return max(column, header) if abs(column - header) <= SECOND else column
+    return max(column, header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +250,8 @@ def _plain(what: str, value: str, longest: int) -> str:
 
 
 def _created(headers: Mapping[str, str], due: Micros) -> Micros:
-    try:
-        return from_wire(headers.get(names.TIME_SENT, ""))
-    except ValueError:
-        return due
+    sent = instant_in(headers, names.TIME_SENT)
+    return due if sent is None else sent
 
 
 MOST_PROBLEMS: Final = 20
