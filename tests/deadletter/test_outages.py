@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +16,14 @@ from tests.deadletter.making import ids
 from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import TransactionMode, answers
 from timeoutmgr.contracts.dead_letters import DeliveryOptions, JournalLevel
-from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, NodeQueue, StoredCopyQueue
+from timeoutmgr.database import Database, DatabaseSettings
+from timeoutmgr.deadletter import (
+    DeadLetterQueues,
+    DeadLetterStore,
+    NodeQueue,
+    StoredCopyQueue,
+    feature,
+)
 from timeoutmgr.deadletter.feature import SENTENCE
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.endpoint.handlers import HandlerContext
@@ -142,6 +150,98 @@ def test_a_dead_letter_store_that_hangs_holds_up_only_its_dead_letters(
     with closing(DeadLetterStore(postgres_url)) as store:
         dead = StoredCopyQueue(QueueManager(store=store, node=unique), NodeQueue.DEADLETTER)
         assert sorted(ids(dead)) == sorted(lost)
+
+
+@pytest.mark.parametrize(
+    "mode", [TransactionMode.TRANSACTION_SCOPE, TransactionMode.RECEIVE_ONLY], ids=str
+)
+def test_a_file_of_dead_letters_that_another_process_locks_holds_up_only_its_dead_letters(
+    mode: TransactionMode, sqlite_url: str, tmp_path: Path, unique: str
+) -> None:
+    config, inbox, file = EndpointConfiguration(unique), Inbox(), tmp_path / "dead.db"
+    config.use_transport(sqlite_url)
+    config.use_persistence(sqlite_url)
+    config.transaction_mode, config.check_destinations = mode, False
+    config.enable_feature(TimeoutManager())
+    endless = DatabaseSettings(write_wait=3600.0)
+    store = DeadLetterStore(Database(f"sqlite:///{file}", endless))
+    config.enable_feature(DeadLetterQueues(node=unique, store=store))
+    config.add_handler("Order", inbox)
+    with closing(Endpoint(config)) as endpoint:
+        endpoint.start()
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for number in range(3):
+                endpoint.send("nowhere", "Order", number, delay=0.1)
+                fine = endpoint.send_local("Order", number, delay=0.1)
+                inbox.wait_for_id(fine.message_id)
+            eventually(lambda: endpoint.timeouts.count() == 3, "only the lost are stored")
+        eventually(lambda: endpoint.timeouts.count() == 0, "each dead letter has its place")
+
+
+@pytest.mark.usefixtures("endless_calls")
+def test_a_dispatch_waits_for_no_pump_that_waits_for_the_dead_letter_store(
+    sqlite_url: str, postgres_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature, "LONGEST_ANSWER", 3600.0)
+    config, handled, inbox = EndpointConfiguration(unique), Inbox(), Inbox()
+    config.use_transport(sqlite_url)
+    config.use_persistence(sqlite_url)
+    config.transaction_mode = TransactionMode.RECEIVE_ONLY
+    config.check_destinations = False
+    config.enable_feature(TimeoutManager())
+    config.add_handler("Order", handled)
+    elsewhere = EndpointConfiguration(f"{unique}_elsewhere")
+    elsewhere.use_transport(sqlite_url)
+    elsewhere.add_handler("Order", inbox)
+    with FaultProxy.before(postgres_url) as proxy:
+        url = proxy.url(postgres_url)
+        config.enable_feature(DeadLetterQueues(node=unique, store=url, journaled=(unique,)))
+        with closing(Endpoint(elsewhere)) as receiver, closing(Endpoint(config)) as endpoint:
+            receiver.start()
+            endpoint.start()
+            proxy.blackhole()
+            handled.wait_for_id(endpoint.send_local("Order", 0).message_id)
+            for number in range(3):
+                endpoint.send("nowhere", "Order", number, delay=0.1)
+                fine = endpoint.send(receiver.name, "Order", number, delay=0.1)
+                inbox.wait_for_id(fine.message_id)
+            proxy.heal()
+
+
+@pytest.mark.parametrize(
+    ("queues", "mode"),
+    [
+        pytest.param("mysql_url", TransactionMode.TRANSACTION_SCOPE, id="scope"),
+        pytest.param("mysql_url", TransactionMode.RECEIVE_ONLY, id="receive only"),
+        pytest.param("sqlite_url", TransactionMode.RECEIVE_ONLY, id="receive only from a file"),
+    ],
+)
+def test_a_dead_letter_store_that_is_slow_is_waited_for_where_no_other_writer_waits(
+    queues: str,
+    mode: TransactionMode,
+    request: pytest.FixtureRequest,
+    postgres_url: str,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feature, "LONGEST_ANSWER", 0.0)  # any call takes longer
+    config, inbox = EndpointConfiguration(unique), Inbox()
+    config.use_transport(request.getfixturevalue(queues))
+    config.transaction_mode = mode
+    config.enable_feature(DeadLetterQueues(node=unique, store=postgres_url, journaled=(unique,)))
+    config.add_handler("Order", inbox)
+    with closing(Endpoint(config)) as endpoint:
+        endpoint.start()
+        sent = [endpoint.send_local("Order", number).message_id for number in range(5)]
+        eventually(
+            lambda: endpoint.snapshot().get("handled") == len(sent), "each message is handled"
+        )
+
+    assert sorted(arrival.id for arrival in inbox.arrived) == sorted(sent)
+    with closing(DeadLetterStore(postgres_url)) as dead:
+        manager = QueueManager(store=dead, node=unique)
+        assert sorted(ids(StoredCopyQueue(manager, NodeQueue.JOURNAL, unique))) == sorted(sent)
 
 
 def configured(

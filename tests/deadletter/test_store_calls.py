@@ -1,9 +1,10 @@
-"""Calls of a dispatch to a dead-letter store that may hang."""
+"""Calls to a dead-letter store that may hang."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -57,10 +58,9 @@ def now() -> list[float]:
 
 @pytest.fixture
 def calls(store: Store, now: list[float], monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCalls]:
-    monkeypatch.setattr(feature, "ANSWER", BRIEF)
     monkeypatch.setattr(feature, "LONGEST_ANSWER", BRIEF)
     outage = Outage(breaker=store, probe=store.ping)  # type: ignore[arg-type]  # its two methods
-    made = StoreCalls(outage, lambda: now[0])
+    made = StoreCalls(outage, BRIEF, lambda: now[0])
     made.start()
     made._patience = 3_600.0  # a loaded machine is no outage
     yield made
@@ -101,10 +101,32 @@ def test_while_a_call_hangs_each_other_call_is_refused_at_once_and_none_is_made(
     assert store.number == 1
 
 
+def test_a_call_waits_for_the_call_before_it_no_longer_than_for_its_own_answer(
+    calls: StoreCalls, store: Store
+) -> None:
+    store.answers.clear()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(calls.make, store.call)
+        assert store.asked.wait(30)
+        calls._patience = BRIEF
+        second = threads.submit(calls.make, store.call)
+        try:
+            refused = second.exception(30)  # the first call has no answer yet
+        finally:
+            store.answers.set()
+        calls._patience = 3_600.0
+
+    assert first.result() == 1
+    assert "does not answer within" in str(refused)
+    assert calls.make(store.call) == 2, "a call that did not begin is not carried out"
+
+
 def test_a_late_answer_is_no_answer_to_the_next_call(calls: StoreCalls, store: Store) -> None:
     hang(calls, store)
+    late = calls._given_up
+    assert late is not None
     store.answers.set()
-    eventually(lambda: calls._is_free, "the call ends late")
+    late.result()
 
     hang(calls, store)
 
@@ -114,8 +136,8 @@ def test_a_late_answer_is_no_answer_to_the_next_call(calls: StoreCalls, store: S
 def test_a_store_that_is_slow_gets_more_time_up_to_a_bound(
     calls: StoreCalls, store: Store, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature, "ANSWER", ANSWER)
     monkeypatch.setattr(feature, "LONGEST_ANSWER", LONGEST_ANSWER)
+    calls._least = ANSWER
     found = []
 
     for seconds in (0.0, 1.5, 9.0, 0.1):
@@ -141,7 +163,7 @@ def test_a_store_that_is_away_is_probed_until_it_answers(calls: StoreCalls, stor
     with pytest.raises(StorageUnavailable, match=r"does not answer$"):
         calls.make(store.call)
     store.is_down = False
-    eventually(lambda: calls._is_free, "the store answers")
+    eventually(lambda: not calls._is_away, "the store answers")
 
     calls._patience = 3_600.0
     assert calls.make(store.call) == 1
@@ -162,7 +184,7 @@ def test_a_full_node_is_no_outage(calls: StoreCalls, store: Store) -> None:
 
 def test_without_its_thread_a_call_is_made_by_its_caller(store: Store) -> None:
     outage = Outage(breaker=store, probe=store.ping)  # type: ignore[arg-type]  # its two methods
-    calls = StoreCalls(outage)
+    calls = StoreCalls(outage, ANSWER)
     calls.stop()
 
     assert calls.make(threading.get_ident) == threading.get_ident()

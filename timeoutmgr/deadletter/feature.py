@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -38,7 +37,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
-from timeoutmgr.features.parts import FeatureParts, Satellite
+from timeoutmgr.features.parts import FeatureParts, Satellite, Task
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
@@ -46,6 +45,7 @@ from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import DeliveryPolicies, Outage
 from timeoutmgr.transport.pump import Consumption
+from timeoutmgr.transport.work import ATOMIC
 
 logger = logging.getLogger(__name__)
 
@@ -133,51 +133,55 @@ class Sweeper(ThreadTask):
 ANSWER: Final = 1.0
 """Seconds that a dispatch waits for an answer, once in an outage."""
 LONGEST_ANSWER: Final = 5.0
-"""Seconds that a pump waits, and a dispatch for a store that has answered late."""
+"""Seconds that a writer of SQLite waits, and a dispatch for a store that has answered late."""
 Result = TypeVar("Result")
 
 
 class StoreCalls(ThreadTask):
     """Makes calls to a store that may hang, for parts that must not; sits out its *outage*.
 
-    A dispatch holds up good timeouts, and a pump with a transaction of SQLite all other writers.
+    A dispatch holds up good timeouts, and a pump with a transaction of SQLite all other writers:
+    neither waits behind calls of the other. A call waits *least* seconds or longer, its wait for
+    the calls before it included.
     """
 
     thread_name = "timeoutmgr-dead-letters"
 
-    def __init__(self, outage: Outage, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, outage: Outage, least: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
         self._outage = outage
+        self._least = self._patience = least
         self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._patience = ANSWER
 
     def start(self) -> None:
         """Start."""
         self._given: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._is_free = True
+        self._given_up: Future[Any] | None = None
+        self._is_away = False
         super().start()
 
-    def make(self, call: Callable[[], Result], at_least: float = 0.0) -> Result:
+    def make(self, call: Callable[[], Result]) -> Result:
         """Return the result of *call*, which may be repeated, or raise its error.
 
-        Raises StorageUnavailable if it has no result in time, and at once while it has none, or
-        the outage lasts: it may still be carried out. Before ``start`` nothing bounds it.
+        Raises StorageUnavailable if it has no result in time, and at once while a call that began
+        has none, or the outage lasts: it may still be carried out. Before ``start`` nothing bounds
+        it.
         """
         if self._thread is None:
             return call()
-        with self._lock:
-            if not self._is_free:
-                raise StorageUnavailable("the dead-letter store does not answer")
-            self._is_free = False
-            answer: Future[Result] = Future()
-            self._given.put((call, answer))
-            patience = max(self._patience, at_least)
-            try:
-                return answer.result(patience)
-            except TimeoutError:
-                text = f"the dead-letter store does not answer within {patience:.0f} s"
-                raise StorageUnavailable(text) from None
+        if self._is_away or not (self._given_up is None or self._given_up.done()):
+            raise StorageUnavailable("the dead-letter store does not answer")
+        answer, patience = Future[Result](), self._patience
+        self._given.put((call, answer))
+        try:
+            return answer.result(patience)
+        except TimeoutError:
+            if not answer.cancel():
+                self._given_up = answer
+            text = f"the dead-letter store does not answer within {patience:.0f} s"
+            raise StorageUnavailable(text) from None
 
     def stop(self) -> None:
         """Stop; returns when the thread has ended."""
@@ -189,21 +193,22 @@ class StoreCalls(ThreadTask):
     def _run(self) -> None:
         while (given := self._given.get()) is not None:
             call, answer = given
+            if not answer.set_running_or_notify_cancel():
+                continue
             begun = self._monotonic()
             try:
                 result = call()
             except Exception as error:
                 no_outage = isinstance(error, NodeFull | StorageConflict)
-                is_away = isinstance(error, StorageUnavailable) and not no_outage
-                self._is_free = not is_away  # before the answer: the next call may follow at once
+                # Before the answer: the next call may follow at once.
+                self._is_away = isinstance(error, StorageUnavailable) and not no_outage
                 answer.set_exception(error)
-                if is_away:
+                if self._is_away:
                     self._sit_out()
-                    self._is_free = True
+                    self._is_away = False
                 continue
             late = 2 * (self._monotonic() - begun)
-            self._patience = min(max(ANSWER, late), LONGEST_ANSWER)
-            self._is_free = True
+            self._patience = min(max(self._least, late), LONGEST_ANSWER)
             answer.set_result(result)
 
     def _sit_out(self) -> None:
@@ -355,27 +360,32 @@ class DeadLetterQueues:
             may_end=self._may_end(context.transport),
         )
         outage = self._outage(context, manager)
-        calls, forwarded, received = StoreCalls(outage), dead_letters, dead_letters
-        may_hang = not (joins or manager.store.database.is_sqlite)
-        if may_hang:
-            patient = partial(calls.make, at_least=LONGEST_ANSWER)
-            forwarded = replace(dead_letters, manager=replace(manager, calls=calls.make))
-            received = replace(dead_letters, manager=replace(manager, calls=patient))
-            outage = replace(outage, probe=partial(patient, outage.probe))
+        dispatches, writers = StoreCalls(outage, ANSWER), StoreCalls(outage, LONGEST_ANSWER)
+        forwarded, written = (
+            replace(dead_letters, manager=replace(manager, calls=calls.make))
+            for calls in (dispatches, writers)
+        )
+        blocks_writers = not joins and queue is not None and queue.is_sqlite
+        received, probed = dead_letters, outage
+        if blocks_writers and context.mode in ATOMIC:  # else a slow store is no outage
+            received, probed = written, replace(outage, probe=partial(writers.make, outage.probe))
+        tasks: list[Task] = [self._sweeper(context, manager, written)]
+        tasks += [] if joins else [dispatches]
+        tasks += [writers] if blocks_writers else []
         return FeatureParts(
             dead_letters=dead_letters,
             delivery=DeliveryPolicies(
                 sending=DeadLetterSending(dead_letters),
-                handling=DeadLetterHandling(received, outage),
+                handling=DeadLetterHandling(received, probed),
                 forwarding=DeadLetterForwarding(forwarded),
-                failures=DeadLetterFailures(received, context.telemetry, outage),
+                failures=DeadLetterFailures(received, context.telemetry, probed),
             ),
             databases=(manager.store.database,),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),
-            tasks=(self._sweeper(context, manager, received), *([calls] if may_hang else [])),
+            tasks=tuple(tasks),
             dead_messages_to=self.collect_from,
-            satellites=self._satellites(context, received.manager, outage, joins),
+            satellites=self._satellites(context, manager, outage, joins),
         )
 
     def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
@@ -415,22 +425,19 @@ class DeadLetterQueues:
         if context.settings.send_only:
             return ()
         name, telemetry = context.settings.name, context.telemetry
-        acknowledgements = Consumption(
+        consumed = partial(Consumption, batch=50, storage=storage)
+        acknowledgements = consumed(
             name="Acknowledgement Processor",
             queue=name + ACKNOWLEDGEMENTS,
             step=SettleStoredCopies(manager=manager, telemetry=telemetry, joins=joins),
-            batch=50,
-            storage=storage,
         )
         if self.collect_from is None:
             return (Satellite(consumption=acknowledgements),)
         limits = context.settings.limits
-        collected = Consumption(
+        collected = consumed(
             name="Dead Letter Collector",
             queue=self.collect_from,
             step=CollectDead(manager=manager, limits=limits, telemetry=telemetry, joins=joins),
-            batch=50,
-            storage=storage,
         )
         return Satellite(consumption=collected), Satellite(consumption=acknowledgements)
 
