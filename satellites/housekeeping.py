@@ -121,7 +121,9 @@ class Housekeeping(ThreadTask):
         self._state = state
         self._telemetry = telemetry
         self._monotonic = monotonic
-        self._purger = Purger(store, telemetry=telemetry, rest=self._stop.wait, monotonic=monotonic)
+        self._purger = Purger(
+            store, telemetry=telemetry, rest=lambda s: self._stop.wait(s), monotonic=monotonic
+        )
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""

@@ -37,6 +37,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import MICROSECOND, Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.recovery import Conflicts
 from timeoutmgr.sender.sender import SessionPool
@@ -281,17 +282,21 @@ class Poller:
         self._clock = clock
         self._telemetry = telemetry
         self._on_clock_offset = on_clock_offset
-        self._schedule = PollSchedule(interval)
-        self._stop = threading.Event()
         self._offset: Micros = 0
         self._reported: Micros = 0  # the offset of the last critical error, 0 without one
         self._is_measured = False
         self._seen = self._measured = self._wall_ahead()
         self._polled = clock.monotonic()
         self._submitted = self._ended = 0
-        self._polling = threading.RLock()
+        step.stop_when(lambda: self._stop.is_set())
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Make all that a thread may lock: in a child, a poll of the parent keeps it locked."""
+        self._schedule = PollSchedule(self._interval)
+        self._stop, self._polling = threading.Event(), threading.RLock()
         self._scheduler: BackgroundScheduler | None = None
-        step.stop_when(self._stop.is_set)
 
     def start(self) -> None:
         """Start polling, at once."""

@@ -75,10 +75,12 @@ class OtherPollers(ThreadTask):
         self._fields: Final = {"event": "wakeup_not_sent", "endpoint": endpoint}
         self._interval: Final = duration_micros(interval)
         self._now = now
-        self._lock = threading.Lock()
-        self._checking = threading.Lock()
         self._known: Micros | None = None
-        self._asked = threading.Event()
+
+    def after_fork(self) -> None:
+        """Make the locks."""
+        super().after_fork()
+        self._lock, self._checking, self._asked = Lock(), Lock(), threading.Event()
 
     def start(self) -> None:
         """Start the thread if the store has wakeups."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.deadletter import feature
 from timeoutmgr.deadletter.feature import ANSWER, LONGEST_ANSWER, StoreCalls
 from timeoutmgr.errors import MessageRejected, NodeFull, StorageUnavailable
@@ -194,3 +195,23 @@ def test_without_its_thread_a_call_is_made_by_its_caller(store: Store) -> None:
     assert calls.make(threading.get_ident) != threading.get_ident()
     calls.stop()
     assert calls.make(threading.get_ident) == threading.get_ident()
+
+
+def test_a_child_that_is_forked_beside_a_call_makes_calls(calls: StoreCalls, store: Store) -> None:
+    store.answers.clear()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(calls.make, store.call)
+        assert store.asked.wait(30)
+
+        def call_in_the_child() -> int:
+            before = calls.make(threading.get_ident) == threading.get_ident()
+            calls.start()
+            calls._patience = 3_600.0
+            after = calls.make(threading.get_ident) != threading.get_ident()
+            return 0 if before and after else 1
+
+        ended = ended_in_a_child(call_in_the_child)
+        store.answers.set()
+
+    assert waiting.result() == 1
+    assert ended == 0

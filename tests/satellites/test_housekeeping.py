@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.clock import FakeClock
+from tests.support.forks import ended_in_a_child
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros
@@ -150,3 +151,17 @@ def test_stop_before_start_and_twice_is_fine(house: House) -> None:
     house.keeping.start()
     house.keeping.stop()
     house.keeping.stop()
+
+
+def test_housekeeping_of_a_forked_child_rests_until_the_child_stops_it(house: House) -> None:
+    def stop_in_the_child() -> int:
+        house.keeping.stop()
+        return 0 if house.keeping._purger.rest(3_600.0) else 1
+
+    house.keeping.start()
+    assert house.measured.wait(SOON)
+    with vars(house.keeping._stop)["_cond"]:
+        ended = ended_in_a_child(stop_in_the_child)
+    house.keeping.stop()
+
+    assert ended == 0

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.satellites.polling import SOON, Loop
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.message.instants import Micros
 
 
@@ -115,3 +116,28 @@ def test_a_program_that_logs_at_info_hears_of_no_single_poll(
         loop.poller.stop()
 
     assert [one.name for one in caplog.records if one.name.startswith("apscheduler")] == []
+
+
+def test_a_child_that_is_forked_amid_a_poll_polls_and_stops(loop: Loop) -> None:
+    polling, go_on = threading.Event(), threading.Event()
+    loop.started()
+
+    def wait() -> None:
+        polling.set()
+        go_on.wait(SOON)
+
+    def poll_in_the_child() -> int:
+        loop.ready = lambda: None
+        loop.poller.wake(loop.clock.now())
+        loop.poller.start()
+        has_polled = loop.telemetry.reaches("polls", 2)
+        loop.poller.stop()
+        return 0 if has_polled else 1
+
+    loop.ready = wait
+    loop.poller.poll_now()
+    assert polling.wait(SOON)
+    ended = ended_in_a_child(poll_in_the_child)
+    go_on.set()
+
+    assert ended == 0

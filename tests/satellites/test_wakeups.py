@@ -10,6 +10,7 @@ import pytest
 
 from tests.satellites.polling import SOON, Loop
 from tests.support.clock import START, FakeClock
+from tests.support.forks import ended_in_a_child
 from tests.support.makers import SECOND
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.satellites.timeout_manager.wakeups import OtherPollers
@@ -144,3 +145,22 @@ def test_a_poller_that_is_asked_polls_at_once() -> None:
         assert loop.telemetry.reaches("polls", 2)
     finally:
         loop.poller.stop()
+
+
+def test_a_child_that_is_forked_while_the_parent_asks_and_checks_does_both(
+    others: OtherPollers, wakeups: CountedWakeups
+) -> None:
+    def ask_in_the_child() -> int:
+        others.stored(START + SECOND)
+        others.watch()
+        others.start()
+        others.stored(START + SECOND)
+        asked = wakeups.is_asked()
+        others.stop()
+        return 0 if asked and wakeups.checks == 1 else 1
+
+    asked, stop = (vars(event)["_cond"] for event in (others._asked, others._stop))
+    with others._lock, others._checking, asked, stop:
+        ended = ended_in_a_child(ask_in_the_child)
+
+    assert ended == 0

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable
-from typing import Self
+from typing import Final, Self
+
+_ALARM: Final = 60
+"""Seconds after which the system ends a child that hangs."""
 
 
 def ended_in_a_child(does: Callable[[], int]) -> int:
@@ -13,6 +17,7 @@ def ended_in_a_child(does: Callable[[], int]) -> int:
     child = _forked()
     if child == 0:
         code = 1
+        signal.alarm(_ALARM)
         try:
             code = does()
         finally:

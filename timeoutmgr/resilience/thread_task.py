@@ -4,16 +4,24 @@ import threading
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+
 
 class ThreadTask(ABC):
     """Runs ``_run`` in a daemon thread from ``start`` to ``stop``.
 
-    A subclass gives ``_run``, which waits by ``self._stop.wait`` and returns once that is true.
+    A subclass gives ``_run``, which waits by ``self._stop.wait`` and returns once that is true, and
+    makes its locks in ``after_fork``.
     """
 
     thread_name: ClassVar[str]
 
     def __init__(self) -> None:
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Make all that a thread may lock: in a child, a thread of the parent keeps it locked."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
