@@ -18,7 +18,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, instant_in
+from timeoutmgr.message.instants import Micros, instant_of
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.native.levels import read_routing_key
@@ -125,7 +125,7 @@ class SettleUnroutable:
 
 def _due(received: Received) -> Micros | None:
     """Return when the message is due, if it says so: a message of another program need not."""
-    return instant_in(received.message.headers, headers.DELIVER_AT)
+    return instant_of(received.message.headers, headers.DELIVER_AT, None)
 
 
 def _stray(received: Received) -> TimeoutManagerError:

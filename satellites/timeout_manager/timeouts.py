@@ -27,7 +27,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected, MessageTooLarge
 from timeoutmgr.message import headers, routes
 from timeoutmgr.message.headers import remembers_short
-from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.instants import Micros, from_wire, instant_of
 from timeoutmgr.message.labels import check_labels
 from timeoutmgr.message.message import Message, Received, with_headers
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
@@ -309,7 +309,8 @@ class StoreTimeouts(StoringStep):
                 raise MessageRejected(
                     "Invalid saga id specified, clear timeouts is only supported for saga instances"
                 )
-            return ClearTimeouts(saga, _sent_at(message, self.clock.now()), _kept(message))
+            sent = instant_of(message.headers, headers.TIME_SENT, self.clock.now())
+            return ClearTimeouts(saga, sent, _kept(message))
         if headers.WAKE in message.headers:
             return read_wake(message)
         return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())
@@ -422,7 +423,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         message=_without_routing(message),
         # Its header stays on the message in any case.
         saga_id=None if is_delayed_retry(message.headers) else _saga(message),
-        created=_sent_at(message, now),
+        created=instant_of(message.headers, headers.TIME_SENT, now),
         due_given=headers.DELIVER_AT_GIVEN in message.headers,
         on_conflict=_on_conflict(message),
     )
@@ -532,10 +533,3 @@ def _instant(message: Message, name: str) -> Micros:
         return from_wire(message.headers.get(name, ""))
     except ValueError as error:
         raise MessageRejected(f"header {name!r}: {error}") from error
-
-
-def _sent_at(message: Message, now: Micros) -> Micros:
-    try:
-        return from_wire(message.headers.get(headers.TIME_SENT, ""))
-    except ValueError:
-        return now

@@ -32,7 +32,7 @@ from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError, text_of
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, instant_in
+from timeoutmgr.message.instants import Micros, instant_of
 from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.recovery import delayed_retries
 from timeoutmgr.sender.composer import ToSend
@@ -323,7 +323,7 @@ def _attributes(endpoint: str, message: Message) -> dict[str, AttributeValue]:
     if conversation is not None:
         found["messaging.message.conversation_id"] = conversation
     sent, due, dispatched = (
-        instant_in(given, name)
+        instant_of(given, name, None)
         for name in (headers.TIME_SENT, headers.DELIVER_AT, headers.DISPATCHED_AT)
     )
     if sent is not None and due is not None:

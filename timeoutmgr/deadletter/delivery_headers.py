@@ -15,7 +15,7 @@ from timeoutmgr.message.instants import (
     Micros,
     duration_micros,
     from_timespan,
-    instant_in,
+    instant_of,
     to_timespan,
 )
 from timeoutmgr.message.message import Message, with_headers
@@ -196,7 +196,7 @@ def read_headers(given: Mapping[str, str]) -> DeliveryHeaders:
         source_guid=given.get(SOURCE_GUID) or None,
         source_queue=given.get(SOURCE_QUEUE) or None,
         dead_letter_queue=given.get(DEAD_LETTER_QUEUE) or None,
-        sent=instant_in(given, headers.TIME_SENT),
+        sent=instant_of(given, headers.TIME_SENT, None),
     )
 
 

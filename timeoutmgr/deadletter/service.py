@@ -41,7 +41,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.foreign import is_delayed_by_broker
-from timeoutmgr.message.instants import Micros, duration_micros, instant_in
+from timeoutmgr.message.instants import Micros, duration_micros, instant_of
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, final_destination
@@ -501,5 +501,4 @@ class DeadLetterService:
 def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
     """Return the instant at which the transit of a message begins: if delayed, when due."""
     due = names.DELIVER_AT if is_delayed_by_broker(outgoing) else names.EXPIRE
-    begins = instant_in(outgoing.message.headers, due)
-    return now if begins is None else max(now, begins)
+    return max(now, instant_of(outgoing.message.headers, due, now))

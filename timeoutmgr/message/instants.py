@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from re import ASCII, IGNORECASE, compile
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from timeoutmgr.errors import InvalidMessage
 
 Micros: TypeAlias = int
 """UTC microseconds since 1970-01-01."""
+Default = TypeVar("Default")
 
 MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,12 +96,12 @@ def from_wire(text: str) -> Micros:
     return _of_the_second(text[:19]) + int(text[20:26])
 
 
-def instant_in(headers: Mapping[str, str], name: str) -> Micros | None:
-    """Return the instant that header *name* spells; None without it, or if it is no instant."""
+def instant_of(headers: Mapping[str, str], name: str, default: Default) -> Micros | Default:
+    """Return the instant of header *name*; *default* without it, or for a stranger's text."""
     try:
-        return from_wire(headers[name])
-    except (KeyError, ValueError):
-        return None
+        return from_wire(headers.get(name, ""))
+    except ValueError:
+        return default
 
 
 @lru_cache(maxsize=256)

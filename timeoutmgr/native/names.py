@@ -13,7 +13,7 @@ from typing import Any, Final
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.instants import Micros, instant_in, to_wire
+from timeoutmgr.message.instants import Micros, instant_of, to_wire
 from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, with_headers
 from timeoutmgr.message.routes import DelayRoute
 from timeoutmgr.native.levels import (
@@ -193,7 +193,7 @@ def delay_in_seconds(message: Message, due: Micros) -> int | None:
 
     None if *message* has no readable TimeSent, or one so far away that no program expects it.
     """
-    sent = instant_in(message.headers, headers.TIME_SENT)
+    sent = instant_of(message.headers, headers.TIME_SENT, None)
     if sent is None:
         return None
     seconds = -((sent - due) // _SECOND)

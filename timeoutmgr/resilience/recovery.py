@@ -9,7 +9,7 @@ from typing import Final
 from timeoutmgr.errors import ConfigurationError, MessageRejected
 from timeoutmgr.message import headers
 from timeoutmgr.message.field_types import check_field_types
-from timeoutmgr.message.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message.instants import Micros, duration_micros, instant_of
 from timeoutmgr.message.message import Message
 
 # --- lost transactions: tried again at once, and an outage only when they go on and on --------
@@ -114,10 +114,6 @@ def retry_delay(settings: RecoverabilitySettings, message: Message) -> timedelta
 
 
 def _too_old(settings: RecoverabilitySettings, message: Message, now: Micros) -> bool:
-    text = message.headers.get(headers.RETRIES_TIMESTAMP)
-    if text is None:
-        return False
-    try:
-        return now - from_wire(text) > duration_micros(settings.max_age)
-    except ValueError:
-        return False  # an unreadable time must not cost a message its retries
+    # An unreadable time must not cost a message its retries.
+    since = instant_of(message.headers, headers.RETRIES_TIMESTAMP, now)
+    return now - since > duration_micros(settings.max_age)

@@ -18,7 +18,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import outgoing_to
-from timeoutmgr.message.instants import Micros, instant_in, to_micros
+from timeoutmgr.message.instants import Micros, instant_of, to_micros
 from timeoutmgr.message.message import Message, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.resilience.error_copy import without_failure
@@ -125,7 +125,7 @@ def failure_record(received: Received) -> FailureRecord:
         message_type=types[0] if types else None,
         queue=given.get(headers.FAILED_QUEUE),
         endpoint=given.get(headers.PROCESSING_ENDPOINT),
-        at=instant_in(given, headers.TIME_OF_FAILURE),
+        at=instant_of(given, headers.TIME_OF_FAILURE, None),
         size=len(received.message.body),
     )
 

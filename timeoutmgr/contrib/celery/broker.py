@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.transport.sql.kombu_transport import OF_KOMBU
 
 _SQL: Final = "timeoutmgr+"
 _TABLES: Final = ("prefix", "schema")
@@ -18,10 +19,7 @@ _ANY: Final = object()
 _CHANGE_NO_SEND: Final[Mapping[str, object]] = {
     **dict.fromkeys(
         (
-            # kombu itself writes the policy of a retried publish into the options.
-            *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
-            *("connect_retries_timeout", "errback", "callback", "timeout"),
-            *("body_encoding", "deadletter_queue", "polling_interval", "queue_order_strategy"),
+            *OF_KOMBU,
             *("visibility_timeout", "ack_emulation", "unacked_key", "unacked_index_key"),
             *("unacked_mutex_key", "unacked_mutex_expire", "unacked_restore_limit"),
             *("unacked_restore_interval", "unacked_restore_throttle", "socket_timeout"),

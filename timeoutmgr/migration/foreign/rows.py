@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
 from timeoutmgr.message import headers as names
-from timeoutmgr.message.instants import Micros, instant_in, to_micros, to_wire
+from timeoutmgr.message.instants import Micros, instant_of, to_micros, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.message.validation import (
@@ -90,10 +90,8 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     still has it. If the two differ by more, the row was moved on purpose.
     """
     column = to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
-    header = instant_in(headers, names.EXPIRE)
-    if header is None or abs(column - header) > SECOND:
-        return column
-    return max(column, header)
+    header = instant_of(headers, names.EXPIRE, column)
+    return max(column, header) if abs(column - header) <= SECOND else column
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class RowTranslator:
             due=due,
             destination=destination,
             saga_id=_saga(row.get("SagaId") if self.layout.saga else None, kept),
-            created=_created(kept, due),
+            created=instant_of(kept, names.TIME_SENT, due),
             message=Message(
                 id=message_id,
                 headers=kept,
@@ -247,11 +245,6 @@ def _plain(what: str, value: str, longest: int) -> str:
     if "\0" in value:
         raise ValueError(f"the {what} {value[:40]!r} has a NUL")
     return value
-
-
-def _created(headers: Mapping[str, str], due: Micros) -> Micros:
-    sent = instant_in(headers, names.TIME_SENT)
-    return due if sent is None else sent
 
 
 MOST_PROBLEMS: Final = 20

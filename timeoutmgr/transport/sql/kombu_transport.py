@@ -40,7 +40,7 @@ _OURS: Final = frozenset({"prefix", "schema", "install", "pool_size"})
 _POOL_SIZE: Final = 6
 """Connections that a process keeps for all its kombu connections: they use one each, for some
 milliseconds a message. At a peak the pool lends twice as many."""
-_OF_KOMBU: Final = frozenset(
+OF_KOMBU: Final = frozenset(
     {
         # kombu itself writes the policy of a retried publish into the options of its connection.
         *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
@@ -52,7 +52,7 @@ _OF_KOMBU: Final = frozenset(
 
 def queue_settings(options: Mapping[str, Any]) -> SqlQueueSettings:
     """Return the settings in transport *options*; raise ConfigurationError for unknown options."""
-    if unknown := sorted(options.keys() - _SETTINGS - _OURS - _OF_KOMBU):
+    if unknown := sorted(options.keys() - _SETTINGS - _OURS - OF_KOMBU):
         raise ConfigurationError(
             f"transport options {', '.join(unknown)} are unknown to timeoutmgr's SQL queue; it has "
             f"{', '.join(sorted(_SETTINGS | _OURS))}"

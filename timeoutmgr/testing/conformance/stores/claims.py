@@ -17,6 +17,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
     ids,
     outcomes,
     pending,
+    store_and_claim,
 )
 
 
@@ -121,16 +122,14 @@ class TimeoutClaims(StoreSuite):
         assert ids(store.claim(now, 2, "p")) == ["a", "b"]
 
     def test_a_released_timeout_can_be_cancelled(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout("a", now - 1)])
-        store.release(store.claim(now, 2, "o").token)
+        store.release(store_and_claim(store, now, 2, timeout("a", now - 1)).token)
 
         assert store.cancel("a") is CancelResult.CANCELLED
 
     def test_releasing_an_unknown_token_changes_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 2, "o")
+        chunk = store_and_claim(store, now, 2, timeout("a", now - 1))
 
         store.release("nobody's")
         store.release("")
@@ -158,8 +157,7 @@ class TimeoutClaims(StoreSuite):
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         now = clock.at
-        store.store_many([timeout(f"{n:02}", now) for n in range(40)])
-        chunk = store.claim(now, 30, "o")
+        chunk = store_and_claim(store, now, 30, *[timeout(f"{n:02}", now) for n in range(40)])
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now + SECOND))
 
@@ -175,8 +173,7 @@ class TimeoutClaims(StoreSuite):
     def test_a_claim_finds_a_late_row_before_a_claimed_row(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("b", now - 5)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("b", now - 5))
         store.store_many([timeout("a", now - 9)])
 
         assert drain(store) == ["a"]
@@ -185,8 +182,7 @@ class TimeoutClaims(StoreSuite):
     def test_late_rows_inside_a_claimed_interval_are_found_after_its_close(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 9), timeout("c", now - 7)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 9), timeout("c", now - 7))
         store.store_many([timeout("b", now - 8), timeout("aa", now - 9)])
 
         sent = drain(store)

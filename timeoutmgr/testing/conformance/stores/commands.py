@@ -28,6 +28,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
     ids,
     outcomes,
     pending,
+    store_and_claim,
 )
 
 
@@ -60,8 +61,7 @@ class CommandCases(StoreSuite):
     def test_a_change_after_the_outcome_is_too_late(
         self, store: TimeoutStore, now: Micros, kind: OutcomeKind
     ) -> None:
-        store.store_many([timeout("a", now - 1, saga="s")])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 1, saga="s"))
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys, now, kind))
 
@@ -86,8 +86,7 @@ class CommandCases(StoreSuite):
     def test_a_claimed_timeout_can_be_cancelled_before_its_lock(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 1))
 
         # A store that does not note the taking cannot know that it was not sent.
         assert store.cancel("a") in (CancelResult.CANCELLED, CancelResult.MAYBE_SENT)
@@ -206,8 +205,7 @@ class CommandCases(StoreSuite):
         assert store.statistics().outcomes.get("cancelled") == 1
 
     def test_a_cancel_leaves_the_rest_of_a_claim(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
-        chunk = store.claim(now, 2, "o")
+        chunk = store_and_claim(store, now, 2, timeout("a", now - 2), timeout("b", now - 1))
         store.cancel("a")
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:

@@ -37,6 +37,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
     ids,
     outcomes,
     pending,
+    store_and_claim,
 )
 
 
@@ -45,8 +46,7 @@ class TimeoutDispatchLock(StoreSuite):
 
     def test_locked_timeouts_are_whole_and_in_order(self, store: TimeoutStore, now: Micros) -> None:
         stored = [timeout("b", now - 5), timeout("a", now - 5), timeout("c", now - 6)]
-        store.store_many(stored)
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, *stored)
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             assert list(locked.timeouts) == [stored[2], stored[1], stored[0]]
@@ -80,8 +80,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_a_dispatched_or_failed_timeout_is_closed_for_good(
         self, store: TimeoutStore, now: Micros, kind: OutcomeKind, state: TimeoutState
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys, now, kind))
@@ -91,8 +90,7 @@ class TimeoutDispatchLock(StoreSuite):
         assert store.statistics().claimed == 0
 
     def test_outcomes_may_be_mixed(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout(name, now - 1) for name in "abcd"])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, *[timeout(name, now - 1) for name in "abcd"])
         a, b, c, d = chunk.keys
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
@@ -108,8 +106,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_a_key_without_outcome_stays_and_is_free(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1), timeout("b", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys[:1], now))
@@ -133,8 +130,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_a_locked_timeout_is_left_out_of_other_claims_and_locks(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1), timeout("b", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             assert ids(store.claim(store.now(), 10, "p")) == []
@@ -150,8 +146,7 @@ class TimeoutDispatchLock(StoreSuite):
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout(name, now - 5) for name in "abc"])
-        store.store_many([timeout("d", now + HOUR)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("d", now + HOUR))
         store.cancel("a")
         store.reschedule("b", now - 9)
 
@@ -166,8 +161,7 @@ class TimeoutDispatchLock(StoreSuite):
             locked.close([])
 
     def test_a_repeated_key_is_locked_once(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout("a", now - 1)])
-        (key,) = store.claim(now, 1, "o").keys
+        (key,) = store_and_claim(store, now, 1, timeout("a", now - 1)).keys
 
         assert dispatch(store, "", [key, key]) in (["a"], [])  # claimed, or claimed on the spot
         assert drain(store) == []
@@ -188,8 +182,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_a_repeated_control_message_dispatches_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1))
         dispatch(store, chunk.token, chunk.keys)
 
         assert dispatch(store, chunk.token, chunk.keys) == []
@@ -198,8 +191,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_leaving_without_close_frees_timeouts_and_leaves_them_maybe_sent(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1), timeout("b", now - 1))
 
         with pytest.raises(Undone), store.lock_for_dispatch(chunk.token, chunk.keys):
             raise Undone
@@ -211,8 +203,7 @@ class TimeoutDispatchLock(StoreSuite):
         assert store.reschedule("b", now + HOUR) is ChangeResult.MAYBE_SENT
 
     def test_a_second_close_raises(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 10, "o")
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys, now))
@@ -222,8 +213,7 @@ class TimeoutDispatchLock(StoreSuite):
     def test_an_outcome_of_an_unlocked_key_changes_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 2), timeout("b", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes([Key(now - 1, "b"), Key(now, "never")], now))

@@ -35,6 +35,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
     drain,
     outcomes,
     pending,
+    store_and_claim,
 )
 
 
@@ -152,8 +153,7 @@ class TimeoutRepeats(StoreSuite):
     def test_a_tombstone_remembers_the_content(
         self, store: TimeoutStore, now: Micros, kind: OutcomeKind
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 1))
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(outcomes(chunk.keys, now, kind))
 
@@ -289,8 +289,7 @@ class TimeoutRepeats(StoreSuite):
     def test_a_replacement_of_a_locked_timeout_is_too_late(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             found = kinds(
@@ -304,8 +303,7 @@ class TimeoutRepeats(StoreSuite):
     def test_a_claim_of_the_replaced_timeout_sends_neither_early(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        chunk = store.claim(now, 1, "o")
+        chunk = store_and_claim(store, now, 1, timeout("a", now - 1))
         store.store_many([replacement("a", now + HOUR, now, body=b"newer")])
 
         assert dispatch(store, chunk.token, chunk.keys) == []

@@ -192,6 +192,12 @@ def ids(found: Chunk | Sequence[Timeout]) -> list[str]:
     return [one.id for one in (found.keys if isinstance(found, Chunk) else found)]
 
 
+def store_and_claim(store: TimeoutStore, now: Micros, limit: int, *timeouts: Timeout) -> Chunk:
+    """Store *timeouts*, and return a claim of at most *limit*."""
+    store.store_many(timeouts)
+    return store.claim(now, limit, "o")
+
+
 def pending(store: TimeoutStore) -> list[str]:
     """Return the ids that are stored, by due time."""
     return ids(store.list(ALL, limit=100_000))

@@ -115,6 +115,14 @@ def _expiring(transport: Transport) -> ExpiresMessages:
     return transport
 
 
+def _handled(
+    session: TransportSession, queue: str, receiver: Receiver, received: Sequence[Received]
+) -> None:
+    with session.transaction() as transaction:
+        session.send(messages(queue, "b"), transaction=transaction)
+        receiver.ack(received, transaction=transaction)
+
+
 def _expired(transport: Transport, queue: str, limit: int = 100) -> list[Received]:
     """Remove the expired messages of *queue*; messages of other cases are dropped."""
     found: list[Received] = []
@@ -212,13 +220,8 @@ class TransportTransactions(TransportSuite):
         received = receive(receiver, 1)
         receiver.ack(received)
 
-        def handle() -> None:
-            with session.transaction() as transaction:
-                session.send(messages(queue, "b"), transaction=transaction)
-                receiver.ack(received, transaction=transaction)
-
         with pytest.raises(LeaseLost):
-            handle()
+            _handled(session, queue, receiver, received)
 
         assert session.count(queue) == 0
 
@@ -237,13 +240,8 @@ class TransportTransactions(TransportSuite):
         other = other_session.receiver(queue, prefetch=1)
         theirs = receive(other, 1)
 
-        def handle() -> None:
-            with session.transaction() as transaction:
-                session.send(messages(queue, "b"), transaction=transaction)
-                receiver.ack(received, transaction=transaction)
-
         with pytest.raises(LeaseLost):
-            handle()
+            _handled(session, queue, receiver, received)
         other.ack(theirs)
         other.close()
 
