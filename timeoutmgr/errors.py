@@ -50,6 +50,7 @@
 Each error text has the value, the expectation and the remedy.
 """
 
+import pickle
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -72,8 +73,25 @@ def text_of(value: object) -> str:
         return f"<{type(value).__name__}: its text raised {type(error).__name__}>"
 
 
+def _picklable(value: object) -> object:
+    """Return *value*, or a text with its class if a pickle of it cannot be made or read."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return f"<{type(value).__name__}: cannot be pickled>"
+    return value
+
+
 class TimeoutManagerError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    A pool of processes can pickle each error: a text replaces an attribute that cannot be pickled.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Past __init__, which makes the text of the args from other arguments.
+        args = (type(self), *map(_picklable, self.args))
+        return type(self).__new__, args, {key: _picklable(each) for key, each in vars(self).items()}
 
     @classmethod
     def help_page(cls) -> str:
