@@ -22,7 +22,8 @@ class Answers:
     """Calls of this process that wait for an answer. Safe for many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may send while its thread has the lock.
+        self._lock = threading.RLock()
         self._waiting: dict[object, tuple[float, int | None]] = {}
         self._last_sign = time.monotonic()
         self.signs = 0
@@ -32,7 +33,7 @@ class Answers:
 
     def after_fork(self) -> None:
         """Forget the calls of the parent's threads, in a child, which has none of them."""
-        self._lock, self._waiting = threading.Lock(), {}
+        self._lock, self._waiting = threading.RLock(), {}
 
     def within(self, user: object, seconds: float) -> None:
         """Have calls that begin from now on fail after *seconds* without a sign of the server.
@@ -78,22 +79,23 @@ class Answers:
 
     def silence(self) -> float:
         """Return for how many seconds a call has been waiting while the server said nothing."""
-        with self._lock:
-            oldest = min((since for since, _ in self._waiting.values()), default=None)
-        return 0.0 if oldest is None else time.monotonic() - max(oldest, self._last_sign)
+        return self._since(self._last_sign)
 
     def oldest(self) -> float:
         """Return for how many seconds the oldest call has been waiting, signs or not."""
+        return self._since(0.0)
+
+    def _since(self, earliest: float) -> float:
         with self._lock:
-            since = min((since for since, _ in self._waiting.values()), default=None)
-        return 0.0 if since is None else time.monotonic() - since
+            oldest = min((since for since, _ in tuple(self._waiting.values())), default=None)
+        return 0.0 if oldest is None else time.monotonic() - max(oldest, earliest)
 
     def give_up(self) -> None:
         """End the waiting calls, and fail each further call at once, until ``resume``."""
         with self._lock:
             self._is_given_up = True
             # A call is noted under this lock: none of these sockets can be closed meanwhile.
-            for _, descriptor in self._waiting.values():
+            for _, descriptor in tuple(self._waiting.values()):
                 if descriptor is not None:
                     _shut_down(descriptor)
 

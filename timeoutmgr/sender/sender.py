@@ -1,6 +1,5 @@
 """The sender of an endpoint: pooled sessions for any thread, and a check of every result."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ class SessionPool:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lock = threading.Lock()
         self._idle: list[TransportSession] = []
         self._of_parent: list[TransportSession] = []
         begin_anew_after_fork(self)
@@ -43,27 +41,28 @@ class SessionPool:
     @contextmanager
     def session(self) -> Iterator[TransportSession]:
         """Lend a session; a session that met an error is closed, not lent again."""
-        with self._lock:
-            session = self._idle.pop() if self._idle else None
-        session = session or self._transport.session()
+        session = self._popped() or self._transport.session()
         try:
             yield session
         except BaseException:
             session.close()
             raise
-        with self._lock:
-            self._idle.append(session)
+        self._idle.append(session)
+
+    def _popped(self) -> TransportSession | None:
+        # No lock: a signal handler that sends would wait for ever for its own thread.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def after_fork(self) -> None:
         """Keep the parent's sessions unused: the garbage collector may close them."""
-        self._lock = threading.Lock()
         self._of_parent, self._idle = self._of_parent + self._idle, []
 
     def close(self) -> None:
         """Close the idle sessions; the pool stays usable."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session in idle:
+        while session := self._popped():
             session.close()
 
 
