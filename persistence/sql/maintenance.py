@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -40,6 +39,7 @@ from timeoutmgr.database.session_locks import owner_folder
 from timeoutmgr.errors import FeatureRefused, StorageUnavailable
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.thread_task import ThreadTask
 
 from .batch_writes import insert_missing
 from .claim.rows import DueKeys
@@ -76,12 +76,14 @@ def wakeups_of(context: StoreContext, wake: WakePoller, has_others: Callable[[],
     return DuePeek(context, wake, has_others, way)
 
 
-class DuePeek:
+class DuePeek(ThreadTask):
     """A thread that reads the next due time now and then, beside the *way* to ask, if there is one.
 
     So the poller learns when the next timeout is due, whichever process stored it and whatever
     became of that process. While no other process lives the thread reads nothing.
     """
+
+    thread_name = "timeoutmgr-due-peek"
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class DuePeek:
         has_others: Callable[[], bool],
         way: Wakeups | None = None,
     ) -> None:
+        super().__init__()
         self._context: Final = context
         self._keys: Final = DueKeys(context)
         self._wake = wake
@@ -97,8 +100,6 @@ class DuePeek:
         self._way = way
         self._every: Final = PEEK_EVERY if way is None else PEEK_SELDOM
         self._seen: Micros = context.clock.now()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def notify(self) -> None:
         """Ask all other processes for a poll; without a way, their peeks find the timeout."""
@@ -110,18 +111,11 @@ class DuePeek:
         if self._way is not None:
             self._way.check()
         if self._has_others() and self._thread is None:
-            self._stop.clear()
-            self._thread = threading.Thread(
-                target=self._run, name="timeoutmgr-due-peek", daemon=True
-            )
-            self._thread.start()
+            self.start()
 
     def close(self) -> None:
         """Stop peeking and listening; return when the thread is gone."""
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        self.stop()
         if self._way is not None:
             self._way.close()
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from timeoutmgr.contracts import (
@@ -34,6 +35,7 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
+from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.satellites.delivery.dispatch import (
     BatchDispatch,
     BatchResult,
@@ -471,10 +473,7 @@ class DrainLoop:
             while not (drain.over or self._stopping()):
                 drain.add(self._step(session))
                 if helper is None and self._lanes > 1 and not drain.over:
-                    helper = threading.Thread(
-                        target=self._help, args=(drain,), name="timeoutmgr-due-2", daemon=True
-                    )
-                    helper.start()
+                    helper = begin_thread(partial(self._help, drain), "timeoutmgr-due-2")
         finally:
             drain.over = True
             if helper is not None:

@@ -93,8 +93,9 @@ class _Listening:
     def _start(self) -> None:
         self._stop.clear()
         self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="timeoutmgr-listener", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="timeoutmgr-listener", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _end(self) -> None:
         thread, self._thread = self._thread, None

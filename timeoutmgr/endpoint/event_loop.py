@@ -71,8 +71,9 @@ class ProcessLoop:
         """Return the running loop; ``release`` it once for each call."""
         with self._lock:
             if self._thread is None:
-                self._thread = _LoopThread()
-                self._thread.start()
+                thread = _LoopThread()
+                thread.start()
+                self._thread = thread
             self._users += 1
             return self._thread.loop
 

@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.metrics.exposition import Exposition
 from timeoutmgr.metrics.memory import CountMemory
 from timeoutmgr.metrics.probes import PROBES
+from timeoutmgr.resilience.thread_task import begin_thread
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +104,7 @@ def serving(host: str, port: int, memory: CountMemory, endpoint: str) -> Iterato
             "address of this host and a free port"
         ) from error
     with server:
-        thread = threading.Thread(
-            target=server.serve_forever, name="timeoutmgr-metrics", daemon=True
-        )
-        thread.start()
+        thread = begin_thread(server.serve_forever, "timeoutmgr-metrics")
         where = f"[{host}]" if ":" in host else host
         logger.info(
             "endpoint %s shows its metrics at http://%s:%d/metrics",

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TypeAlias
 
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.after_fork import ChildEnds
+from timeoutmgr.resilience.thread_task import begin_thread
 
 logger = logging.getLogger(__name__)
 
@@ -91,12 +93,8 @@ class CriticalErrors:
 
     def _spawn(self, error: str, exception: BaseException, stop: Callable[[], None]) -> None:
         context = CriticalErrorContext(error, exception, stop)
-        thread = threading.Thread(
-            target=self._run, args=(context,), name="timeoutmgr-critical", daemon=True
-        )
         self._threads = [other for other in self._threads if other.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(begin_thread(partial(self._run, context), "timeoutmgr-critical"))
 
     def _run(self, context: CriticalErrorContext) -> None:
         logger.critical(

@@ -2,9 +2,17 @@
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+
+
+def begin_thread(run: Callable[[], None], name: str) -> threading.Thread:
+    """Return a started daemon thread; RuntimeError, and no thread, if the system has no more."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class ThreadTask(ABC):
@@ -28,8 +36,7 @@ class ThreadTask(ABC):
     def start(self) -> None:
         """Start; the first step runs at once."""
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name=self.thread_name, daemon=True)
-        self._thread.start()
+        self._thread = begin_thread(self._run, self.thread_name)
 
     def stop(self) -> None:
         """Stop; returns when the thread has ended. Stop before start and twice is fine."""

@@ -89,10 +89,7 @@ MUTANTS = (
     breaks(
         80,
         _CRITICAL,
-        (
-            "        self._threads.append(thread)\n        thread.start()\n",
-            "        thread.run()\n",
-        ),
+        ('begin_thread(partial(self._run, context), "timeoutmgr-critical")', "self._run(context)"),
         f"{_CRITICAL_TESTS}::test_hooks_run_off_the_thread_that_raises",
         name="a hook runs on the thread that raises",
     ),

@@ -25,6 +25,7 @@ from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line, redact
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.transport.amqp.frames import (
     RawContent,
     delivered_tag,
@@ -352,10 +353,7 @@ class Heartbeats:
         with self._guard:
             self._connections.add(connection)
             if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(
-                    target=self._run, name="timeoutmgr-heartbeats", daemon=True
-                )
-                self._thread.start()
+                self._thread = begin_thread(self._run, "timeoutmgr-heartbeats")
 
     def beat(self) -> None:
         """Send and read the heartbeats of every idle connection."""

@@ -22,6 +22,7 @@ from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import FrontStatements, LeaseStatements, read_by_index
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
@@ -385,10 +386,7 @@ class LeaseRenewer:
         self._leases.session_locks.acquire(self._leases.owner)
         if self._thread is None:
             self._stop.clear()
-            self._thread = threading.Thread(
-                target=self._run, name="timeoutmgr-lease-renewer", daemon=True
-            )
-            self._thread.start()
+            self._thread = begin_thread(self._run, "timeoutmgr-lease-renewer")
 
     def remove(self, holder: Holder) -> None:
         """Keep it no longer; twice is fine."""
