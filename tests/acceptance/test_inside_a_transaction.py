@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
 from timeoutmgr import HandlerContext, RecoverabilitySettings
-from timeoutmgr.errors import CombinationRefused, Unroutable
+from timeoutmgr.errors import CombinationRefused, TransportUnavailable, Unroutable
 
 WITH_A_DATABASE = (
     *REPRESENTATIVE,
@@ -155,6 +156,56 @@ def test_a_connection_in_autocommit_is_refused(place: Place) -> None:
         connection.rollback()
 
     assert party.endpoint.timeouts.count() == 0
+
+
+def without_engine(connection: Connection) -> Any:
+    return Session()
+
+
+def after_close(connection: Connection) -> Any:
+    connection.close()
+    return connection
+
+
+def of_asyncio(connection: Connection) -> Any:
+    return AsyncSession(create_async_engine("sqlite+aiosqlite://"))
+
+
+def connection_of_asyncio(connection: Connection) -> Any:
+    return create_async_engine("sqlite+aiosqlite://").connect()
+
+
+@matrix(pairs=[REFERENCE, Pair("rabbitmq", "postgres")])
+@pytest.mark.parametrize(
+    ("made", "remedy"),
+    [
+        (without_engine, "Session that has an engine"),
+        (after_close, "Give an open connection"),
+        (of_asyncio, "AsyncEndpoint sends inside an AsyncSession"),
+        (connection_of_asyncio, "AsyncEndpoint sends inside an AsyncSession"),
+    ],
+)
+def test_a_session_that_lends_no_connection_is_refused(
+    place: Place, made: Callable[[Connection], Any], remedy: str
+) -> None:
+    party = Party(place)
+
+    with caller(place) as connection:
+        session = made(connection)
+        with pytest.raises(CombinationRefused, match=remedy):
+            party.endpoint.send_local("Ping", {}, delay=LATER, session=session)
+
+
+@matrix(pairs=[REFERENCE, Pair("rabbitmq", "postgres"), Pair("rabbitmq", "mysql")])
+def test_a_send_in_a_read_only_transaction_raises_an_error_with_the_remedy(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        is_mysql = connection.dialect.name == "mysql"
+        begin = "START TRANSACTION READ ONLY" if is_mysql else "SET TRANSACTION READ ONLY"
+        connection.execute(text(begin))
+        with pytest.raises(TransportUnavailable, match="begin the transaction READ WRITE"):
+            party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
 
 
 @matrix(pairs=ONE_DATABASE)

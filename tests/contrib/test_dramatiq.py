@@ -179,6 +179,13 @@ def test_a_send_that_is_refused_raises_its_own_error(shop: Shop) -> None:
         shop.note.send_with_options(args=("later",), delay=10**18)
 
 
+def test_a_delay_that_is_no_number_is_refused(shop: Shop) -> None:
+    delay: Any = "5"
+
+    with pytest.raises(InvalidMessage, match="in milliseconds, got '5'"):
+        shop.broker.enqueue(shop.note.message("later"), delay=delay)
+
+
 def test_a_message_with_a_negative_delay_is_handled_at_once(shop: Shop) -> None:
     shop.note.send_with_options(args=("late",), delay=-2000)
     shop.work()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from tests.support.forks import ended_in_a_child
 from timeoutmgr import (
@@ -32,6 +33,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.off_loop import CallThreads
 from timeoutmgr.errors import (
+    CombinationRefused,
     ConfigurationError,
     EndpointClosed,
     HandlerStopped,
@@ -217,6 +219,18 @@ def test_a_send_inside_an_async_session_is_that_of_its_commit(
             assert undone.message_id not in await came(inbox, 3)
             assert last.message_id
         await engine.dispose()
+
+    run(main)
+
+
+@pytest.mark.parametrize("made", [Session, lambda: create_async_engine("sqlite+aiosqlite://")])
+def test_an_async_endpoint_refuses_a_session_that_it_cannot_await(
+    sqlite_url: str, unique: str, made: Callable[[], Any]
+) -> None:
+    async def main() -> None:
+        async with AsyncEndpoint(configuration(sqlite_url, unique)) as endpoint:
+            with pytest.raises(CombinationRefused, match="Endpoint inside others"):
+                await endpoint.send_local("Ping", {}, session=made())
 
     run(main)
 

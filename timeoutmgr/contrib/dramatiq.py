@@ -22,6 +22,7 @@ from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, store
 from timeoutmgr.contrib.worker_dispatch import WorkerDispatch, log_not_started
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.foreign import AMQP, Foreign, Route
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
@@ -108,6 +109,8 @@ class DurableRabbitmqBroker(RabbitmqBroker):
             message = message.copy(options={_RUN: uuid.uuid4().hex})
         if delay is None:
             return super().enqueue(message)
+        if not isinstance(delay, int | float):
+            raise InvalidMessage(f"delay is in milliseconds, got {delay!r:.80}; give a number")
         try:
             return self._stored(message, delay)
         except Exception as error:

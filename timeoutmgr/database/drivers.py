@@ -134,13 +134,18 @@ def driver_of(connection: object) -> Driver:
         module: Any = sys.modules.get(name)
         if module is not None and isinstance(connection, _class_in(module)):
             return driver(module)
-    kind = type(connection)
-    raise CombinationRefused(
-        f"session={kind.__module__}.{kind.__qualname__}",
+    raise unusable(
+        connection,
         "it is neither a session or connection of SQLAlchemy nor a connection of psycopg, PyMySQL, "
         "mysqlclient or sqlite3",
         "Give such a connection, or a DriverTransaction around it.",
     )
+
+
+def unusable(session: object, reason: str, remedy: str) -> CombinationRefused:
+    """Return the refusal of an object that a caller gave as *session*."""
+    kind = type(session)
+    return CombinationRefused(f"session={kind.__module__}.{kind.__qualname__}", reason, remedy)
 
 
 def _class_in(module: Any) -> type[Any]:

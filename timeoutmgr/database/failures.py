@@ -66,6 +66,7 @@ _POSTGRESQL_ABORTED: Final = "25P02"
 _HINTS: Final = {
     # SQLite gives no reason here; of its reasons the folder is by far the most common.
     "unable to open database file": "; does its folder exist, and may it be written?",
+    "only transaction": "; begin the transaction READ WRITE, on a server that takes writes",
     "statement pooling mode": (
         # A name and "=" behind a semicolon are masked, as a parameter of a URL.
         ". Connect to the server itself, or have PgBouncer keep one session for each client "
@@ -139,7 +140,7 @@ def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
             "database in its URL, or the user's rights on the server"
         )
     known = str(error.orig) if isinstance(error, exc.DBAPIError) else ""
-    hint = next((hint for text, hint in _HINTS.items() if text in known), "")
+    hint = next((hint for text, hint in _HINTS.items() if text in known.lower()), "")
     return StorageUnavailable(f"{where} cannot be used now: {_code_of(error)}{hint}")
 
 

@@ -21,6 +21,7 @@ from timeoutmgr.message.labels import Labels
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent
 from timeoutmgr.sender.composer import SendKeywords, SendOptions, Sent, ToSend, TypedSendKeywords
+from timeoutmgr.sender.in_transaction import require_endpoint_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -256,6 +257,7 @@ class AsyncEndpoint:
         send = partial(self._endpoint._send, destination, message_type, body, options)
         if session is None:
             return await self._threads.run(lambda: send(None))
+        require_endpoint_of(session, on_loop=True)
         return await session.run_sync(send)
 
     async def _drawn(

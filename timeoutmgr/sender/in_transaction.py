@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InvalidRequestError, OperationalError
 
 from timeoutmgr.contracts import RepeatKind, SharedDatabase
 from timeoutmgr.database import Database, as_database, same_database
 from timeoutmgr.database.borrowed import DriverTransaction, borrowed
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.database.drivers import DriverConnection, driver_of
+from timeoutmgr.database.drivers import DriverConnection, driver_of, unusable
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, TransportUnavailable
 from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
@@ -42,25 +42,56 @@ class _OrmSession(Protocol):
         """Return the connection of the session's transaction."""
         ...
 
+    def query(self) -> object:
+        """Return a query, as no session of asyncio does."""
+        ...
+
+
+@runtime_checkable
+class _OnLoop(Protocol):
+    """A session or connection of SQLAlchemy's asyncio, whose statements are awaited."""
+
+    def run_sync(self, call: object) -> object:
+        """Call *call* with the session's plain part."""
+        ...
+
+
+def require_endpoint_of(session: object, *, on_loop: bool) -> None:
+    """Raise CombinationRefused for a *session* that the other class of endpoints sends inside."""
+    if isinstance(session, _OnLoop) != on_loop:
+        raise unusable(
+            session,
+            "AsyncEndpoint sends inside an AsyncSession or AsyncConnection, Endpoint inside others",
+            "Send by an endpoint of the other class, or give a session of the other kind.",
+        )
+
 
 @contextmanager
 def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Connection]:
     """Lend the connection of the caller's *session*, whose transaction stays the caller's.
 
-    Raises CombinationRefused for a connection outside of a transaction, or a driver's connection to
-    another database than that of the queues or timeouts.
+    Raises CombinationRefused for a connection outside of a transaction, a driver's connection to
+    another database than that of the queues or timeouts, and a session that lends no connection.
     """
-    if isinstance(session, Connection):
-        yield _in_transaction(session)
-    elif isinstance(session, DriverTransaction):
-        with borrowed(session, _databases(outlet)) as connection:
-            yield connection
-    elif isinstance(session, DriverConnection) or not isinstance(session, _OrmSession):
-        given = DriverTransaction(connection=session)
-        with borrowed(given, _databases(outlet)) as connection:
-            yield connection
-    else:
-        yield _in_transaction(session.connection())
+    require_endpoint_of(session, on_loop=False)
+    if isinstance(session, Connection | _OrmSession):
+        yield _lent(session)
+        return
+    if not isinstance(session, DriverTransaction):
+        session = DriverTransaction(connection=session)
+    with borrowed(session, _databases(outlet)) as connection:
+        yield connection
+
+
+def _lent(session: Connection | _OrmSession) -> Connection:
+    try:
+        return _in_transaction(session if isinstance(session, Connection) else session.connection())
+    except InvalidRequestError as error:
+        raise unusable(
+            session,
+            f"it lends no connection: {on_one_line(error)}",
+            "Give an open connection, or a Session that has an engine and no failed transaction.",
+        ) from error
 
 
 def _in_transaction(connection: Connection) -> Connection:
@@ -120,11 +151,12 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
             _enqueue(outlet, composed, connection)
         return answered.sent
     direct = outlet.direct
-    if can_store and direct is not None:
+    if can_store and direct is not None and direct.database is not None:
         if direct.start is not None:
             outlet.sender.wait_for(direct.start)
         outlet.policy.before_storing([composed.outgoing], connection)
-        [repeat] = direct.store([composed.outgoing.message], connection)
+        with as_transport(as_database(direct.database)):
+            [repeat] = direct.store([composed.outgoing.message], connection)
         _wake_on_commit(outlet, composed, connection)
         return composed.answered(repeat).sent
     if direct is not None and _is_in(_stored_in(outlet), connection):
