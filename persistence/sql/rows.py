@@ -28,6 +28,7 @@ from sqlalchemy.sql.elements import KeyedColumnElement
 
 from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.database.arrays import TextArray
+from timeoutmgr.database.texts import is_storable
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros
@@ -333,17 +334,8 @@ def _check(what: str, value: str) -> None:
             f"the {what} has {len(value)} characters, at most {TEXT_LENGTH} can be stored: "
             f"{value[:64]!r}…"
         )
-    # PostgreSQL takes no NUL; half a surrogate pair is no UTF-8.
-    if "\0" in value or (not value.isascii() and not _is_utf8(value)):
+    if not is_storable(value):
         raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
-
-
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled", "replaced", "rerouted"})

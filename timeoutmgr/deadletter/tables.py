@@ -25,7 +25,7 @@ from sqlalchemy.dialects import mysql
 
 from timeoutmgr.contracts.dead_letters import JournalLevel
 from timeoutmgr.database import checked_identifier
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import KeyText, is_storable
 from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message
@@ -218,13 +218,9 @@ def _checked(what: str, value: str, longest: int) -> str:
             f"the {what} has {len(value)} characters, and a stored copy at most {longest}: "
             f"{value[:64]!r}…"
         )
-    if "\0" in value or not _is_utf8(value):
+    if not is_storable(value):
         raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
     return value
-
-
-def _is_utf8(value: str) -> bool:
-    return value.isascii() or value == value.encode("utf-8", "replace").decode()
 
 
 def _storable(text: str) -> str:

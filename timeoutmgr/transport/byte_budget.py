@@ -1,12 +1,14 @@
-"""How many bytes of messages a process holds between receiving and settling them."""
+"""Messages between receiving and settling them: of which connection, and how many bytes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
-from typing import Final
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeGuard
 
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, LeaseLost, TransportUnavailable
+from timeoutmgr.message.message import Received
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """The usual bound, for all receivers of one transport together."""
@@ -145,3 +147,57 @@ class PrefetchWindow:
         *older* unacknowledged messages came to an earlier consumer, outside of this window.
         """
         return self.fitting >= 2 * (older + self.size) or 2 * self.fitting <= self.size
+
+
+class DeliveryTag(NamedTuple):
+    """A delivery: the broker's *id* for it, and the receiver's connection that it came over."""
+
+    connection_number: int
+    id: Any
+
+
+class BrokerReceiver:
+    """The unsettled messages that a receiver has of its current connection to a broker."""
+
+    def __init__(self, queue: str, budget: ByteBudget | None) -> None:
+        self._queue = queue
+        self._connection_number = 0
+        self._closed = False
+        self._buffer: deque[Received] = deque()
+        # In the order of delivery: handed out or still buffered.
+        self._unacked: dict[Any, None] = {}
+        self._held = Held(budget or ByteBudget(None))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportUnavailable(
+                f"the receiver of queue {self._queue!r} is closed; open another"
+            )
+
+    def _own(self, received: Sequence[Received]) -> list[Any]:
+        tags = [one.tag for one in received if self._is_live(one.tag)]
+        if len(tags) < len(received):
+            raise self._lost()
+        # Settling a message twice is fine.
+        return list(dict.fromkeys(tag.id for tag in tags if tag.id in self._unacked))
+
+    def _is_live(self, tag: object) -> TypeGuard[DeliveryTag]:
+        return isinstance(tag, DeliveryTag) and tag.connection_number == self._connection_number
+
+    def _forget(self, ids: Iterable[Any]) -> None:
+        for one in ids:
+            del self._unacked[one]
+            self._held.settle(one)
+
+    def _drop_held(self) -> None:
+        """Forget all messages: their connection is lost, or was never used."""
+        self._connection_number += 1
+        self._buffer.clear()
+        self._unacked.clear()
+        self._held.clear()
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(
+            f"the connection on which messages of queue {self._queue!r} were received is gone; "
+            "they are delivered again"
+        )

@@ -34,12 +34,10 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import in_ranges
-from timeoutmgr.persistence.sql.audit import Audit
 from timeoutmgr.persistence.sql.claim.rows import claims_of
-from timeoutmgr.persistence.sql.commands import TimeoutCommands
 from timeoutmgr.persistence.sql.context import StoreContext, go_by_key, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
-from timeoutmgr.persistence.sql.labels import LabelRows, of_timeouts
+from timeoutmgr.persistence.sql.labels import of_timeouts
 from timeoutmgr.persistence.sql.rows import (
     PLACED,
     at_place,
@@ -49,9 +47,8 @@ from timeoutmgr.persistence.sql.rows import (
     record,
     within,
 )
-from timeoutmgr.persistence.sql.schedules import Schedules
 
-from .target import OPEN
+from .target import OPEN, StoreParticipant
 
 # --- A batch that left PostgreSQL is removed in one statement: rows, tombstones and history ---
 # The server has all that is to be written. To send it the ids, and each row of the history, took a
@@ -139,28 +136,16 @@ _MOST_DESTINATIONS: Final = 10_000
 _AT_ONCE: Final = 1_000
 
 
-class SqlSource:
+class SqlSource(StoreParticipant):
     """See :class:`timeoutmgr.migration.Source`; the pending timeouts of one endpoint."""
 
     hides_atomically: Final = True
 
     def __init__(self, context: StoreContext, name: str, queues_only: bool = False) -> None:
-        self._context = context
-        self._name = name
+        super().__init__(context, name)
         self._queues_only = queues_only
         self._timeouts = context.tables.timeouts
-        self._labels = LabelRows(context)
-        self._schedules = Schedules(context, TimeoutCommands(context, Audit(context)))
         self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
-
-    def describe(self) -> str:
-        """Return the database, schema and prefix, without secrets."""
-        return self._name
-
-    def now(self) -> Micros:
-        """Return the store's time."""
-        with self._context.database.read() as connection:
-            return self._context.now(connection)
 
     def survey(self, window: Window) -> Survey:
         """Return the survey of a run that began now."""

@@ -39,17 +39,33 @@ _PAGE: Final = 1_000
 _TRIES: Final = 5
 
 
-class SqlTarget:
+class StoreParticipant:
+    """What the two sides of a migration have in common: the store of one endpoint."""
+
+    def __init__(self, context: StoreContext, name: str) -> None:
+        self._context = context
+        self._name = name
+        self._labels: Final = LabelRows(context)
+        self._schedules: Final = Schedules(context, TimeoutCommands(context, Audit(context)))
+
+    def describe(self) -> str:
+        """Return the database, schema and prefix, without secrets."""
+        return self._name
+
+    def now(self) -> Micros:
+        """Return the store's time."""
+        with self._context.database.read() as connection:
+            return self._context.now(connection)
+
+
+class SqlTarget(StoreParticipant):
     """See :class:`timeoutmgr.migration.Target`; the store of one endpoint."""
 
     knows_what_it_has: Final = True
 
     def __init__(self, context: StoreContext, name: str) -> None:
-        self._context = context
-        self._name = name
+        super().__init__(context, name)
         self._tokens: Final = context.tables.fencing_tokens
-        self._labels: Final = LabelRows(context)
-        self._schedules: Final = Schedules(context, TimeoutCommands(context, Audit(context)))
         keys = context.tables.keys
         found = _keys_of_ids(context)
         self._seen = select(found.c.id, found.c.state)
@@ -69,15 +85,6 @@ class SqlTarget:
                 content=bindparam("content_"),
             )
         )
-
-    def describe(self) -> str:
-        """Return the database, schema and prefix, without secrets."""
-        return self._name
-
-    def now(self) -> Micros:
-        """Return the store's time."""
-        with self._context.database.read() as connection:
-            return self._context.now(connection)
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the open run out of this very store, and contradicting schedules, as problems.

@@ -148,15 +148,9 @@ MUTANTS = (
     Mutant(
         name="an acknowledgement of a lost connection is taken for done",
         promise="A step whose message went to another process is undone.",
-        file=_RECEIVER,
-        before="""\
-            if not self._is_live(one):
-                raise LeaseLost(self._lost())
-""",
-        after="""\
-            if not self._is_live(one):
-                continue
-""",
+        file="timeoutmgr/transport/byte_budget.py",
+        before="        if len(tags) < len(received):\n            raise self._lost()\n",
+        after="",
         tests=(
             "tests/transport/test_amqp_connections.py::"
             "test_a_receiver_connects_again_and_unacknowledged_messages_come_back",

@@ -9,17 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from amqp import spec
 from amqp.exceptions import NotFound
 
 from timeoutmgr.contracts import Transaction
-from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.errors import QueueMissing, TransportUnavailable
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.transport.amqp.connection import AmqpConnection, WakePipe, broker_errors
 from timeoutmgr.transport.amqp.frames import RawContent, delivered_key, settle_frame
-from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
+from timeoutmgr.transport.byte_budget import (
+    BrokerReceiver,
+    ByteBudget,
+    DeliveryTag,
+    PrefetchWindow,
+)
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
 from timeoutmgr.transport.work import FEW, LINGER
@@ -30,13 +35,6 @@ _LONGEST_ANSWER = 1.0
 """Seconds that the broker's answer is waited for, where the next ``receive`` can wait for it."""
 
 
-class AmqpTag(NamedTuple):
-    """A delivery: the broker's number for it, on which of this receiver's connections."""
-
-    connection_number: int
-    number: int
-
-
 class _Change(Enum):
     """How far the change of the window has come: the consumer is ended, and another begun."""
 
@@ -45,7 +43,7 @@ class _Change(Enum):
     ENDED = "ended"
 
 
-class RabbitMQReceiver:
+class RabbitMQReceiver(BrokerReceiver):
     """Consumes on a connection of its own, and on a new connection after a loss.
 
     The call that meets a lost connection raises; the next ``receive`` connects again.
@@ -65,18 +63,12 @@ class RabbitMQReceiver:
     ) -> None:
         if not 1 <= prefetch <= 65_535:
             raise ValueError(f"prefetch must be from 1 to 65535, got {prefetch}")
+        super().__init__(queue, budget)  # the order of delivery is that of the broker's ids
         self._connect = connect
-        self._queue = queue
         self._prefetch = prefetch
         self._wake = WakePipe()
-        self._connection_number = 0
-        self._closed = False
         self._connection: AmqpConnection | None = None
         self._channel_id = 0
-        self._buffer: deque[Received] = deque()
-        # In the order of delivery, which is that of the numbers: handed out or still buffered.
-        self._unacked: dict[int, None] = {}
-        self._held = Held(budget or ByteBudget(None))
         self._limit = None if budget is None else budget.limit
         self._window = PrefetchWindow(prefetch, self._limit, self._held)
         self._channel: Any = None
@@ -103,7 +95,8 @@ class RabbitMQReceiver:
         if transaction is not None:
             refuse_transaction("AMQP")
         with self._used("acknowledging") as connection:
-            numbers = self._own(received)
+            own = self._own(received)
+            numbers = set(own)
             last = 0
             for number in self._unacked:
                 if number not in numbers:
@@ -113,11 +106,11 @@ class RabbitMQReceiver:
             frames = [] if not last else [self._settle(spec.Basic.Ack, last, True)]
             frames += [self._settle(spec.Basic.Ack, number, False) for number in sorted(numbers)]
             connection.write(b"".join(frames))
-            self._forget(received)
+            self._forget(own)
 
     def release(self, received: Sequence[Received]) -> None:
         """Put messages back to where they stood; messages of a lost connection are back already."""
-        live = [one for one in received if self._is_live(one)]
+        live = [one for one in received if self._is_live(one.tag)]
         if not live:
             return
         with self._used("releasing") as connection:
@@ -137,7 +130,7 @@ class RabbitMQReceiver:
                 pass
             ahead = [one for one in self._buffer if may_return(one)]
             self._buffer = deque(one for one in self._buffer if not may_return(one))
-            given = [*(one for one in received if self._is_live(one)), *ahead]
+            given = [*(one for one in received if self._is_live(one.tag)), *ahead]
             self._return(given, connection)
             return len(given)
 
@@ -240,7 +233,7 @@ class RabbitMQReceiver:
             Received(
                 message=message,
                 queue=self._queue,
-                tag=AmqpTag(self._connection_number, number),
+                tag=DeliveryTag(self._connection_number, number),
                 delivery_count=_delivery_count(raw_headers, redelivered),
                 defect=defect,
                 death=_death(raw_headers),
@@ -253,7 +246,6 @@ class RabbitMQReceiver:
 
     def _open(self) -> None:
         connection = self._connect()
-        self._connection_number += 1
         self._drop_held()
         self._window = PrefetchWindow(self._prefetch, self._limit, self._held)
         connection.holds_back = lambda: self._held.is_full
@@ -286,17 +278,9 @@ class RabbitMQReceiver:
                 else:
                     connection.drop(reason)
 
-    def _drop_held(self) -> None:
-        self._buffer.clear()
-        self._unacked.clear()
-        self._held.clear()
-
     @contextmanager
     def _used(self, what: str, *, reopen: bool = False) -> Iterator[AmqpConnection]:
-        if self._closed:
-            raise TransportUnavailable(
-                f"the receiver of queue {self._queue!r} is closed; open another"
-            )
+        self._check_open()
         if self._connection is not None and self._connection.broken is not None:
             reason = self._connection.broken
             self._let_go(reason)
@@ -305,7 +289,7 @@ class RabbitMQReceiver:
                 raise TransportUnavailable(f"{what} failed: the connection was lost: {reason}")
         if self._connection is None:
             if not reopen:
-                raise LeaseLost(self._lost())
+                raise self._lost()
             self._open()
         connection = self._connection
         assert connection is not None
@@ -317,29 +301,6 @@ class RabbitMQReceiver:
                 self._let_go(str(error))
                 raise
 
-    def _own(self, received: Sequence[Received]) -> set[int]:
-        numbers = set()
-        for one in received:
-            if not self._is_live(one):
-                raise LeaseLost(self._lost())
-            number = one.tag.number  # type: ignore[attr-defined]  # _is_live looked at its type
-            if number in self._unacked:  # settling a message twice is fine
-                numbers.add(number)
-        return numbers
-
-    def _is_live(self, one: Received) -> bool:
-        return (
-            isinstance(one.tag, AmqpTag)
-            and one.tag.connection_number == self._connection_number
-            and self._connection is not None
-        )
-
-    def _lost(self) -> str:
-        return (
-            f"the connection on which messages of queue {self._queue!r} were received is gone; "
-            "the broker delivers them again"
-        )
-
     def _settle(self, method: tuple[int, int], number: int, bit: bool) -> bytes:
         return settle_frame(self._channel_id, method, number, bit)
 
@@ -347,13 +308,7 @@ class RabbitMQReceiver:
         numbers = sorted(self._own(received))
         frames = (self._settle(spec.Basic.Reject, number, True) for number in numbers)
         connection.write(b"".join(frames))
-        self._forget(received)
-
-    def _forget(self, received: Sequence[Received]) -> None:
-        for one in received:
-            number = one.tag.number  # type: ignore[attr-defined]  # see _own
-            self._unacked.pop(number, None)
-            self._held.settle(number)
+        self._forget(numbers)
 
 
 def _death(raw_headers: Any) -> Death | None:

@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import KeyText, is_storable
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.headers import BROKER_HEADERS, filled
 from timeoutmgr.message.instants import Micros
@@ -233,23 +233,15 @@ def checked_queue_name(name: str) -> str:
 
 def is_queue_name(name: str) -> bool:
     """Return whether a queue can be called *name*."""
-    return 0 < len(name) <= QUEUE_NAME_LENGTH and _is_storable(name)
+    return 0 < len(name) <= QUEUE_NAME_LENGTH and is_storable(name)
 
 
 def _check(what: str, value: str, length: int) -> None:
-    if len(value) > length or not _is_storable(value):
+    if len(value) > length or not is_storable(value):
         raise InvalidMessage(
             f"{what} {value[:80]!r} has {len(value)} characters; the SQL queue keeps at most "
             f"{length}, without NUL; send a shorter value"
         )
-
-
-def _is_storable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in value
 
 
 def _headers(text: str) -> tuple[dict[str, str], str | None]:

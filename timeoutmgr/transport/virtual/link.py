@@ -102,15 +102,12 @@ Registry: TypeAlias = BindingRegistry | DeclaredRegistry
 
 @runtime_checkable
 class PutsBackToFront(Protocol):
-    """A channel that puts a rejected message back to the front of its queue."""
+    """A channel that puts a rejected message back to the front of its queue.
+
+    Its errors *refusals* say that the broker has done nothing.
+    """
 
     puts_back_to_front: bool
-
-
-@runtime_checkable
-class AnswersRefusals(Protocol):
-    """A channel whose errors *refusals* say that the broker has done nothing."""
-
     refusals: tuple[type[Exception], ...]
 
 
@@ -123,11 +120,7 @@ class VirtualLink:
             OSError,
             OperationalError,
             # KeyError is in kombu's own list for Redis; here it would hide our own mistakes.
-            *(
-                one
-                for one in (*connection.connection_errors, *connection.channel_errors)
-                if one is not KeyError
-            ),
+            *({*connection.connection_errors, *connection.channel_errors} - {KeyError}),
         )
         try:
             # A second try, at once: kombu would otherwise wait two seconds before it.
@@ -135,9 +128,7 @@ class VirtualLink:
             self.channel: Any = connection.channel()
             self.registry = make_registry(self.channel)
             self.puts_back_to_front = isinstance(self.channel, PutsBackToFront)
-            self.refusals = (
-                self.channel.refusals if isinstance(self.channel, AnswersRefusals) else ()
-            )
+            self.refusals = self.channel.refusals if self.puts_back_to_front else ()
         except self.errors as error:
             self.close()
             unavailable("connecting", error)

@@ -6,16 +6,15 @@ import functools
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 from timeoutmgr.contracts import Transaction
-from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.byte_budget import ByteBudget, Held
+from timeoutmgr.transport.byte_budget import BrokerReceiver, ByteBudget, DeliveryTag
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
 from timeoutmgr.transport.virtual.link import VirtualLink, unavailable
@@ -29,14 +28,7 @@ _SLICE = 0.1
 _FIRST_POLL = 0.005
 
 
-class VirtualTag(NamedTuple):
-    """A delivery: its id, and the number of the receiver's connection that it came over."""
-
-    connection_number: int
-    id: str
-
-
-class VirtualReceiver:
+class VirtualReceiver(BrokerReceiver):
     """Consumes on a connection of its own, and on a new connection after a loss.
 
     It asks for one message at a time, and for no more while the *budget* is spent.
@@ -51,16 +43,11 @@ class VirtualReceiver:
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be at least 1, got {prefetch}")
+        super().__init__(queue, budget)
         self._connect = connect
-        self._queue = queue
         self._prefetch = prefetch
         self._interrupted = threading.Event()
-        self._connection_number = 0
-        self._closed = False
         self._link: VirtualLink | None = None
-        self._buffer: deque[Received] = deque()
-        self._unacked: dict[str, None] = {}
-        self._held = Held(budget or ByteBudget(None))
         self._open()
 
     def receive(self, limit: int, wait: float) -> list[Received]:
@@ -77,7 +64,7 @@ class VirtualReceiver:
         with self._used("acknowledging") as link:
             for tag in self._own(received):
                 link.channel.basic_ack(tag)
-                self._forget(tag)
+                self._forget([tag])
 
     def release(self, received: Sequence[Received]) -> None:
         """Put messages back, in their order where the transport can put to the front.
@@ -160,7 +147,7 @@ class VirtualReceiver:
             Received(
                 message=content,
                 queue=self._queue,
-                tag=VirtualTag(self._connection_number, tag),
+                tag=DeliveryTag(self._connection_number, tag),
                 delivery_count=int(message.redelivered),
                 defect=defect,
             )
@@ -168,7 +155,6 @@ class VirtualReceiver:
 
     def _open(self) -> None:
         link = self._connect()
-        self._connection_number += 1
         self._drop_held()
         try:
             link.registry.refresh()
@@ -180,23 +166,19 @@ class VirtualReceiver:
             channel.basic_consume(
                 self._queue, no_ack=False, callback=self._on_message, consumer_tag="timeoutmgr"
             )
-        except link.errors as error:
+        except BaseException as error:
             link.close()
-            unavailable(f"consuming queue {self._queue!r}", error)
-        except BaseException:
-            link.close()
+            if isinstance(error, link.errors):
+                unavailable(f"consuming queue {self._queue!r}", error)
             raise
         self._link = link
 
     @contextmanager
     def _used(self, what: str, *, reopen: bool = False) -> Iterator[VirtualLink]:
-        if self._closed:
-            raise TransportUnavailable(
-                f"the receiver of queue {self._queue!r} is closed; open another"
-            )
+        self._check_open()
         if self._link is None:
             if not reopen:
-                raise LeaseLost(self._lost())
+                raise self._lost()
             self._open()
         link = self._link
         assert link is not None
@@ -208,43 +190,11 @@ class VirtualReceiver:
             link.close()
             unavailable(f"{what} (queue {self._queue!r})", error)
 
-    def _own(self, received: Sequence[Received]) -> list[str]:
-        tags = []
-        for one in received:
-            tag = one.tag
-            if not self._is_live(tag):
-                raise LeaseLost(self._lost())
-            if tag.id in self._unacked:  # settling a message twice is fine
-                tags.append(tag.id)
-        return tags
-
-    def _is_live(self, tag: object) -> TypeGuard[VirtualTag]:
-        return (
-            self._link is not None
-            and isinstance(tag, VirtualTag)
-            and tag.connection_number == self._connection_number
-        )
-
     def _put_back(self, link: VirtualLink, tags: Sequence[str]) -> None:
         # Where a message goes back to the front, the last goes first, to keep their order.
         for tag in reversed(tags) if link.puts_back_to_front else tags:
             link.channel.basic_reject(tag, requeue=True)
-            self._forget(tag)
-
-    def _forget(self, tag: str) -> None:
-        del self._unacked[tag]
-        self._held.settle(tag)
-
-    def _drop_held(self) -> None:
-        self._buffer.clear()
-        self._unacked.clear()
-        self._held.clear()
-
-    def _lost(self) -> str:
-        return (
-            f"the connection on which messages of queue {self._queue!r} were received is gone; "
-            "they are delivered again"
-        )
+            self._forget([tag])
 
 
 def _content(message: RawMessage) -> dict[str, Any]:

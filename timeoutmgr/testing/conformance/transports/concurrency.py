@@ -103,6 +103,14 @@ class TransportExpiry(TransportSuite):
         assert max(len(found) for found in removed) < 3
 
 
+def _send_and_ack(
+    session: TransportSession, receiver: Receiver, received: Sequence[Received]
+) -> None:
+    with session.transaction() as transaction:
+        session.send(messages(received[0].queue, "b"), transaction=transaction)
+        receiver.ack(received, transaction=transaction)
+
+
 def _with_lifetimes(queue: str, **lifetimes: int | None) -> list[Outgoing]:
     return [
         Outgoing(queue, Message(id=name, body=name.encode()), time_to_live=lifetime)
@@ -113,14 +121,6 @@ def _with_lifetimes(queue: str, **lifetimes: int | None) -> list[Outgoing]:
 def _expiring(transport: Transport) -> ExpiresMessages:
     assert isinstance(transport, ExpiresMessages)
     return transport
-
-
-def _handled(
-    session: TransportSession, queue: str, receiver: Receiver, received: Sequence[Received]
-) -> None:
-    with session.transaction() as transaction:
-        session.send(messages(queue, "b"), transaction=transaction)
-        receiver.ack(received, transaction=transaction)
 
 
 def _expired(transport: Transport, queue: str, limit: int = 100) -> list[Received]:
@@ -221,7 +221,7 @@ class TransportTransactions(TransportSuite):
         receiver.ack(received)
 
         with pytest.raises(LeaseLost):
-            _handled(session, queue, receiver, received)
+            _send_and_ack(session, receiver, received)
 
         assert session.count(queue) == 0
 
@@ -241,7 +241,7 @@ class TransportTransactions(TransportSuite):
         theirs = receive(other, 1)
 
         with pytest.raises(LeaseLost):
-            _handled(session, queue, receiver, received)
+            _send_and_ack(session, receiver, received)
         other.ack(theirs)
         other.close()
 
