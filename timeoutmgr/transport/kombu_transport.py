@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -72,23 +72,8 @@ class KombuTransport:
         allow_plaintext: bool | None = None,
         channel_options: Mapping[str, Any] | None = None,
     ) -> None:
-        given: dict[str, Any] = {
-            "accept_loss": accept_loss,
-            "confirm_timeout": confirm_timeout,
-            "confirm_window": confirm_window,
-            "connect_timeout": connect_timeout,
-            "heartbeat": heartbeat,
-            "queue_type": queue_type,
-            "max_message_size": max_message_size,
-            "buffer_bytes": buffer_bytes,
-            "management_url": management_url,
-            "visibility_timeout": visibility_timeout,
-            "routing_topology": routing_topology,
-            "ssl": ssl,
-            "tls_insecure": tls_insecure,
-            "allow_plaintext": allow_plaintext,
-            "channel_options": channel_options,
-        }
+        arguments = locals()
+        given = {each.name: arguments[each.name] for each in fields(KombuSettings)}
         self._settings = replace(
             settings or KombuSettings(),
             **{name: value for name, value in given.items() if value is not None},
@@ -101,7 +86,8 @@ class KombuTransport:
         if self._family is Family.AMQP:
             management_api(url, self._settings)  # for its refusals
         self.budget: Final = ByteBudget(self._settings.buffer_bytes)
-        self._heartbeats = Heartbeats(self._settings.heartbeat)
+        patience = {Family.REDIS: self._settings.visibility_timeout}
+        self._heartbeats = Heartbeats(patience.get(self._family, self._settings.heartbeat))
         self.unanswered: Final = Answers()
         self._exchanges = ExchangeAddresses(self._settings.routing_topology)
 
@@ -188,7 +174,8 @@ class KombuTransport:
                 f"the transport {self.describe()} needs the redis client: "
                 "pip install 'kombu[redis]'"
             ) from error
-        return raw_redis_transport(self.unanswered, by_sentinels=self._url.startswith("sentinel"))
+        by_sentinels = self._url.startswith("sentinel")
+        return raw_redis_transport(self.unanswered, self._heartbeats, by_sentinels=by_sentinels)
 
     def _amqp_session(self, window: int | None = None) -> RabbitMQSession:
         return RabbitMQSession(
@@ -207,17 +194,17 @@ class KombuTransport:
 
     def _connect_virtual(self) -> Any:
         options: dict[str, Any] = {}
+        connect_timeout = self._settings.connect_timeout.total_seconds()
         if self._family is Family.MEMORY:
             options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
         if self._family is Family.REDIS:
-            connect_timeout = self._settings.connect_timeout.total_seconds()
             options["visibility_timeout"] = self._settings.visibility_timeout.total_seconds()
             options["socket_connect_timeout"] = connect_timeout
             # Without, a half-open connection hangs a thread for ever.
             options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
         return kombu_connection(
             ";".join(self._link.urls) if self._link else self._url,
-            connect_timeout=self._settings.connect_timeout.total_seconds(),
+            connect_timeout=connect_timeout,
             transport_options={**options, **self._settings.channel_options},
             transport=self._redis_transport if self._family is Family.REDIS else None,
             ssl=self._link.redis() if self._link else None,

@@ -210,6 +210,20 @@ class AmqpConnection:
             pass
         self.tick()
 
+    def beat(self) -> None:
+        """Send and read heartbeats, unless a thread uses the connection: that thread beats too."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self.broken is None and not self.is_alive():
+                logger.info(
+                    "transport lost an idle connection: %s",
+                    on_one_line(self.broken),
+                    extra={"event": "connection_lost"},
+                )
+        finally:
+            self.lock.release()
+
     def drop(self, reason: str) -> None:
         """Cut the connection off; unacknowledged and unconfirmed messages stay so."""
         if self.broken is None:
@@ -329,13 +343,14 @@ class WakePipe:
 class Heartbeats:
     """Keeps the connections of one transport alive while no thread uses them.
 
-    A broker takes a connection for dead after two missed heartbeats, and delivers again the
-    messages that its consumer is still working on. A connection in use is left to its user.
+    A broker takes a consumer for dead if no beat came for an *interval* or two, and delivers again
+    the messages that the consumer is still working on. A connection, or a channel of Redis, has a
+    ``beat``, until it is ``broken``.
     """
 
     def __init__(self, interval: timedelta) -> None:
-        self._pause = interval.total_seconds() / 4
-        self._connections: weakref.WeakSet[AmqpConnection] = weakref.WeakSet()
+        self._pause = min(interval.total_seconds() / 4, threading.TIMEOUT_MAX)
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -346,7 +361,7 @@ class Heartbeats:
         self._guard, self._thread = threading.Lock(), None
         self._connections = weakref.WeakSet()
 
-    def add(self, connection: AmqpConnection) -> None:
+    def add(self, connection: Any) -> None:
         """Look after *connection* for as long as it lives."""
         if not self._pause:
             return
@@ -356,21 +371,11 @@ class Heartbeats:
                 self._thread = begin_thread(self._run, "timeoutmgr-heartbeats")
 
     def beat(self) -> None:
-        """Send and read the heartbeats of every idle connection."""
+        """Have every connection beat."""
         with self._guard:
-            connections = list(self._connections)
+            connections = [each for each in self._connections if each.broken is None]
         for connection in connections:
-            if not connection.lock.acquire(blocking=False):
-                continue
-            try:
-                if connection.broken is None and not connection.is_alive():
-                    logger.info(
-                        "transport lost an idle connection: %s",
-                        on_one_line(connection.broken),
-                        extra={"event": "connection_lost"},
-                    )
-            finally:
-                connection.lock.release()
+            connection.beat()
 
     def close(self) -> None:
         """Stop; the connections are their owners' to close."""

@@ -5,6 +5,7 @@ Imported only where Redis is used: kombu's module needs the ``redis`` package.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,11 @@ from kombu.utils.json import dumps, loads
 from redis import exceptions
 
 from timeoutmgr.contracts.answers import Answers
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.amqp.connection import Heartbeats
 from timeoutmgr.transport.virtual.raw_message import RawMessage, ReadPayload, table, unreadable
+
+logger = logging.getLogger(__name__)
 
 _DEEPEST: Final = 100
 """Levels of an item that is taken as it is. Far below JSON's limit: it is written down again,
@@ -28,6 +33,14 @@ redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
 """
 """A full Redis (``noeviction``) refuses a script's first write if it adds, and no later write."""
+
+_RENEW: Final = """
+for i = 2, #ARGV do
+    if redis.call('ZREM', KEYS[1], ARGV[i]) == 1 then
+        redis.call('ZADD', KEYS[1], ARGV[1], ARGV[i])
+    end
+end
+"""
 
 
 class _QoS(redis.QoS):
@@ -53,10 +66,18 @@ class _QoS(redis.QoS):
             self._note_by_script(tag, note)
 
     def _note_by_script(self, tag: str, note: bytes) -> None:
+        self._run(_NOTE, tag, time.time(), note)
+
+    def renew(self, client: Any) -> None:
+        """Have the visibility time-out of unacknowledged messages begin now; from any thread."""
+        if self._delivered:
+            self._run(_RENEW, time.time(), *self._delivered, client=client)
+
+    def _run(self, script: str, *arguments: Any, client: Any = None) -> None:
         prefix = self.channel.global_keyprefix
         keys = f"{prefix}{self.unacked_index_key}", f"{prefix}{self.unacked_key}"
-        with self.channel.conn_or_acquire() as client:
-            client.eval(_NOTE, len(keys), *keys, tag, time.time(), note)
+        with self.channel.conn_or_acquire(client) as client:
+            client.eval(script, len(keys), *keys, *arguments)
 
     def require_right(self) -> None:
         """Raise NoPermissionError if messages cannot be noted: without a note they can be lost.
@@ -109,14 +130,30 @@ class RawRedisChannel(redis.Channel):
     QoS = _QoS
     puts_back_to_front = True
     refusals = (exceptions.ResponseError,)
+    heartbeats: Heartbeats
+    broken: str | None = None
 
     def basic_consume(self, *args: Any, **kwargs: Any) -> Any:
         """Consume, unless messages cannot be noted: they are off their list before the note."""
         self.qos.require_right()
+        self._renewing: Any = self._create_client()  # type: ignore[no-untyped-call]  # as above
+        self.heartbeats.add(self)
         return super().basic_consume(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
+
+    def beat(self) -> None:
+        """Keep unacknowledged messages from other consumers for another visibility time-out."""
+        try:
+            self.qos.renew(self._renewing)
+        except (*self.connection_errors, exceptions.RedisError) as error:
+            logger.warning(
+                "receiver could not renew the visibility timeout of its messages: %s",
+                on_one_line(error),
+                extra={"event": "leases_not_renewed"},
+            )
 
     def close(self) -> None:
         """Close, and put back unacknowledged messages, though the pending BRPOP may fail."""
+        self.broken = "closed"
         try:
             super().close()  # type: ignore[no-untyped-call]  # as above
         except self.connection_errors:
@@ -150,12 +187,12 @@ class RawSentinelChannel(RawRedisChannel, redis.SentinelChannel):
     """The same channel, on the server that sentinels name as the master."""
 
 
-def raw_redis_transport(answers: Answers, *, by_sentinels: bool) -> type[redis.Transport]:
+def raw_redis_transport(answers: Answers, beats: Heartbeats, *, by_sentinels: bool) -> type[Any]:
     """Return a transport class with our channel, whose connections note their waits."""
     base = redis.SentinelTransport if by_sentinels else redis.Transport
     kind = RawSentinelChannel if by_sentinels else RawRedisChannel
     plain, tls = (noted(one, answers) for one in (kind.connection_class, kind.connection_class_ssl))
-    own = {"connection_class": plain, "connection_class_ssl": tls}
+    own = {"connection_class": plain, "connection_class_ssl": tls, "heartbeats": beats}
     return type("NotedTransport", (base,), {"Channel": type("NotedChannel", (kind,), own)})
 
 

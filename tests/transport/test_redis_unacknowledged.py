@@ -1,0 +1,101 @@
+"""Unacknowledged messages on Redis: noted, kept from other consumers, and never lost unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from tests.services.private import PrivateServer
+from tests.transport.traffic import receive, send
+from timeoutmgr.contracts import TransportSession
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+USER = "shop"
+
+_EXPIRE = """
+local tags = redis.call('ZRANGE', KEYS[1], 0, -1)
+for _, tag in ipairs(tags) do
+    redis.call('ZREM', KEYS[1], tag)
+    redis.call('ZADD', KEYS[1], 0, tag)
+end
+return tags
+"""
+"""Removes before it adds: a full Redis refuses the other order."""
+
+
+@pytest.fixture
+def client(private_server: Callable[[str], PrivateServer]) -> Iterator[redis.Redis]:
+    """A Redis of its own, which a test may fill, with a user whose rights a test may withdraw."""
+    with redis.Redis.from_url(private_server("redis").url) as client:
+        client.config_set("maxmemory-policy", "noeviction")
+        grant(client, "on", ">word", "+@all", "~*", "&*")
+        yield client
+        client.config_set("maxmemory", "0")
+
+
+def grant(client: redis.Redis, *rules: str) -> None:
+    client.execute_command("ACL", "SETUSER", USER, *rules)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(params=["", "tenant."])
+def prefix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def transport(client: redis.Redis, prefix: str) -> Iterator[KombuTransport]:
+    """The transport of that user, which renews unacknowledged messages four times a second."""
+    port = client.get_connection_kwargs()["port"]
+    options: Any = {
+        "channel_options": {"global_keyprefix": prefix},
+        "visibility_timeout": timedelta(seconds=1),
+    }
+    url = f"redis://{USER}:word@127.0.0.1:{port}/0"
+    with closing(KombuTransport(url, accept_loss=True, **options)) as transport:
+        yield transport
+
+
+def expire(client: redis.Redis, index: str) -> list[Any]:
+    """Date all notes in *index* back to the beginning of time, and return their tags."""
+    found: Any = client.eval(_EXPIRE, 1, index)
+    return list(found)
+
+
+@pytest.mark.parametrize("memory", ["0", "1"], ids=["with room", "full"])
+def test_unacknowledged_messages_stay_with_a_consumer_that_is_busy(
+    client: redis.Redis, session: TransportSession, queue: str, prefix: str, memory: str
+) -> None:
+    index = f"{prefix}unacked_index"
+    send(session, queue, "handled", "waiting")
+    with closing(session.receiver(queue, prefetch=2)) as receiver:
+        received = receive(receiver, 2)
+        client.config_set("maxmemory", memory)
+        notes = expire(client, index)
+
+        eventually(lambda: client.zcount(index, 1, "+inf") == 2, "both notes are renewed")
+
+        client.config_set("maxmemory", "0")
+        receiver.ack(received)
+        assert len(notes) == 2
+        assert client.zcard(index) == 0
+
+
+def test_a_note_that_was_removed_is_not_renewed(
+    client: redis.Redis, session: TransportSession, queue: str, prefix: str
+) -> None:
+    index = f"{prefix}unacked_index"
+    send(session, queue, "put back", "kept")
+    with closing(session.receiver(queue, prefetch=2)) as receiver:
+        receive(receiver, 2)
+        removed, kept = expire(client, index)
+        client.zrem(index, removed)
+
+        eventually(lambda: client.zcount(index, 1, "+inf") == 1, "the other note is renewed")
+
+        assert client.zrange(index, 0, -1) == [kept]
