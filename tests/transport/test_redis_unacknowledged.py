@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -11,8 +12,10 @@ import pytest
 import redis
 
 from tests.services.private import PrivateServer
-from tests.transport.traffic import receive, send
+from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
@@ -99,3 +102,45 @@ def test_a_note_that_was_removed_is_not_renewed(
         eventually(lambda: client.zcount(index, 1, "+inf") == 1, "the other note is renewed")
 
         assert client.zrange(index, 0, -1) == [kept]
+
+
+@pytest.mark.parametrize("list_name", ["{queue}", "{queue}\x06\x163"], ids=["usual", "priority"])
+def test_a_message_whose_note_is_refused_goes_back_where_it_is_read_next(
+    client: redis.Redis, session: TransportSession, queue: str, prefix: str, list_name: str
+) -> None:
+    place = prefix + list_name.format(queue=queue)
+    with closing(session.receiver(queue, prefetch=1)) as receiver:
+        send(session, queue, "behind")
+        [behind] = receive(receiver, 1)
+        receiver.release([behind])
+        [item] = client.lrange(prefix + queue, 0, -1)
+        client.delete(prefix + queue)
+        receiver.receive(1, 0.2)  # a BRPOP waits from now on
+        grant(client, "-zadd")
+        client.lpush(place, item)
+
+        with pytest.raises(TransportUnavailable, match="no permissions to run the 'zadd' command"):
+            receiver.receive(1, 30)
+
+        assert client.lrange(place, 0, -1) == [item]
+    grant(client, "+zadd")
+    with closing(session.receiver(queue, prefetch=1)) as receiver:
+        assert ids(receive(receiver, 1)) == ["behind"]
+
+
+def test_a_message_that_redis_neither_notes_nor_accepts_back_is_logged(
+    client: redis.Redis, session: TransportSession, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(session.receiver(queue, prefetch=1)) as receiver:
+        receiver.receive(1, 0.2)  # a BRPOP waits from now on
+        grant(client, "-zadd", "-rpush")
+        session.send([Outgoing(queue, Message(id="lost", body=b"secret"))])
+
+        with pytest.raises(TransportUnavailable), caplog.at_level(logging.ERROR):
+            receiver.receive(1, 30)
+
+    [line] = [one for one in caplog.records if vars(one).get("event") == "message_lost"]
+    assert line.levelno == logging.ERROR
+    assert f"message 'lost' of list '{queue}'" in line.getMessage()
+    assert "no permissions to run the 'rpush' command" in line.getMessage()
+    assert "secret" not in line.getMessage()

@@ -175,12 +175,31 @@ class RawRedisChannel(redis.Channel):
             key, item = popped
             queue = key.decode().rsplit(self.sep, 1)[0]
             self._queue_cycle.rotate(queue)
-            self.connection._deliver(_payload(item), queue)
+            try:
+                self.connection._deliver(_payload(item), queue)
+            except exceptions.ResponseError:  # Redis refused the note
+                self._put_back(key.decode(), item)
+                raise
             return True
         finally:
             self._in_poll = False
             # Older versions of kombu never authenticate a connection anew.
             getattr(self, "_flush_brpop_reauth", lambda: None)()
+
+    def _put_back(self, key: str, item: bytes) -> None:
+        """Put *item* to the end of its list that is read next, as it was."""
+        try:
+            with self.conn_or_acquire() as client:
+                client.rpush(key, item)
+        except (*self.connection_errors, exceptions.RedisError) as error:
+            logger.error(
+                "receiver lost message %.80r of list %.80r (%d bytes), which Redis refuses: %s",
+                RawMessage(key, _payload(item)).properties.get("message_id"),
+                key,
+                len(item),
+                on_one_line(error),
+                extra={"event": "message_lost"},
+            )
 
 
 class RawSentinelChannel(RawRedisChannel, redis.SentinelChannel):
