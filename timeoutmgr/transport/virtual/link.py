@@ -123,8 +123,9 @@ class VirtualLink:
             *({*connection.connection_errors, *connection.channel_errors} - {KeyError}),
         )
         try:
-            # A second try, at once: kombu would otherwise wait two seconds before it.
-            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+            # Each URL, and a single URL twice, at once: kombu would wait two seconds in between.
+            retries = max(len(connection.alt) - 1, 1)
+            connection.ensure_connection(max_retries=retries, interval_start=0, interval_step=0)
             self.channel: Any = connection.channel()
             self.registry = make_registry(self.channel)
             self.puts_back_to_front = isinstance(self.channel, PutsBackToFront)

@@ -133,6 +133,21 @@ class RawRedisChannel(redis.Channel):
     heartbeats: Heartbeats
     broken: str | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Connect; of several URLs pass over a replica, which answers and takes no message."""
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
+        if self.connection.client.alt and self._is_replica():
+            self.close()
+            raise exceptions.ConnectionError(
+                "the server is a replica; one of the URLs must name its master"
+            )
+
+    def _is_replica(self) -> bool:
+        with suppress(exceptions.ResponseError), self.conn_or_acquire() as client:
+            answer = client.execute_command("HELLO")  # needs no right
+            return b"replica" in (answer.values() if isinstance(answer, dict) else answer)
+        return False  # a server older than Redis 6
+
     def basic_consume(self, *args: Any, **kwargs: Any) -> Any:
         """Consume, unless messages cannot be noted: they are off their list before the note."""
         self.qos.require_right()

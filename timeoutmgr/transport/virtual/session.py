@@ -89,7 +89,7 @@ class VirtualSession:
                 # Of several queues behind a route the first may have taken the message.
                 is_refused = isinstance(error, link.refusals) and one.via is None
                 if is_refused and SendResult.CONFIRMED not in results:
-                    unavailable("sending", error)
+                    raise  # and connect anew: another server may be the master by now
                 # Earlier messages are stored; the result of this message and its followers is
                 # unknown.
                 logger.warning(
