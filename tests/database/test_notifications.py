@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, make_url, text
 
 from tests.support.forks import ended_in_a_child
 from timeoutmgr.database import Database
@@ -146,6 +147,27 @@ def test_every_listener_begins_anew_after_the_connection_was_lost(
     eventually(lambda: (one.missed, other.missed) == (2, 2), "both listen again")
     notify(database, f"{unique}_a", "1")
     eventually(lambda: one.payloads == ["1"], "the first channel is heard again")
+
+
+def test_an_idle_listener_keeps_its_session_behind_a_short_idle_session_timeout(
+    postgres_url: str, unique: str, stack: ExitStack
+) -> None:
+    url = make_url(postgres_url).update_query_dict({"options": "-cidle_session_timeout=1min"})
+    database = Database(url)
+    stack.callback(database.dispose)
+    connections: list[Any] = []
+    event.listen(database.apart, "connect", lambda driver, _record: connections.append(driver))
+    found: list[str] = []
+
+    def ask() -> None:
+        found.extend(connections[-1].execute("SHOW idle_session_timeout").fetchone())
+
+    listener = NotificationListener(database, unique, hear=found.append, missed=ask)
+    listener.start()
+    stack.callback(listener.stop)
+
+    eventually(lambda: found != [], "the listener listens")
+    assert found == ["0"]
 
 
 def test_a_forked_child_listens_on_a_connection_of_its_own(

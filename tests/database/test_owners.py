@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, make_url, text
 
 from chaos.forkserver_client import ForkServer
 from tests.support.forked import forked
@@ -103,6 +103,23 @@ def test_an_idle_owner_keeps_its_lock_behind_a_short_wait_timeout(
     with opened[-1].cursor() as cursor:
         cursor.execute("SELECT @@SESSION.wait_timeout")
         assert cursor.fetchone() == (31_536_000,)
+    locks.release(unique)
+    database.dispose()
+
+
+def test_an_idle_owner_keeps_its_lock_behind_a_short_idle_session_timeout(
+    postgres_url: str, unique: str
+) -> None:
+    url = make_url(postgres_url).update_query_dict({"options": "-cidle_session_timeout=1min"})
+    database = Database(url)
+    locks = SessionLocks(database)
+    locks.acquire(unique)
+    lock = locks._mine[unique]
+    assert isinstance(lock, _ServerLock)
+
+    with database.read() as connection:
+        assert connection.execute(text("SHOW idle_session_timeout")).scalar_one() == "1min"
+    assert lock._session._execute("SHOW idle_session_timeout") == "0"
     locks.release(unique)
     database.dispose()
 

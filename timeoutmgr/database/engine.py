@@ -524,6 +524,10 @@ _PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
 _READ_COMMITTED: Final = {"default_transaction_isolation": "'read committed'"}
 """Claims and locks are proved with this. Where a database's own default is SERIALIZABLE, the record
 of a send could not be serialized, and the message was sent again."""
+_STAYS_IDLE: Final = (
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
+)
+"""For sessions that are held for long. PostgreSQL has the setting, and the limit, since 14."""
 _NOT_COMPILED: Final = {"jit": "off"}
 """The planner takes the limit of a generic plan for a tenth of the table, and an interval of keys
 for a share of it. Above some millions of rows it would compile a poll anew each time: 12 functions
@@ -583,7 +587,8 @@ def _engine(
         replace_read_only(engine)
     if backend == "postgresql":
         own = BY_INDEX | _PLANNED_ONCE if alone else {}
-        _set_at_connect(engine, _READ_COMMITTED | _NOT_COMPILED | own)
+        more = [_STAYS_IDLE] if apart else []
+        _set_at_connect(engine, _READ_COMMITTED | _NOT_COMPILED | own, more)
     if backend == "mssql":
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)
@@ -604,13 +609,14 @@ def _created(url: URL, **options: Any) -> Engine:
         ) from error
 
 
-def _set_at_connect(engine: Engine, settings: Mapping[str, str]) -> None:
-    """Have PostgreSQL's sessions of *engine* begin with *settings*."""
+def _set_at_connect(engine: Engine, settings: Mapping[str, str], more: Sequence[str]) -> None:
+    """Have PostgreSQL's sessions of *engine* begin with *settings*, and *more* statements."""
+    statements = [*(f"SET {name} = {value}" for name, value in settings.items()), *more]
 
     @event.listens_for(engine, "connect")
     def set_each(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+            cursor.execute("; ".join(statements))
         connection.commit()  # a rollback would undo the setting
         # What SQLAlchemy goes back to after AUTOCOMMIT; it has asked before the settings were made.
         engine.dialect.default_isolation_level = "READ COMMITTED"

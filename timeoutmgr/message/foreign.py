@@ -53,6 +53,18 @@ class QueueDeclaration:
     exchange_auto_delete: bool = False
     exchange_arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def queue_options(self) -> dict[str, Any]:
+        """The options with which the queue is declared."""
+        flags = {"durable": self.durable, "exclusive": self.exclusive}
+        return {**flags, "auto_delete": self.auto_delete, "arguments": dict(self.arguments)}
+
+    @property
+    def exchange_options(self) -> dict[str, Any]:
+        """The options with which the exchange is declared."""
+        flags = {"durable": self.exchange_durable, "auto_delete": self.exchange_auto_delete}
+        return {**flags, "arguments": dict(self.exchange_arguments)}
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -207,6 +219,15 @@ class Foreign:
             raise InvalidMessage(
                 f"a foreign message has the codec {self.codec!r:.40}; expected one of "
                 f"{', '.join(sorted(_CODECS))}"
+            )
+
+    def require_codec(self, codec: str, reader: str) -> None:
+        """Raise InvalidMessage unless *reader*, a broker or queue, reads the properties."""
+        if self.codec != codec:
+            raise InvalidMessage(
+                f"a foreign message for {self.route.destination!r:.80} is encoded as "
+                f"{self.codec!r}, and {reader} reads {codec!r}; send it again for "
+                f"this {reader.rpartition(' ')[2]}"
             )
 
     def as_headers(self) -> dict[str, str]:

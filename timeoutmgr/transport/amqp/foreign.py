@@ -47,11 +47,7 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
     Raises InvalidMessage for properties that are of another codec, cannot be read, or steer the
     broker: a stranger may have written them.
     """
-    if foreign.codec != AMQP:
-        raise InvalidMessage(
-            f"a foreign message for {foreign.route.destination!r:.80} is encoded as "
-            f"{foreign.codec!r}, and its broker reads {AMQP!r}; send it again for this broker"
-        )
+    foreign.require_codec(AMQP, "its broker")
     try:
         properties, defect = read_properties(foreign.properties, 0)
     except (IndexError, StructError) as error:
@@ -163,21 +159,9 @@ def _declare(channel: Any, one: QueueDeclaration) -> None:
     if not topology.has_queue(channel, one.queue):
         # Its owner may be faster, with arguments of its own.
         with suppress(PreconditionFailed):
-            channel.queue_declare(
-                one.queue,
-                durable=one.durable,
-                exclusive=one.exclusive,
-                auto_delete=one.auto_delete,
-                arguments=dict(one.arguments),
-            )
+            channel.queue_declare(one.queue, **one.queue_options)
     if not one.exchange:
         return
     if not topology.has_exchange(channel, one.exchange):
-        channel.exchange_declare(
-            one.exchange,
-            one.exchange_type,
-            durable=one.exchange_durable,
-            auto_delete=one.exchange_auto_delete,
-            arguments=dict(one.exchange_arguments),
-        )
+        channel.exchange_declare(one.exchange, one.exchange_type, **one.exchange_options)
     channel.queue_bind(one.queue, one.exchange, one.routing_key)

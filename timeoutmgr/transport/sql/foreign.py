@@ -127,11 +127,7 @@ def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 def _foreign_row(foreign: Foreign, message_id: str, now: Micros) -> Row:
     """Return the row that kombu's channel would make of *foreign*, without its queue."""
-    if foreign.codec != KOMBU:
-        raise InvalidMessage(
-            f"a foreign message for {foreign.route.destination!r:.80} is encoded as "
-            f"{foreign.codec!r}, and the SQL queue reads {KOMBU!r}; send it again for this queue"
-        )
+    foreign.require_codec(KOMBU, "the SQL queue")
     payload, headers, properties = _read(foreign)
     exchange, key = foreign.route.address()
     message = Message(

@@ -25,11 +25,7 @@ def kombu_payload(foreign: Foreign) -> dict[str, Any]:
     Raises InvalidMessage for properties that are of another codec or cannot be read: a stranger
     may have written them.
     """
-    if foreign.codec != KOMBU:
-        raise InvalidMessage(
-            f"a foreign message for {foreign.route.destination!r:.80} is encoded as "
-            f"{foreign.codec!r}, and its broker reads {KOMBU!r}; send it again for this broker"
-        )
+    foreign.require_codec(KOMBU, "its broker")
     try:
         found = json.loads(foreign.properties.decode("utf-8", "surrogatepass"))
         properties = {**found["properties"], "delivery_info": {}}
@@ -78,19 +74,7 @@ def _leads_to_a_queue(channel: Any, route: Route) -> bool:
 
 def _declare(channel: Any, one: QueueDeclaration) -> None:
     if one.exchange:
-        channel.exchange_declare(
-            one.exchange,
-            one.exchange_type,
-            durable=one.exchange_durable,
-            auto_delete=one.exchange_auto_delete,
-            arguments=dict(one.exchange_arguments),
-        )
-    channel.queue_declare(
-        one.queue,
-        durable=one.durable,
-        exclusive=one.exclusive,
-        auto_delete=one.auto_delete,
-        arguments=dict(one.arguments),
-    )
+        channel.exchange_declare(one.exchange, one.exchange_type, **one.exchange_options)
+    channel.queue_declare(one.queue, **one.queue_options)
     if one.exchange:
         channel.queue_bind(one.queue, one.exchange, one.routing_key)
