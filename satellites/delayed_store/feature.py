@@ -50,7 +50,7 @@ class DelayedDelivery:
             "Disable the feature with config.disable_feature('timeout-manager'), or leave "
             "delayed_delivery out of use_transport.",
         )
-        yield Prerequisite.no_other_manager(settings)
+        yield Prerequisite.no_external_manager(settings)
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
         """Return the satellite, the poller and the route for delays."""

@@ -122,7 +122,7 @@ class TimeoutManager:
             "Send only endpoints can't use the timeoutmanager since it requires receive "
             "capabilities. Use config.use_external_timeout_manager('<endpoint>.Timeouts').",
         )
-        yield Prerequisite.no_other_manager(settings)
+        yield Prerequisite.no_external_manager(settings)
         yield Prerequisite(
             isinstance(settings.persistence, KeepsTimeouts),
             "The selected persistence doesn't have support for timeout storage. Select another "

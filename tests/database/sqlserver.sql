@@ -692,6 +692,10 @@ SELECT TOP (%(limit)s) timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, DATEDIFF
 FROM timeoutmgr_timeouts 
 WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
 
+SELECT 1
+
+SELECT 1 - APPLOCK_TEST('public', %s, 'Exclusive', 'Session')
+
 SELECT timeoutmgr_endpoints.endpoint 
 FROM timeoutmgr_endpoints WITH (UPDLOCK, ROWLOCK) 
 WHERE timeoutmgr_endpoints.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))

@@ -19,7 +19,7 @@ from tests.support.forked import forked
 from tests.support.forks import ended_in_a_child
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerLock
+from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerSession
 from timeoutmgr.errors import StorageUnavailable
 
 OWNER_PROCESS = """
@@ -115,11 +115,11 @@ def test_an_idle_owner_keeps_its_lock_behind_a_short_idle_session_timeout(
     locks = SessionLocks(database)
     locks.acquire(unique)
     lock = locks._mine[unique]
-    assert isinstance(lock, _ServerLock)
+    assert isinstance(lock, _ServerSession)
 
     with database.read() as connection:
         assert connection.execute(text("SHOW idle_session_timeout")).scalar_one() == "1min"
-    assert lock._session._execute("SHOW idle_session_timeout") == "0"
+    assert lock._execute("SHOW idle_session_timeout") == "0"
     locks.release(unique)
     database.dispose()
 
@@ -275,11 +275,11 @@ def test_an_owner_behind_a_pooler_sees_that_its_session_has_lost_the_lock(
     locks = SessionLocks(database)
     locks.acquire(unique)
     lock = locks._mine[unique]
-    assert isinstance(lock, _ServerLock)
+    assert isinstance(lock, _ServerSession)
 
     before = locks.is_unbroken(unique)
     # As a pooler does that resets a session.
-    lock._session._execute(lock._session._sql.release, unique)
+    lock._execute(lock._sql.release, unique)
 
     assert before
     assert not locks.is_unbroken(unique)

@@ -18,7 +18,7 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from pika import BasicProperties
 
 from timeoutmgr import plugins
-from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, store
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, installed, store
 from timeoutmgr.contrib.worker_dispatch import WorkerDispatch, log_not_started
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
@@ -73,7 +73,7 @@ class DurableRabbitmqBroker(RabbitmqBroker):
         self._url: Final = url
         self._store: Final = store
         self._name: Final = name
-        self._endpoint: Final = ProcessEndpoint(self._installed)
+        self._endpoint: Final = ProcessEndpoint(lambda: installed(self.configuration()))
         self.add_middleware(_Handling())
         if in_worker:
             self.add_middleware(_Dispatch(self))
@@ -91,11 +91,6 @@ class DurableRabbitmqBroker(RabbitmqBroker):
         config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
         config.critical_error_action = "log"  # else a worker goes on, and dispatches no more
         return config
-
-    def _installed(self) -> Endpoint:
-        endpoint = Endpoint(self.configuration())
-        endpoint.install()
-        return endpoint
 
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
         """Enqueue *message*; store it instead if it is delayed, by *delay* milliseconds.

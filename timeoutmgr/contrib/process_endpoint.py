@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Final, Generic, TypeVar
 
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
@@ -58,6 +59,13 @@ class ProcessEndpoint(Generic[AnyEndpoint]):
                 return
             made, self._made = self._made, None
         made.close()  # not under the lock: it waits for handlers, which may use the endpoint
+
+
+def installed(configuration: EndpointConfiguration) -> Endpoint:
+    """Return the endpoint of *configuration*, with its queues and tables."""
+    endpoint = Endpoint(configuration)
+    endpoint.install()
+    return endpoint
 
 
 def store(endpoint: Endpoint, messages: Sequence[ToSend], on_sent: OnSent | None = None) -> None:

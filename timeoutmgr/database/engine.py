@@ -32,7 +32,7 @@ from timeoutmgr.database.dialects import (
 from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
-from timeoutmgr.database.idle_connections import replace_closed, replace_read_only
+from timeoutmgr.database.idle_connections import Check, replace_closed, replace_read_only
 from timeoutmgr.database.places import (
     UnqualifiedTables,
     make_private,
@@ -138,8 +138,10 @@ class Database:
         require_experimental(self.url, self.settings.experimental)
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.unanswered: Final = Answers()
-        self.engine: Final[Engine] = _engine(self.url, self.settings, self.unanswered)
-        self.apart: Final[Engine] = _engine(self.url, self.settings, self.unanswered, apart=True)
+        self.checks: Final[list[Check]] = []
+        """Checks of each connection that a pool is about to lend."""
+        self.engine: Final[Engine] = self._made()
+        self.apart: Final[Engine] = self._made(apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writers: Final = SqliteWriters(self.describe(), self.path) if self.is_sqlite else None
         self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
@@ -160,7 +162,10 @@ class Database:
         The settings are those of their sessions: a statement that is sent alone is planned before
         it could set any.
         """
-        return _engine(self.url, self.settings, self.unanswered, alone=True)
+        return self._made(alone=True)
+
+    def _made(self, **kind: bool) -> Engine:
+        return _engine(self.url, self.settings, self.unanswered, self.checks, **kind)
 
     def _engines(self) -> list[Engine]:
         made = [self.engine, self.apart]
@@ -211,6 +216,7 @@ class Database:
             database.unanswered.after_fork()
             if database._writers is not None:
                 database._writers.after_fork()
+            database.checks.clear()
             parts, database._parts = database._parts, {}
             database._parts_lock = threading.Lock()
             for part in parts.values():
@@ -538,6 +544,7 @@ def _engine(
     url: URL,
     settings: DatabaseSettings,
     answers: Answers,
+    checks: Sequence[Check],
     *,
     apart: bool = False,
     alone: bool = False,
@@ -583,7 +590,7 @@ def _engine(
     )
     bound_answers(engine, settings.connect_timeout, answers)
     if not apart:
-        replace_closed(engine)
+        replace_closed(engine, checks)
         replace_read_only(engine)
     if backend == "postgresql":
         own = BY_INDEX | _PLANNED_ONCE if alone else {}

@@ -1,6 +1,7 @@
 """Connections that a server has closed, or lets only read, which are not lent any more."""
 
 import select
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import Engine, event, exc
@@ -23,8 +24,14 @@ class _HasSocket(Protocol):
     _sock: Any
 
 
-def replace_closed(engine: Engine) -> None:
+Check = Callable[[Any, dict[Any, Any], bool], None]
+"""Called with the driver's connection, the pool's notes on it, and whether it is new."""
+
+
+def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
     """Have the pool of *engine* lend a new connection in place of one that the server has closed.
+
+    Call *checks* before the pool lends a connection; InvalidatePoolError replaces the connection.
 
     A restart, a proxy or the ``wait_timeout`` of MySQL closes idle connections. Where a send came
     next, it failed, though the server had been back for hours. The socket shows it without a round
@@ -32,7 +39,7 @@ def replace_closed(engine: Engine) -> None:
     """
 
     @event.listens_for(engine, "checkout")
-    def ask(connection: Any, _record: Any, _lent: Any) -> None:
+    def ask(connection: Any, record: Any, _lent: Any) -> None:
         try:
             # A notice, or a session ticket of TLS, is no end.
             is_open = not _has_something_to_read(connection) or engine.dialect.do_ping(connection)
@@ -40,6 +47,10 @@ def replace_closed(engine: Engine) -> None:
             raise exc.InvalidatePoolError("the server closed it") from error
         if not is_open:
             raise exc.InvalidatePoolError("the server closed it")
+        is_new = replace_closed not in record.info
+        record.info[replace_closed] = True
+        for check in checks:
+            check(connection, record.info, is_new)
 
 
 def replace_read_only(engine: Engine) -> None:

@@ -45,14 +45,14 @@ class NotificationListener:
 
     def start(self) -> None:
         """Start listening, in the background; twice is fine."""
-        self.database.part(_Listening).add(self)
+        self.database.part(Listening).add(self)
 
     def stop(self) -> None:
         """Stop listening, and return when no call is under way; twice is fine."""
-        self.database.part(_Listening).remove(self)
+        self.database.part(Listening).remove(self)
 
 
-class _Listening:
+class Listening:
     """One daemon thread on one connection, for all listeners of this process at one database."""
 
     def __init__(self, database: Database) -> None:
@@ -65,9 +65,11 @@ class _Listening:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._is_failing = False
+        self._is_elsewhere = False
         self._wake_read = self._wake_write = -1
 
     def add(self, listener: NotificationListener) -> None:
+        """Call *listener* from now on; twice is fine."""
         with self._lock:
             if listener in self._listeners:
                 return
@@ -78,6 +80,7 @@ class _Listening:
                 os.write(self._wake_write, b".")
 
     def remove(self, listener: NotificationListener) -> None:
+        """Call *listener* no more; twice is fine."""
         with self._lock:
             if listener not in self._listeners:
                 return
@@ -86,6 +89,13 @@ class _Listening:
             os.write(self._wake_write, b".")
             if not self._listeners:
                 self._end()
+
+    def reconnect(self) -> None:
+        """Listen on a new connection: new connections reach another server."""
+        with self._lock:
+            self._is_elsewhere = True
+            if self._thread is not None:
+                os.write(self._wake_write, b".")
 
     def after_fork(self) -> None:
         """Leave thread and connection to the parent."""
@@ -125,6 +135,7 @@ class _Listening:
             self._stop.wait(_RECONNECT_PAUSE)
 
     def _connect_and_listen(self) -> None:
+        self._is_elsewhere = False
         held = self._database.apart.raw_connection()
         connection: Any = held.driver_connection
         held.detach()
@@ -145,7 +156,7 @@ class _Listening:
 
     def _listen(self, connection: Any) -> None:
         followed: frozenset[NotificationListener] = frozenset()
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._is_elsewhere):
             followed = self._follow(connection, followed)
             self._is_failing = False
             poll = select.poll()  # select() refuses a process with more than 1,024 open files

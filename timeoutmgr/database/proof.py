@@ -9,7 +9,7 @@ changed; the proof locks the row of a version table, which has a single row and 
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -67,8 +67,15 @@ def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
         if database.dialect.name == "postgresql":
             return _doubts_of_postgresql(connection)
         if database.dialect.name == "mssql":
-            return _doubts_of_mssql(connection)
-        return _doubts_of_mysql(connection)
+            return _doubts_of_setting(
+                connection,
+                "DELAYED_DURABILITY",
+                f"delayed_durability_desc {_OF_MSSQL}",
+                {"FORCED": "a crash of the server may lose the last timeouts that were accepted"},
+                "ALTER DATABASE CURRENT SET DELAYED_DURABILITY = DISABLED",
+            )
+        remedy = f"SET GLOBAL {_FLUSH} = 1 (and in the server's file)"
+        return _doubts_of_setting(connection, _FLUSH, f"@@{_FLUSH}", _FLUSH_LOSSES, remedy)
 
 
 def require_durable(shared: SharedDatabase | None, *, accept_loss: bool) -> None:
@@ -104,40 +111,16 @@ def _doubts_of_postgresql(connection: Connection) -> list[DurabilityDoubt]:
     ]
 
 
-def _doubts_of_mysql(connection: Connection) -> list[DurabilityDoubt]:
-    value = int(connection.execute(text(f"SELECT @@{_FLUSH}")).scalar_one())
-    if value not in _FLUSH_LOSSES:
+def _doubts_of_setting(
+    connection: Connection, setting: str, read: str, losses: Mapping[Any, str], remedy: str
+) -> list[DurabilityDoubt]:
+    value = connection.execute(text(f"SELECT {read}")).scalar_one()
+    if value not in losses:
         return []
-    return [
-        DurabilityDoubt(
-            setting=_FLUSH,
-            value=str(value),
-            loss=_FLUSH_LOSSES[value],
-            remedy=f"SET GLOBAL {_FLUSH} = 1 (and in the server's file)",
-        )
-    ]
+    return [DurabilityDoubt(setting, str(value), losses[value], remedy)]
 
 
-def _doubts_of_mssql(connection: Connection) -> list[DurabilityDoubt]:
-    value = connection.execute(text(_MSSQL_DURABILITY)).scalar_one()
-    if value != "FORCED":
-        return []
-    return [
-        DurabilityDoubt(
-            setting="DELAYED_DURABILITY",
-            value=value,
-            loss="a crash of the server may lose the last timeouts that were accepted",
-            remedy="ALTER DATABASE CURRENT SET DELAYED_DURABILITY = DISABLED",
-        )
-    ]
-
-
-_MSSQL_DURABILITY: Final = (
-    "SELECT delayed_durability_desc FROM sys.databases WHERE database_id = DB_ID()"
-)
-_MSSQL_SNAPSHOTS: Final = (
-    "SELECT is_read_committed_snapshot_on FROM sys.databases WHERE database_id = DB_ID()"
-)
+_OF_MSSQL: Final = "FROM sys.databases WHERE database_id = DB_ID()"
 _STATEMENTS: Final = 3
 """Statements over which the first connection must keep its session while the second is busy."""
 _TRIES: Final = 200
@@ -225,7 +208,8 @@ def _require_versioned_reads(database: Database, connection: Connection) -> None
     if database.dialect.name != "mssql":
         return
     with connection.begin():
-        if connection.execute(text(_MSSQL_SNAPSHOTS)).scalar_one():
+        read = text(f"SELECT is_read_committed_snapshot_on {_OF_MSSQL}")
+        if connection.execute(read).scalar_one():
             return
     raise CombinationRefused(
         f"{database.describe()} without READ_COMMITTED_SNAPSHOT",

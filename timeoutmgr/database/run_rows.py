@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, insert, select, update
@@ -39,16 +39,7 @@ class RunRows:
 
     def insert(self, connection: Connection, run: RunRow) -> None:
         """Insert *run*, which has neither ended nor reported."""
-        row = {
-            "run_id": run.run_id,
-            "kind": run.kind,
-            "state": run.state,
-            "created": run.created,
-            "parameters": run.parameters,
-            "endpoint": run.endpoint,
-            "runner": run.runner,
-        }
-        connection.execute(insert(self._runs), row)
+        connection.execute(insert(self._runs), asdict(run))
 
     def find(self, connection: Connection, run_id: str, *, lock: bool = False) -> RunRow | None:
         """Return the run, or None; with *lock* no other process changes it before the commit."""
@@ -83,14 +74,5 @@ class RunRows:
 
 
 def _run_row(row: Row[Any]) -> RunRow:
-    return RunRow(
-        run_id=row.run_id,
-        kind=row.kind,
-        state=row.state,
-        created=row.created,
-        parameters=row.parameters,
-        endpoint=row.endpoint,
-        runner=row.runner,
-        ended=row.ended,
-        report=None if row.report is None else json.loads(row.report),
-    )
+    report = None if row.report is None else json.loads(row.report)
+    return RunRow(**{**row._mapping, "report": report})

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -30,7 +30,10 @@ from sqlalchemy import Connection, exc, text
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import unavailable
 from timeoutmgr.database.idle_connections import descriptor_of
+from timeoutmgr.database.notifications import Listening
 from timeoutmgr.errors import StorageUnavailable
+
+logger = logging.getLogger(__name__)
 
 SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
 
@@ -52,17 +55,17 @@ class SessionLockSql:
     is_held: str
 
 
-_POSTGRESQL_LOCK: Final = (
-    "EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "AND ((classid::bigint << 32) | objid::bigint) = :name"
+_POSTGRESQL_HELD: Final = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' "
+    "AND objsubid = 1 AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _POSTGRESQL: Final = SessionLockSql(
     acquire="SELECT pg_try_advisory_lock(:name)",
     release="SELECT pg_advisory_unlock(:name)",
     session="pg_backend_pid()",
-    is_ours=f"{_POSTGRESQL_LOCK} AND pid = pg_backend_pid())",
-    is_held=f"{_POSTGRESQL_LOCK})",
+    is_ours=f":name IN ({_POSTGRESQL_HELD} AND pid = pg_backend_pid())",
+    is_held=f":name IN ({_POSTGRESQL_HELD})",
 )
 _MYSQL: Final = SessionLockSql(
     acquire="SELECT GET_LOCK(:name, 0)",
@@ -124,27 +127,30 @@ class SessionLocks:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._mine: dict[str, SessionLock] = {}
+        self._mine: dict[str, _ServerSession | _FileLock] = {}
 
     def acquire(self, owner: str) -> None:
         """Acquire the lock of *owner*; twice is fine. Raises StorageUnavailable."""
         with self._lock:
             if owner not in self._mine:
-                made = _FileLock if self._database.is_sqlite else _ServerLock
-                self._mine[owner] = made(self._database, owner)
+                self._mine[owner] = (
+                    _FileLock(self._database, owner)
+                    if self._database.is_sqlite
+                    else self._database.part(_ServerLocks).acquire(owner)
+                )
 
     def release(self, owner: str) -> None:
         """Release the lock of *owner*, which frees its claims. Twice is fine."""
         with self._lock:
             lock = self._mine.pop(owner, None)
         if lock is not None:
-            lock.release()
+            lock.release(owner)
 
     def holds(self, owner: str) -> bool:
         """Ask the server whether the lock of our *owner* is still held, and still ours."""
         with self._lock:
             lock = self._mine.get(owner)
-        return lock is not None and lock.holds()
+        return lock is not None and lock.holds(owner)
 
     def is_unbroken(self, owner: str) -> bool:
         """Return whether the lock of our *owner* is held, as far as its connection tells.
@@ -155,7 +161,7 @@ class SessionLocks:
         """
         with self._lock:
             lock = self._mine.get(owner)
-        return lock is not None and (lock.is_quiet() or lock.holds())
+        return lock is not None and (lock.is_quiet() or lock.holds(owner))
 
     def renew(self, owner: str) -> None:
         """Take the lock again where the connection that held it was lost."""
@@ -183,58 +189,30 @@ class SessionLocks:
             }
 
 
-_POSTGRESQL_HELD: Final = (
-    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' "
-    "AND objsubid = 1 AND granted "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
-
-
 _SWEPT: Final = 100
 """Most files of dead owners that one acquisition removes, so that it does not wait for all."""
 _IS_LOCK_FILE: Final = re.compile(SESSION_LOCK_PREFIX + "[0-9a-f]{40}")
 
 
-class SessionLock(Protocol):
-    """A held lock of one owner."""
-
-    def holds(self) -> bool:
-        """Ask the holder of the lock whether it is still ours."""
-        ...
-
-    def is_quiet(self) -> bool:
-        """Return whether the lock is surely held, as far as its connection tells."""
-        ...
-
-    def release(self) -> None:
-        """Release the lock."""
-        ...
-
-
-class _ServerLock:
-    """The lock of one owner, in the session that has the locks of all owners of this process."""
-
-    def __init__(self, database: Database, owner: str) -> None:
-        self._owner = owner
-        self._session = database.part(_ServerLocks).acquire(owner)
-
-    def holds(self) -> bool:
-        return self._session.holds(self._owner)
-
-    def is_quiet(self) -> bool:
-        return self._session.is_quiet()
-
-    def release(self) -> None:
-        self._session.release(self._owner)
-
-
 class _ServerLocks:
-    """The session locks of this process at one server. Safe for many threads."""
+    """The session locks of this process at one server. Safe for many threads.
+
+    The locks follow the pool to another server (a switch-over that leaves the old server up, a
+    proxy): the old session would stay, and the server that new connections reach would see each
+    owner dead. A connection is compared with the session before it is first lent beside it, so that
+    no lease, and no answer about other owners, comes from a server without our locks.
+
+    Each process moves when it needs its first new connection. A process that has moved sees the
+    owners of a slower process dead on the new server and frees their leases, also those whose
+    handler runs: such a message is handled twice. It is not repeated further: the slower process
+    can write no lease there but by a connection that has moved its locks before.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.RLock()
         self._session: _ServerSession | None = None
+        database.checks.append(self._compare)
 
     def acquire(self, owner: str) -> _ServerSession:
         """Acquire the lock of *owner*, and return the session that holds it."""
@@ -243,6 +221,33 @@ class _ServerLocks:
                 self._session = _ServerSession(self._database, self._lock)
             self._session.acquire(owner)
             return self._session
+
+    def _compare(self, driver_connection: Any, notes: dict[Any, Any], is_new: bool) -> None:
+        """Move the locks to the server of a new connection; have an older connection replaced.
+
+        The younger of connection and session is on the right server. No owner may release its lock
+        meanwhile: it would seem to be elsewhere.
+        """
+        if notes.get(self) is self._place():
+            return
+        with self._lock:
+            if self._session is not None and not self._session.is_seen_by(driver_connection):
+                where = self._database.describe()
+                self._database.part(Listening).reconnect()
+                if not is_new:
+                    raise exc.InvalidatePoolError(f"the session locks left this server of {where}")
+                logger.warning(
+                    "session locks follow a new connection to another server of %s",
+                    where,
+                    extra={"event": "session_lock_lost"},
+                )
+                self._session.move()
+            notes[self] = self._place()
+
+    def _place(self) -> Connection | None:
+        """Return the connection of the session, if any: another session has another."""
+        session = self._session
+        return session.connection if session is not None and session.is_open else None
 
     def after_fork(self) -> None:
         if self._session is not None:
@@ -258,26 +263,52 @@ class _ServerSession:
     """
 
     def __init__(self, database: Database, lock: threading.RLock) -> None:
-        dialect = database.dialect.name
         self._database = database
-        self._sql = SESSION_LOCKS[dialect]
+        self._sql = SESSION_LOCKS[database.dialect.name]
         self._process = os.getpid()
         self._lock = lock
         self._owners: set[str] = set()
         self._is_closed = False
+        self._open()
+
+    def _open(self) -> None:
+        database = self._database
         try:
-            self._connection: Connection = database.apart.connect().execution_options(
+            self.connection: Connection = database.apart.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
-            if dialect in {"mysql", "mariadb"}:
+            if database.dialect.name in {"mysql", "mariadb"}:
                 # An idle session would be closed after wait_timeout, and its locks with it.
-                self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-            self._descriptor = descriptor_of(self._connection.connection.driver_connection)
+                self.connection.execute(text("SET SESSION wait_timeout = 31536000"))
+            self._descriptor = descriptor_of(self.connection.connection.driver_connection)
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
 
+    def is_seen_by(self, driver_connection: Any) -> bool:
+        """Return whether the server of *driver_connection* has the locks of this session."""
+        if not (self.answers() and self._owners):
+            return True
+        name = lock_name(self._database.dialect.name, next(iter(self._owners)))
+        with contextlib.closing(driver_connection.cursor()) as cursor:
+            # As all drivers of these servers spell a parameter.
+            cursor.execute(f"SELECT {self._sql.is_held.replace(':name', '%s')}", (name,))
+            [is_seen] = cursor.fetchone()
+        driver_connection.rollback()
+        return bool(is_seen)
+
+    def move(self) -> None:
+        """End the session and acquire its locks in another; if that fails, they are lost."""
+        owners, self._owners = self._owners, set()
+        self.connection.invalidate()  # without a statement, which the server might never answer
+        try:
+            self._open()
+            for owner in owners:
+                self.acquire(owner)
+        except StorageUnavailable:
+            self._close()
+
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
         # A child of a fork shares the socket, and must not speak on it.
         return not self._is_closed and self._process == os.getpid()
 
@@ -311,7 +342,7 @@ class _ServerSession:
         A connection that is lost has let go of its locks. The server notices a closed connection a
         little later, and would refuse the next lock of that name.
         """
-        if not self._is_open:
+        if not self.is_open:
             return
         with self._lock:
             self._ask(self._sql.release, owner)
@@ -320,7 +351,7 @@ class _ServerSession:
 
     def holds(self, owner: str) -> bool:
         """Ask the server whether the lock of *owner* is held by this session."""
-        if not self._is_open:
+        if not self.is_open:
             return False
         with self._lock:
             return bool(self._ask(f"SELECT {self._sql.is_ours}", owner))
@@ -333,7 +364,7 @@ class _ServerSession:
         poll.register(self._descriptor, select.POLLIN)
         is_silent = not poll.poll(0)
         # Afterwards: another file may have the number of a socket that was closed meanwhile.
-        return is_silent and self._is_open and not self._connection.invalidated
+        return is_silent and self.is_open and not self.connection.invalidated
 
     def after_fork(self) -> None:
         """Let go of the socket, by which this child would keep a dead parent's locks held."""
@@ -346,15 +377,14 @@ class _ServerSession:
     def _ask(self, sql: str, owner: str | None = None) -> Any:
         """Return the answer of the server, or None and close the session if it cannot answer."""
         try:
-            return self._execute(sql, owner) if self._is_open else None
+            return self._execute(sql, owner) if self.is_open else None
         except exc.SQLAlchemyError:
             self._close()
             return None
 
     def _execute(self, sql: str, owner: str | None = None) -> Any:
-        name = None if owner is None else lock_name(self._database.dialect.name, owner)
-        parameters = {} if name is None else {"name": name}
-        return self._connection.execute(text(sql), parameters).scalar()
+        given = {"name": lock_name(self._database.dialect.name, owner)} if owner else {}
+        return self.connection.execute(text(sql), given).scalar()
 
     def _close_if_unused(self) -> None:
         if not self._owners:
@@ -363,7 +393,7 @@ class _ServerSession:
     def _close(self) -> None:
         self._is_closed = True
         with contextlib.suppress(exc.SQLAlchemyError):
-            self._connection.close()
+            self.connection.close()
 
 
 class _FileLocks:
@@ -402,13 +432,13 @@ class _FileLock:
             draft.rename(self._path)
             _sweep(folder)
 
-    def holds(self) -> bool:
+    def holds(self, _owner: str) -> bool:
         return self._descriptor is not None and self._path.exists()
 
     def is_quiet(self) -> bool:
         return False  # to look for the file takes no round trip
 
-    def release(self) -> None:
+    def release(self, _owner: str) -> None:
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
             self.let_go()
@@ -469,9 +499,6 @@ def owner_folder(database: Database) -> Path:
     return database.path.with_name(database.path.name + "-owners")
 
 
-logger = logging.getLogger(__name__)
-
-
 class Liveness:
     """Gives each owner a session lock of a unique name.
 
@@ -482,7 +509,7 @@ class Liveness:
 
     def __init__(self, database: Database) -> None:
         self._locks = SessionLocks(database)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._names: dict[str, str] = {}
 
     def name_of(self, owner: str) -> str:
@@ -491,7 +518,7 @@ class Liveness:
         A missing lock is acquired, and a lost lock anew under another name.
         """
         with self._lock:
-            self._renew(owner)
+            self.renew(owner)
             name = self._names.get(owner)
             if name is None:
                 name = f"{owner[:200]}#{uuid4().hex[:12]}"
@@ -502,18 +529,14 @@ class Liveness:
     def renew(self, owner: str) -> None:
         """Release a lock that was lost with its connection; the claims under it are free."""
         with self._lock:
-            self._renew(owner)
-
-    def _renew(self, owner: str) -> None:
-        name = self._names.get(owner)
-        if name is not None and not self._locks.is_unbroken(name):
-            logger.warning(
-                "owner %s lost its session lock and acquires a new lock",
-                name,
-                extra={"event": "session_lock_lost"},
-            )
-            self._locks.release(name)
-            del self._names[owner]
+            name = self._names.get(owner)
+            if name is not None and not self._locks.is_unbroken(name):
+                logger.warning(
+                    "owner %s lost its session lock and acquires a new lock",
+                    name,
+                    extra={"event": "session_lock_lost"},
+                )
+                self.release(owner)
 
     def dead_owners(self, names: set[str]) -> set[str]:
         """Return the members of *names* that are dead, here or elsewhere."""
@@ -529,6 +552,5 @@ class Liveness:
     def release_all(self) -> None:
         """Release the locks of all owners; they may acquire new locks."""
         with self._lock:
-            for name in self._names.values():
-                self._locks.release(name)
-            self._names.clear()
+            for owner in list(self._names):
+                self.release(owner)

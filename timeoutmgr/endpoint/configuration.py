@@ -113,15 +113,13 @@ class EndpointSettings:
             raise ConfigurationError(f"error_queue: {error}") from error
         self._check_retries()
         self._check_recurring()
-        if self.concurrency < 1:
-            raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
+        numbers = {"concurrency": self.concurrency, "async_concurrency": self.async_concurrency}
+        for name, number in numbers.items():
+            if number < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {number}")
         if not 1 <= self.handler_batch <= MOST_HANDLER_BATCH:
             raise ConfigurationError(
                 f"handler_batch must be from 1 to {MOST_HANDLER_BATCH}, got {self.handler_batch}"
-            )
-        if self.async_concurrency < 1:
-            raise ConfigurationError(
-                f"async_concurrency must be at least 1, got {self.async_concurrency}"
             )
         if not timedelta(0) <= self.shutdown_timeout <= LONGEST_SHUTDOWN:
             raise ConfigurationError(

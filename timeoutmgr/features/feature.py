@@ -115,8 +115,8 @@ class Prerequisite:
     sentence: str
 
     @classmethod
-    def no_other_manager(cls, settings: FeatureSettings) -> Prerequisite:
-        """Return the condition that no other endpoint keeps the timeouts."""
+    def no_external_manager(cls, settings: FeatureSettings) -> Prerequisite:
+        """Return the prerequisite that the endpoint sends its timeouts to no other endpoint."""
         return cls(
             settings.external_timeout_manager is None,
             "A user configured timeoutmanager address has been found and this endpoint will send "

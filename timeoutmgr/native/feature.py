@@ -71,7 +71,7 @@ class NativeDelayedDelivery:
             "Only RabbitMQ has the exchanges and queues that it takes. Use an amqp:// transport, "
             "or TimeoutManager, which works on every transport.",
         )
-        yield Prerequisite.no_other_manager(settings)
+        yield Prerequisite.no_external_manager(settings)
         yield Prerequisite(
             settings.delayed_delivery is None,
             "A delayed message store is given to use_transport, and a message can be delayed by "

@@ -38,7 +38,7 @@ MUTANTS = (
         name="a lost life is not taken up again",
         promise="An owner whose connection broke lives on.",
         file=_OWNERS,
-        before="        return lock is not None and lock.holds()\n",
+        before="        return lock is not None and lock.holds(owner)\n",
         after="        return lock is not None\n",
         tests=(
             "tests/transport/sql/test_leases.py::test_an_owner_acquires_its_lost_session_lock_again",

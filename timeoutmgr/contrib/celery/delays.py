@@ -41,7 +41,7 @@ from timeoutmgr.contrib.celery.tasks import (
     stamp_labels,
 )
 from timeoutmgr.contrib.celery.worker import DispatchStep, SenderStep, TakeoverStep
-from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, store
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, installed, store
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import (
@@ -119,7 +119,7 @@ class DurableDelays:
         self._batch: Final[ContextVar[dict[object, ToSend] | None]] = ContextVar(
             "timeoutmgr_batch", default=None
         )
-        self._endpoint: Final = ProcessEndpoint(self._installed)
+        self._endpoint: Final = ProcessEndpoint(lambda: installed(self.configuration()))
         self._hook(in_worker)
 
     def _hook(self, in_worker: bool) -> None:
@@ -153,11 +153,6 @@ class DurableDelays:
         if self._configure is not None:
             self._configure(config)
         return config
-
-    def _installed(self) -> Endpoint:
-        endpoint = Endpoint(self.configuration())
-        endpoint.install()
-        return endpoint
 
     # --- sending
 

@@ -97,10 +97,7 @@ class QueueWakeups:
 
     def notify_all(self) -> None:
         """Wake every receiver: something may have happened unheard."""
-        with self._lock:
-            wakeups = list(self._wakeups.values())
-        for wakeup in (*wakeups, self.any):
-            wakeup.notify()
+        self.notify(tuple(self._wakeups))
 
     def payload_of_own(self, *queues: str) -> str:
         """Return the payload of a NOTIFY for listeners of *queues*, but not for our own listener.
