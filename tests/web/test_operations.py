@@ -16,6 +16,7 @@ from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.web import Role
+from timeoutmgr.web.bulk_actions import change_of
 from timeoutmgr.web.operations import Operations
 from timeoutmgr.web.source import EndpointSource
 
@@ -88,6 +89,30 @@ def test_a_plan_selects_by_the_beginning_of_ids_and_by_type(site: Site, endpoint
     by_both = site.get(planned(site, id="a", type="Refund"))
 
     assert (ids(by_id), ids(by_both)) == (["a1", "a2"], ["a2"])
+
+
+@pytest.mark.parametrize("field", ["id", "saga", "destination"])
+def test_a_plan_selects_by_texts_with_their_outer_spaces(
+    site: Site, endpoint: Endpoint, field: str
+) -> None:
+    due = endpoint.timeouts.now() + HOUR
+    fill(endpoint, [pending(name, due, saga=name, destination=name) for name in ("q", " q")])
+
+    plan = site.get(planned(site, **{"destination": "", field: " q"}))
+
+    assert ids(plan) == ["%20q"]
+
+
+def test_a_pause_and_a_reroute_keep_the_outer_spaces_of_their_queue(
+    site: Site, endpoint: Endpoint
+) -> None:
+    site.post("/pauses", "/pauses/pause", destination="q ", reason="r")
+    paused = [one.destination for one in endpoint.timeouts.pauses()]
+    site.post("/pauses", "/pauses/resume", destination="q ", reason="r")
+
+    assert paused == ["q "]
+    assert endpoint.timeouts.pauses() == []
+    assert change_of({"action": "reroute", "queue": "q "}).destination == "q "
 
 
 def test_more_than_a_hundred_timeouts_need_their_number(site: Site, endpoint: Endpoint) -> None:

@@ -21,6 +21,7 @@ from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.web import source
 
 SCRIPT = "<script>document.title = 'run'</script>"
+NEW_YEAR_2090: Micros = 3_786_912_000_000_000
 PAGES = (
     *("/", "/load", "/pending", "/late", "/errors", "/dead-letters", "/processes"),
     *("/runs", "/pauses"),
@@ -204,6 +205,18 @@ def test_an_id_with_a_slash_has_a_page_and_actions(site: Site, endpoint: Endpoin
     assert endpoint.timeouts.count() == 0
 
 
+@pytest.mark.parametrize("query", ["id=+t", "saga=s+", "destination=q+", "due_from=2090-01-01+"])
+def test_a_list_keeps_outer_spaces_of_texts_and_drops_those_of_times(
+    site: Site, endpoint: Endpoint, query: str
+) -> None:
+    due = NEW_YEAR_2090
+    fill(endpoint, [pending("t", due - HOUR, saga="s", destination="q")])
+    fill(endpoint, [pending(" t", due, saga="s ", destination="q ")])
+
+    assert ids(site.get(f"/pending?{query}")) == ["%20t"]
+    assert "q </a></dd>" in site.get("/timeouts?id=+t")
+
+
 def test_a_second_cancel_says_that_it_is_too_late_or_done(site: Site, endpoint: Endpoint) -> None:
     fill(endpoint, [pending(f"t{n}", now_of(endpoint) + HOUR) for n in range(2)])
     assert endpoint.timeouts.cancel("t1") is CancelResult.CANCELLED
@@ -312,6 +325,21 @@ def test_a_failed_message_shows_its_traceback(site: Site, endpoint: Endpoint) ->
 
     assert "Traceback (most recent call last)" in text
     assert "does not hold" in site.get("/errors/message?id=none", 404)
+
+
+@pytest.mark.parametrize("action", ["retry", "delete"])
+def test_the_form_of_an_id_with_an_outer_space_changes_its_own_message(
+    site: Site, endpoint: Endpoint, action: str
+) -> None:
+    fail(endpoint, 1, reason="broken")
+    fail(endpoint, 1, reason="broken", exception=" KeyError")
+    page = site.get("/errors/message?id=+KeyError-0")
+    (given,) = set(re.findall(r'name="id" value="([^"]*)"', page))
+
+    site.post("/errors", f"/errors/{action}", id=given, limit="1")
+
+    assert "does not hold" in site.get("/errors/message?id=+KeyError-0", 404)
+    assert "Traceback" in site.get("/errors/message?id=KeyError-0")
 
 
 # --- texts of strangers -----------------------------------------------------------------------

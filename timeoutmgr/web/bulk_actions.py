@@ -85,7 +85,7 @@ async def pause(board: Dashboard, request: Request) -> Response:
 
     def change() -> str:
         by = changed_by(request, _reason(given))
-        is_new = board.operations.pause(given.get("destination", "").strip(), _end(given), by)
+        is_new = board.operations.pause(given.get("destination", ""), _end(given), by)
         return "Paused." if is_new else "It was paused before; the new end counts."
 
     return await _done(board, request, "/pauses", change)
@@ -97,7 +97,7 @@ async def resume(board: Dashboard, request: Request) -> Response:
 
     def change() -> str:
         by = changed_by(request, _reason(given))
-        returned = board.operations.resume(given.get("destination", "").strip(), by)
+        returned = board.operations.resume(given.get("destination", ""), by)
         if returned is None:
             raise InvalidMessage("there is no such pause; the list shows the pauses in force")
         return f"Resumed; {returned} parked timeouts are due."
@@ -121,7 +121,7 @@ def change_of(given: Mapping[str, str]) -> BulkChange:
     except ValueError:
         raise InvalidMessage(f"choose an action: {', '.join(BulkAction)}") from None
     values: dict[str, Any] = {}
-    at = instant_of(given.get("at", "").strip())
+    at = instant_of(given.get("at", ""))
     if action is BulkAction.SHIFT:
         values = {"by": _duration(given.get("by", ""))}
     elif action is BulkAction.MOVE:
@@ -130,7 +130,7 @@ def change_of(given: Mapping[str, str]) -> BulkChange:
         over = _duration(given.get("over", ""))
         values = {"start": at, "end": None if at is None or over is None else at + over}
     elif action is BulkAction.REROUTE:
-        values = {"destination": given.get("queue", "").strip() or None}
+        values = {"destination": given.get("queue") or None}
     return BulkChange(action=action, **values)
 
 
@@ -147,7 +147,7 @@ def _duration(text: str) -> Micros | None:
 
 
 def _end(given: Mapping[str, str]) -> datetime | timedelta | None:
-    at, delay = instant_of(given.get("at", "").strip()), _duration(given.get("delay", ""))
+    at, delay = instant_of(given.get("at", "")), _duration(given.get("delay", ""))
     if at is not None and delay is not None:
         raise InvalidMessage("give either a time or a duration")
     if at is not None:

@@ -18,9 +18,9 @@ class _Form:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Return the filter that *given* parameters of an address or a form hold."""
+        """Return the filter of *given* parameters as they are: "abc" and "abc " are two ids."""
         names = {each.name for each in fields(cls)}
-        return cls(**{name: text.strip() for name, text in given.items() if name in names})
+        return cls(**{name: text for name, text in given.items() if name in names})
 
     @property
     def query(self) -> str:
@@ -79,11 +79,11 @@ def require_texts(texts: Iterable[object]) -> None:
 
 
 def instant_of(text: str) -> Micros | None:
-    """Return the instant that *text* spells, in UTC if it has no zone; None for an empty text.
+    """Return the instant that *text* spells, in UTC if it has no zone; None for a blank text.
 
     Raises InvalidMessage.
     """
-    if not text:
+    if not (text := text.strip()):
         return None
     try:
         at = datetime.fromisoformat(text)

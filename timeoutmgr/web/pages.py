@@ -30,7 +30,7 @@ async def load(board: Dashboard, request: Request) -> Response:
     """Show what comes when; a selection of it leads to the list."""
     given = {"span": span_of(request.query_params)}
     for name in ("start", "destination", "zone"):
-        if text := request.query_params.get(name, "").strip():
+        if text := request.query_params.get(name, ""):
             given[name] = text
     window_of(given)
     return await board.page(request, "load", regions=("load",), given=given, spans=SPANS)
@@ -64,7 +64,7 @@ def _following(page: Page) -> str | None:
 
 async def find(board: Dashboard, request: Request) -> Response:
     """Go to the page of the timeout whose id the form has."""
-    given = request.query_params.get("id", "").strip()
+    given = request.query_params.get("id", "")
     if not given:
         return RedirectResponse(f"{prefix_of(request)}/pending", 303)
     return RedirectResponse(f"{prefix_of(request)}/timeouts/{quote(given, safe='')}", 303)

@@ -75,7 +75,7 @@ def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
 def _zone_in(given: Parameters) -> tzinfo:
     """Return the zone of the histogram's days that *given* names. Raises InvalidMessage."""
     try:
-        return zone_of(given.get("zone") or "UTC")
+        return zone_of(given.get("zone", "").strip() or "UTC")
     except ValueError as error:
         raise InvalidMessage(f"{error}; expected a name such as Europe/Berlin") from error
 
