@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,17 @@ def token_file(tmp_path: Path) -> Path:
     path.write_text(f"# visitors\noperator ann {TOKEN}\n")
     path.chmod(0o600)
     return path
+
+
+def posted(client: httpx.Client, path: str, charset: str, **fields: str) -> httpx.Response:
+    """The answer to a form of several parts in *charset*, of ASCII as it is given."""
+    parts = [
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+        for name, text in fields.items()
+    ]
+    kind = f"multipart/form-data; boundary=x; charset={charset}"
+    content = "".join([*parts, "--x--\r\n"]).encode()
+    return client.post(path, content=content, headers={"Content-Type": kind})
 
 
 def csrf(text: str) -> str:
@@ -116,6 +128,38 @@ def test_a_form_without_the_token_of_its_session_changes_nothing(
 
 
 @pytest.mark.parametrize(
+    ("charset", "text", "status"),
+    [("unicode_escape", "\\ud800", 403), ("utf-7", "+2AA-", 403), ("undefined", "x", 400)],
+)
+def test_a_form_whose_charset_yields_no_unicode_changes_nothing(
+    site: Site, endpoint: Endpoint, stored: str, charset: str, text: str, status: int
+) -> None:
+    token = csrf(site.get(stored))
+
+    as_token = posted(site.client, f"{stored}/cancel", charset, csrf=text)
+    as_reason = posted(
+        site.client, "/pauses/pause", charset, csrf=token, destination="q", reason=text
+    )
+
+    assert (as_token.status_code, as_reason.status_code) == (status, 400)
+    assert endpoint.timeouts.count() == 1
+    assert endpoint.timeouts.pauses() == []
+
+
+def test_a_login_whose_charset_yields_no_unicode_is_refused(
+    served: Callable[[Access], httpx.Client],
+) -> None:
+    link = OneTimeLink(lambda _token: None)
+    link.renew()
+    client = served(link)
+    token = csrf(client.get("/login").text)
+
+    answer = posted(client, "/login", "unicode_escape", csrf=token, given="\\ud800")
+
+    assert "not valid" in answer.text
+
+
+@pytest.mark.parametrize(
     "header",
     [
         {"Sec-Fetch-Site": "cross-site"},
@@ -177,6 +221,24 @@ def test_a_token_opens_a_session_until_it_is_removed(
     assert "not valid" in wrong.text
     assert (entered.url.path, "ann · operator" in entered.text) == ("/", True)
     assert after.url.path == "/login"
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_removed_token_ends_its_session_if_the_file_keeps_size_and_time(
+    served: Callable[[Access], httpx.Client], token_file: Path, replaced: bool
+) -> None:
+    client = served(TokenFile(token_file))
+    client.post("/login", data={"csrf": csrf(client.get("/").text), "given": TOKEN})
+    before = token_file.stat()
+    written = token_file.with_name("new") if replaced else token_file
+    written.write_text(token_file.read_text().replace(TOKEN, TOKEN[::-1]))
+    written.chmod(0o600)
+    os.utime(written, ns=(before.st_atime_ns, before.st_mtime_ns))
+    written.replace(token_file)
+
+    assert token_file.stat().st_size == before.st_size
+    assert token_file.stat().st_mtime_ns == before.st_mtime_ns
+    assert client.get("/pending").url.path == "/login"
 
 
 def test_leaving_ends_the_session(

@@ -79,7 +79,8 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read_at: tuple[int, int] | None = None
+        self._read: tuple[int, ...] = ()
+        """The file that was read: its inode, times and size; a program may set size and mtime."""
         self._visitors: Mapping[str, Visitor] = {}
         self._lock = threading.Lock()
         self._known()
@@ -97,9 +98,10 @@ class TokenFile:
         with self._lock:
             try:
                 found = self._path.stat()
-                if (found.st_mtime_ns, found.st_size) != self._read_at:
+                seen = found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+                if seen != self._read:
                     self._visitors = _visitors(self._path, found.st_mode)
-                    self._read_at = found.st_mtime_ns, found.st_size
+                    self._read = seen
             except OSError as error:
                 raise ConfigurationError(
                     f"the token file {self._path} cannot be read ({error.strerror}); create it "
@@ -134,7 +136,7 @@ class OneTimeLink:
     def enter(self, token: str) -> str | None:
         """Return a new ticket for *token*, which is void from now on."""
         with self._lock:
-            if not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+            if not is_same(token, self._token):
                 return None
             self._token, ticket = "", secrets.token_urlsafe(24)
             self._tickets[ticket] = Visitor("local", Role.ADMIN)
@@ -173,6 +175,12 @@ class ProxyHeaders:
             return None
         given = request.headers.get(self._role_header, "") if self._role_header else ""
         return Visitor(name, Role(given) if given in set(Role) else Role.VIEWER)
+
+
+def is_same(given: str, expected: str) -> bool:
+    """Return whether *given* is *expected*, in constant time; nothing equals an empty text."""
+    bytes_given = given.encode("utf-8", "surrogatepass")  # a charset can yield half a pair
+    return bool(expected) and hmac.compare_digest(bytes_given, expected.encode())
 
 
 def _digest(token: str) -> str:

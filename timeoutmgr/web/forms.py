@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.foreign import require_storable
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
 from timeoutmgr.transport.error_queue_retry import FailureFilter
 
@@ -73,9 +74,9 @@ class FailureForm(_Form):
 
 
 def require_texts(texts: Iterable[object]) -> None:
-    """Raise InvalidMessage if a text has a NUL character, which PostgreSQL cannot compare."""
-    if any("\0" in str(text) for text in texts):
-        raise InvalidMessage("a text of the address or form has a NUL character; remove it")
+    """Raise InvalidMessage for a text that databases refuse."""
+    for text in texts:
+        require_storable("a text of the address or form", str(text))
 
 
 def instant_of(text: str) -> Micros | None:

@@ -1,6 +1,5 @@
 """What each request passes: headers that bind the browser, the visitor, and proof of the form."""
 
-import hmac
 import inspect
 import secrets
 from hashlib import sha256
@@ -12,7 +11,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeoutmgr.web.access import SESSION, Access, Role, Visitor, session_of
+from timeoutmgr.web.access import SESSION, Access, Role, Visitor, is_same, session_of
 
 CONTENT_POLICY: Final = "; ".join(
     (
@@ -140,9 +139,11 @@ async def require_own_form(request: Request) -> None:
     """Raise Denied unless a form of a page of ours, in this session, sent *request*."""
     if not _is_of_our_site(request):
         raise Denied(403, "The form came from another site; nothing was changed.")
-    given = str((await request.form()).get(_TOKEN, ""))
-    expected = session_of(request).get(_TOKEN, "")
-    if not expected or not hmac.compare_digest(given.encode(), expected.encode()):
+    try:
+        given = str((await request.form()).get(_TOKEN, ""))
+    except UnicodeError as error:  # the charset of a part can name any codec
+        raise Denied(400, f"The form cannot be read: {error}.") from None
+    if not is_same(given, session_of(request).get(_TOKEN, "")):
         raise Denied(403, "The form is not of this session; load the page again.")
 
 
