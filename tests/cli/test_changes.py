@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from chaos.crash_command import VARIABLE
 from tests.cli.programs import Folder, Program, wait_until
+from tests.persistence.making import SECOND, timeout
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.database.engine import Database
+from timeoutmgr.persistence import SqlPersistence
 
 
 @pytest.fixture
@@ -166,6 +171,46 @@ def test_an_export_is_on_the_disk_before_its_run_can_be_applied(
     assert [json.loads(line)["id"] for line in lines] == three
     assert (run["state"], applied.returncode) == ("planning", 2)
     assert folder.run("--json", "list").json()["total"] == 3
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def row_locking_url(request: pytest.FixtureRequest, folder: Folder, unique: str) -> str:
+    """The database of a folder whose store has three timeouts, due tomorrow."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    for part in ("TRANSPORT", "PERSISTENCE"):
+        folder.variables |= {
+            f"TIMEOUTMGR_{part}": url,
+            f"TIMEOUTMGR_{part}_OPTIONS_PREFIX": f"{unique}_",
+        }
+    assert folder.run("install").returncode == 0
+    clock = SystemClock()
+    with closing(SqlPersistence(url, prefix=f"{unique}_")) as persistence:
+        made = [timeout(f"t{number}", clock.now() + 86_400 * SECOND) for number in range(3)]
+        persistence.timeouts(folder.endpoint, clock).store_many(made)
+    return url
+
+
+def test_a_run_of_which_another_process_has_a_part_ends_with_1_until_it_is_done(
+    folder: Folder, row_locking_url: str, unique: str
+) -> None:
+    why = ("--reason", "billing is down")
+    plan = folder.run("--json", "change", "shift", "--by", "2h", "--all", "--dry-run", *why)
+    batch = text(f"SELECT no FROM {unique}_batches WHERE run_id = :run FOR UPDATE")
+    other = Database(row_locking_url)
+
+    for command, state, done, number in (
+        ("apply", "running", "completed", "changed"),
+        ("undo", "undoing", "undone", "undone"),
+    ):
+        with other.engine.begin() as connection:
+            assert connection.execute(batch, {"run": plan.json()["id"]}).all()
+            beside = folder.run("--json", "runs", command, plan.json()["id"], *why)
+        after = folder.run("--json", "runs", command, plan.json()["id"], *why)
+
+        assert (beside.returncode, beside.json()["state"], beside.json()[number]) == (1, state, 0)
+        assert f"is still {state}: another process works on up to 3 of its" in beside.stderr
+        assert (after.returncode, after.json()["state"], after.json()[number]) == (0, done, 3)
+    other.dispose()
 
 
 def test_ids_that_a_plan_does_not_select_are_named(folder: Folder, three: list[str]) -> None:

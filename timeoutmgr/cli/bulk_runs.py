@@ -224,7 +224,7 @@ def list_runs(shared: Shared, limit: int) -> Exit:
 def apply(shared: Shared, run_id: str, reason: str) -> Exit:
     """Apply the plan RUN, or go on with a run that was interrupted.
 
-    The exit code is 1 if timeouts were left.
+    The exit code is 1 if timeouts were left, or another process works on a part of the run.
 
     Examples:
       timeoutmgr runs apply 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing is down"
@@ -238,7 +238,7 @@ def apply(shared: Shared, run_id: str, reason: str) -> Exit:
 def undo(shared: Shared, run_id: str, reason: str) -> Exit:
     """Undo a shift, move or spread; timeouts that changed since stay as they are.
 
-    The exit code is 1 if timeouts were left.
+    The exit code is 1 if timeouts were left, or another process works on a part of the run.
 
     Examples:
       timeoutmgr runs undo 4f3c0f8d2c7a4d5e9b1a6d0c3e2f1a90 --reason "billing came back"
@@ -277,8 +277,16 @@ def _apply(
         _print_missed(missed)
 
     shared.show({**document, **_missed_document(missed)}, for_people)
-    left = done.changed - done.undone if undo else done.left
-    return Exit.FAILED if left else Exit.OK
+    return exit_of_run(done)
+
+
+def exit_of_run(done: "BulkRun") -> Exit:
+    """Return how an apply or undo ended; a sentence names the part that another process has."""
+    if done.unfinished is not None:
+        output.print_error(done.unfinished)
+    is_undone = done.state.value == "undone"
+    left = done.changed - done.undone if is_undone else done.left
+    return Exit.FAILED if left or done.unfinished is not None else Exit.OK
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.bulk_runs import confirm, run_document
+from timeoutmgr.cli.bulk_runs import confirm, exit_of_run, run_document
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, Duration, Instant, option
 from timeoutmgr.cli.pauses import by, reason
@@ -88,7 +88,7 @@ def restored(
             skip_runs(endpoint.parts.features.store, report.end, by(reason))
     document = _document(report, queues, decision, run)
     shared.show(document, lambda: _print(document))
-    if run is not None and run.left:
+    if run is not None and exit_of_run(run) is Exit.FAILED:
         return Exit.FAILED
     repeats = sum(queues.values()) + (report.window.number if decision is None else 0)
     return Exit.FINDINGS if repeats and decision != "send" else Exit.OK

@@ -178,6 +178,18 @@ class BulkRun:
     maybe_sent: int = 0
     undone: int = 0
 
+    @property
+    def unfinished(self) -> str | None:
+        """What to do about a run that an apply or undo could not end; None for any other run."""
+        if self.state not in (BulkState.RUNNING, BulkState.UNDOING):
+            return None
+        is_undo = self.state is BulkState.UNDOING
+        most = self.changed - self.undone if is_undo else self.selected - self.changed - self.left
+        return (
+            f"run {self.id} is still {self.state}: another process works on up to {most} of its "
+            "timeouts; give the command again"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BulkPlan:

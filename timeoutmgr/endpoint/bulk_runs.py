@@ -84,7 +84,8 @@ class BulkRuns:
         """Apply a plan, or go on with a run that was interrupted; return the run.
 
         Timeouts that were closed or changed meanwhile, or that a dispatcher has, are left. The
-        function *progress* gets the number of timeouts of each batch that is done.
+        function *progress* gets the number of timeouts of each batch that is done. The run stays
+        RUNNING, and is ``unfinished``, if another process works on a batch.
         """
         return self._carry_out(run_id, by, progress, undo=False)
 
@@ -97,7 +98,8 @@ class BulkRuns:
     ) -> BulkRun:
         """Undo a completed shift, move or spread, or go on with it; return the run.
 
-        Timeouts that were closed or changed since are left as they are.
+        Timeouts that were closed or changed since are left as they are. The run stays UNDOING, and
+        is ``unfinished``, if another process works on a batch.
         """
         return self._carry_out(run_id, by, progress, undo=True)
 
