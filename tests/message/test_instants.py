@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.deadletter.queues import StoredCopyFilter
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.instants import (
     EARLIEST,
     LATEST,
@@ -21,10 +23,16 @@ from timeoutmgr.message.instants import (
     from_timespan,
     from_wire,
     parse_duration,
+    require_window,
     to_micros,
     to_timespan,
     to_wire,
 )
+from timeoutmgr.migration import Window
+from timeoutmgr.pipeline.options import LatenessOptions, ScheduleOptions
+from timeoutmgr.transport.error_queue_retry import FailureFilter
+
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.mark.behaviour(17)
@@ -116,6 +124,53 @@ def test_an_offset_is_normalised_to_utc() -> None:
     at = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
     assert to_wire(to_micros(at)) == "2030-01-01 06:30:00:000000 Z"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        pytest.param(2, 1, id="swapped"),
+        pytest.param(2, 2, id="equal"),
+        pytest.param(LATEST + 2, LATEST + 1, id="beyond the calendar"),
+        pytest.param(
+            datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1),
+            datetime(2026, 10, 25, 2, 40, tzinfo=BERLIN),
+            id="of the repeated hour",
+        ),
+    ],
+)
+def test_a_window_without_an_instant_is_refused_by_both_values(
+    begin: int | datetime, end: int | datetime
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"since is before until, got since .+ and until"):
+        require_window(ConfigurationError, since=begin, until=end)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(None, 1), (1, None), (1, 2)])
+def test_a_window_that_is_open_or_has_an_instant_passes(begin: int | None, end: int | None) -> None:
+    require_window(ConfigurationError, since=begin, until=end)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda begin, end: TimeoutFilter(due_from=to_micros(begin), due_before=to_micros(end)),
+        lambda begin, end: TimeoutFilter(tried_from=to_micros(begin), tried_before=to_micros(end)),
+        lambda begin, end: FailureFilter(since=begin, until=end),
+        lambda begin, end: StoredCopyFilter(kept_from=to_micros(begin), kept_before=to_micros(end)),
+        lambda begin, end: Window(cutoff=to_micros(begin), until=to_micros(end)),
+        lambda begin, end: LatenessOptions(stores=("s",), since=begin, until=end),
+        lambda begin, end: ScheduleOptions(
+            store="s", dataset="d", endpoint="e", since=begin, until=end
+        ),
+    ],
+)
+def test_each_filter_and_job_refuses_a_window_whose_ends_are_swapped(make: Any) -> None:
+    first, last = (datetime(2030, 1, day, tzinfo=UTC) for day in (1, 2))
+    make(first, last)
+
+    with pytest.raises((InvalidMessage, ConfigurationError), match=r"2030-01-02.*2030-01-01.*swap"):
+        make(last, first)
 
 
 @pytest.mark.behaviour(18)

@@ -366,6 +366,7 @@ def test_texts_of_strangers_are_escaped_everywhere(site: Site, endpoint: Endpoin
         ("/load?start=9999-12-31&span=month&zone=Europe/Berlin", "beyond the years 1 to 9999"),
         ("/load?start=0001-01-01T00:00%2B23:00", "outside of the years 1 to 9999"),
         ("/pending?due_before=9999-12-31T23:59-23:00", "outside of the years 1 to 9999"),
+        ("/pending?due_from=2030-01-02&due_before=2030-01-01", "due_from is before due_before"),
         ("/load?destination=%00", "has NUL"),
         ("/pending?saga=%00", "has NUL"),
         (f"/pending?after={'9' * 30}/x", "is not a cursor"),

@@ -9,9 +9,10 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import require_storable
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import Micros, require_window
 from timeoutmgr.message.message import Message
 
 # --- the content of a delayed message as a digest: it tells a repeat from another message -----
@@ -258,7 +259,9 @@ class TimeoutFilter:
     tried_before: Micros | None = None
 
     def __post_init__(self) -> None:
-        """Refuse texts that databases refuse."""
+        """Refuse texts that databases refuse, and windows in which nothing is."""
+        require_window(InvalidMessage, due_from=self.due_from, due_before=self.due_before)
+        require_window(InvalidMessage, tried_from=self.tried_from, tried_before=self.tried_before)
         for name, given in asdict(self).items():
             for text in given if isinstance(given, tuple) else (given,):
                 if isinstance(text, str):

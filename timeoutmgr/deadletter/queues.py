@@ -25,7 +25,8 @@ from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.deadletter.tables import ID_LENGTH, from_row
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message.instants import Micros, require_window
 
 AT_ONCE: Final = 500
 
@@ -43,6 +44,10 @@ class StoredCopyFilter:
     reason: str | None = None
     kept_from: Micros | None = None
     kept_before: Micros | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a window in which nothing is."""
+        require_window(InvalidMessage, kept_from=self.kept_from, kept_before=self.kept_before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

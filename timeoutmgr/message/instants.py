@@ -13,7 +13,7 @@ from functools import lru_cache
 from re import ASCII, IGNORECASE, compile
 from typing import Final, TypeAlias, TypeVar
 
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 
 Micros: TypeAlias = int
 """UTC microseconds since 1970-01-01."""
@@ -48,6 +48,22 @@ def to_micros(at: datetime) -> Micros:
 def from_micros(instant: Micros) -> datetime:
     """Return *instant* as an aware datetime in UTC."""
     return _EPOCH + timedelta(microseconds=instant)
+
+
+def require_window(error: type[TimeoutManagerError], **bounds: Micros | datetime | None) -> None:
+    """Raise *error* unless *bounds*, a begin and an end by their names, have an instant between.
+
+    The end is exclusive; None leaves a side open.
+    """
+    known = {name: to_micros(at) if isinstance(at, datetime) else at for name, at in bounds.items()}
+    (first, begin), (last, end) = known.items()
+    if begin is None or end is None or begin < end:
+        return
+    shown = [from_micros(at) if EARLIEST <= at <= LATEST else at for at in (begin, end)]
+    raise error(
+        f"{first} is before {last}, got {first} {shown[0]} and {last} {shown[1]}, between which is "
+        "nothing; swap the two, or leave one out"
+    )
 
 
 def zone_of(name: str) -> tzinfo:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from timeoutmgr.contracts import Key, ScheduleRecord, Timeout
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, require_window
 
 # --- where a run and each of its batches stand, and which steps lead on. Pure -----------------
 # ::
@@ -120,10 +120,7 @@ class Window:
         """Check the values."""
         if self.safety < 0:
             raise ConfigurationError(f"safety window must not be negative, got {self.safety} µs")
-        if self.cutoff is not None and self.until is not None and self.until <= self.cutoff:
-            raise ConfigurationError(
-                "the cutoff must be before the end of the window; swap the two, or leave one out"
-            )
+        require_window(ConfigurationError, cutoff=self.cutoff, until=self.until)
 
     def first(self, now: Micros) -> Micros:
         """Return the earliest due instant that is taken at *now*."""

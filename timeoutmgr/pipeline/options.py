@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 from timeoutmgr.endpoint.configuration import check_endpoint_name
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.instants import Micros, require_window
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 
@@ -325,6 +325,7 @@ class ScheduleOptions:
             raise ConfigurationError(
                 f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
             )
+        require_window(ConfigurationError, since=self.since, until=self.until)
 
     def rules(self, now: Micros, unknown: frozenset[str] = frozenset()) -> RequestRules:
         """Return the rules for a run at *now*."""
@@ -511,6 +512,7 @@ class LatenessOptions:
         check_declared(self)
         if self.named < 1:
             raise ConfigurationError(f"named is at least 1, got {self.named}")
+        require_window(ConfigurationError, since=self.since, until=self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.foreign import outgoing_to
-from timeoutmgr.message.instants import Micros, instant_of, to_micros
+from timeoutmgr.message.instants import Micros, instant_of, require_window, to_micros
 from timeoutmgr.message.message import Message, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.resilience.error_copy import without_failure
@@ -59,6 +59,10 @@ class FailureFilter:
     queue: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a window in which nothing is."""
+        require_window(InvalidMessage, since=self.since, until=self.until)
 
     def matches(self, received: Received) -> bool:
         """Return whether the filter selects *received*."""

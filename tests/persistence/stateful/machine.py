@@ -270,7 +270,7 @@ class StoreMachine(RuleBasedStateMachine):
         which = TimeoutFilter(
             saga_id=saga,
             due_from=self.now + from_,
-            due_before=None if to is None else self.now + to,
+            due_before=None if to is None else self.now + max(to, from_ + 1),
             labels=labels,
         )
         self.check_pages(self.store(process), which)

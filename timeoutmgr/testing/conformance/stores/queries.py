@@ -34,7 +34,6 @@ FILTERS = {
     TimeoutFilter(due_from=2): "bcd",
     TimeoutFilter(due_before=2): "a",
     TimeoutFilter(due_from=2, due_before=3): "b",
-    TimeoutFilter(due_from=3, due_before=3): "",
     TimeoutFilter(saga_id="s", due_from=2, due_before=4): "c",
     TimeoutFilter(tried_from=2, due_before=4): "bc",
     TimeoutFilter(tried_from=2, tried_before=3): "b",
