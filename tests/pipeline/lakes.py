@@ -31,6 +31,8 @@ KEYS: Final = {
     "AWS_ALLOW_HTTP": "true",
 }
 _ORDER: Final = "/kill/"
+_REFUSAL: Final = "/refuse/"
+_DENIED: Final = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _CHANGING: Final = ("PUT", "POST", "DELETE")
 
 
@@ -40,6 +42,7 @@ class Killer:
     def __init__(self) -> None:
         self._process = 0
         self._left = 0
+        self._refuses = False
 
     def order(self, process: int, step: int) -> None:
         """Have *process* killed at that step from now on."""
@@ -58,6 +61,14 @@ class Killer:
                 self.order(*map(int, orders))
                 start("200 OK", [])
                 return []
+            if environ["PATH_INFO"].startswith(_REFUSAL):
+                self._refuses = environ["PATH_INFO"].endswith("all")
+                start("200 OK", [])
+                return []
+            if self._refuses:
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start("403 Forbidden", [("Content-Type", "application/xml")])
+                return [_DENIED]
             if environ["REQUEST_METHOD"] not in _CHANGING:
                 return list(app(environ, start))
             self.step()
@@ -83,6 +94,15 @@ class S3:
         """Create a bucket."""
         urlopen(Request(f"{self.url}/{name}", method="PUT")).close()
         return f"s3://{name}"
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Refuse every request in the block, as a service does without valid credentials."""
+        urlopen(f"{self.url}{_REFUSAL}all").close()
+        try:
+            yield
+        finally:
+            urlopen(f"{self.url}{_REFUSAL}none").close()
 
     def kill(self, process: int, step: int) -> None:
         """Have *process* killed at a step of a commit: before or after a request that changes."""

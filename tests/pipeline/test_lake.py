@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.pipeline.archives import DAY, write_events
-from tests.pipeline.lakes import S3_TOO, Watcher, ids_in
+from tests.pipeline.lakes import ON_S3, S3, S3_TOO, Watcher, ids_in
 from tests.pipeline.rows import settle
 from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
@@ -38,7 +39,7 @@ from timeoutmgr.pipeline.errors import CommitConflict, PipelineUnavailable
 from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
-from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, Where, as_written
+from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where, as_written
 from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter, tried
 from timeoutmgr.pipeline.readers.transactions import index_transactions
 from timeoutmgr.pipeline.source import TimeoutsDataSource
@@ -64,8 +65,22 @@ def reader(*batches: pa.RecordBatch, store: str = "east") -> pa.RecordBatchReade
     return pa.RecordBatchReader.from_batches(WRITTEN, [as_written(one, store) for one in batches])
 
 
+def append(table: HistoryTable, numbers: range, batch: int) -> None:
+    table.append("east", reader(events(numbers)), {"batch": batch})
+    table.refresh()
+
+
 def names(numbers: range) -> list[str]:
     return sorted(f"id{number}" for number in numbers)
+
+
+CALLS: dict[str, Callable[[HistoryTable], object]] = {
+    "refresh": lambda table: table.refresh(),
+    "append": lambda table: append(table, range(8, 12), 3),
+    "remove": lambda table: table.remove(Doomed("sequence", (5,))),
+    "compact": lambda table: table.compact(date.max),
+    "read": ids_in,
+}
 
 
 def test_a_commit_adds_its_events_and_its_marks_at_once(place: str, watcher: Watcher) -> None:
@@ -111,6 +126,40 @@ def test_of_two_writers_that_begin_at_one_version_one_commits(
     second.refresh()
     assert second.marks("east")["batch"] == 2
     assert ids_in(second) == names(range(4, 12))
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ON_S3)
+def test_a_service_that_refuses_is_said_in_a_sentence_and_loses_nothing(
+    kind: str, place_of: Callable[[str], str], s3: S3, call: str
+) -> None:
+    table = open_table(place_of(kind))
+    append(table, range(4), 1)
+    append(table, range(4, 8), 2)
+
+    with s3.refusing(), pytest.raises(StorageUnavailable, match="be read or written") as refused:
+        CALLS[call](table)
+
+    assert not re.search(r"[\x1b\n]", str(refused.value))
+    assert ids_in(table.place) == names(range(8))
+
+
+def test_versions_that_a_service_keeps_are_not_called_forgotten(
+    place_of: Callable[[str], str], s3: S3
+) -> None:
+    table = open_table(place_of("delta-s3"))
+    append(table, range(4), 1)
+
+    with s3.refusing(), pytest.raises(StorageUnavailable, match="403 Forbidden"):
+        table.forget_versions()
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    table = open_table(str(tmp_path / "history"))
+    (tmp_path / "history").write_text("a file")
+
+    with pytest.raises(StorageUnavailable, match=r"history cannot be read or written: .*history"):
+        append(table, range(4), 1)
 
 
 def test_a_reader_stays_at_its_version(place: str) -> None:
@@ -258,7 +307,7 @@ def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path) -> None:
             yield as_written(events(range(4)), "east")
         raise FileNotFoundError("removed by an erasure")
 
-    with pytest.raises(FileNotFoundError, match="removed by an erasure"):
+    with pytest.raises(StorageUnavailable, match="removed by an erasure"):
         table.append("east", pa.RecordBatchReader.from_batches(WRITTEN, cut_off()), {"batch": 1})
 
     assert [*tmp_path.rglob("*.parquet")] == []

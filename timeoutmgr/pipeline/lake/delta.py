@@ -15,7 +15,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs.fs_handler import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
-from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake.table import (
     ANYTHING,
@@ -26,6 +25,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    raises_unavailable,
     require_alone,
     stored_columns,
 )
@@ -41,6 +41,7 @@ _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
 
+@raises_unavailable(DeltaError)
 class DeltaHistory:
     """The table at ``delta:URI``; credentials come from the environment, as delta-rs reads it."""
 
@@ -68,8 +69,6 @@ class DeltaHistory:
             self._table = DeltaTable(self._uri, version=version)
         except TableNotFoundError:
             self._table = None
-        except (DeltaError, OSError) as error:
-            raise StorageUnavailable(f"{self.place} cannot be read: {error}") from error
 
     def marks(self, store: str) -> Marks:
         """Return the marks of *store*."""

@@ -16,12 +16,15 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
     NotInstalledError,
+    RESTError,
+    SignError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, NotEqualTo
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
+from sqlalchemy.exc import SQLAlchemyError
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import masked
@@ -35,6 +38,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    raises_unavailable,
     require_alone,
     stored_columns,
 )
@@ -46,6 +50,7 @@ _ONCE: Final = {"commit.retry.num-retries": "0"}
 _PACKED: Final = {"write.parquet.compression-codec": "zstd", "format-version": "2"}
 
 
+@raises_unavailable(RESTError, SignError, SQLAlchemyError)
 class IcebergHistory:
     """The table at ``iceberg:CATALOG.NAMESPACE.TABLE``, of a catalog that pyiceberg knows."""
 

@@ -37,6 +37,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    raises_unavailable,
     require_alone,
     stored_columns,
 )
@@ -56,6 +57,7 @@ _KEPT: Final = 7 * 86_400
 """Seconds for which a file stays that the newest version lacks: readers of older ones need it."""
 
 
+@raises_unavailable()
 class ParquetHistory:
     """The table in *folder*, which every reader and writer sees under that path."""
 

@@ -5,13 +5,14 @@ gives a sequence again once its row was removed, so that writers compare ``ROW``
 events of a store together with its marks, atomically: the marks say which events the table has.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import reduce
+from functools import reduce, wraps
 from operator import and_
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ WRITTEN: Final = pa.schema(
     [*STORED, pa.field("event_date", pa.date32()), pa.field("bucket", pa.int32())]
 )
 
+Table = TypeVar("Table")
 Marks: TypeAlias = Mapping[str, int]
 """Numbers that a commit leaves for a store: ``batch`` counts its commits, others grow too."""
 
@@ -141,12 +143,52 @@ class DataFiles:
         except FileNotFoundError as error:
             text = f"a file of the table was removed, as an erasure does; run it again ({error})"
             raise StorageUnavailable(text) from error
+        except OSError as error:
+            raise unavailable("a file of the table", error) from error
 
     def parts(self, count: int) -> list["DataFiles"]:
         """Return the files in at most *count* parts, and at least one."""
         each = max(1, -(-len(self.paths) // count))
         starts = range(0, max(1, len(self.paths)), each)
         return [DataFiles(self.files, self.paths[at : at + each], self.schema) for at in starts]
+
+
+_CALLS: Final = (
+    *("__init__", "refresh", "marks", "files"),
+    *("append", "remove", "forget_versions", "compact"),
+)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def unavailable(place: str, error: Exception) -> StorageUnavailable:
+    """Return *error* of a call of *place*, in a line and without the colours of delta-rs."""
+    text = " ".join(_COLOURS.sub("", str(error)).split())
+    return StorageUnavailable(
+        f"{place} cannot be read or written: {text}; see to its service, credentials and rights, "
+        "and run it again"
+    )
+
+
+def raises_unavailable(*kinds: type[Exception]) -> Callable[[type[Table]], type[Table]]:
+    """Return a decorator: calls of a table raise StorageUnavailable for OSError and *kinds*."""
+    failures: tuple[type[Exception], ...] = (OSError, *kinds)
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def guard(table: "HistoryTable", *given: Any, **named: Any) -> Any:
+            try:
+                return call(table, *given, **named)
+            except failures as error:
+                raise unavailable(table.place, error) from error
+
+        return guard
+
+    def decorated(kind: type[Table]) -> type[Table]:
+        for name in _CALLS:
+            setattr(kind, name, guarded(vars(kind)[name]))
+        return kind
+
+    return decorated
 
 
 _REMEDIES: Final = {
@@ -176,7 +218,7 @@ NO_FILES: Final = DataFiles(LocalFileSystem(), ())
 class HistoryTable(Protocol):
     """A history table at one of its versions; ``refresh`` goes to the newest.
 
-    ``refresh`` raises StorageUnavailable where the place cannot be read.
+    Each call raises StorageUnavailable where the place cannot be read or written.
     """
 
     place: str
