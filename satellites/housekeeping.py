@@ -13,6 +13,7 @@ from timeoutmgr.contracts import MeasuresPartitions, MeasuresPurge, TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import own_name
 from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.telemetry import Telemetry
 
@@ -101,6 +102,7 @@ class Housekeeping(ThreadTask):
     """Housekeeping has its own thread: a storage that hangs must not block the watchdog."""
 
     thread_name = "timeoutmgr-housekeeping"
+    _owner = ""  # before it is made
 
     def __init__(
         self,
@@ -124,6 +126,11 @@ class Housekeeping(ThreadTask):
         self._purger = Purger(
             store, telemetry=telemetry, rest=lambda s: self._stop.wait(s), monotonic=monotonic
         )
+
+    def after_fork(self) -> None:
+        """Write heartbeats of this child's own, from a thread of its own."""
+        super().after_fork()
+        self._owner = own_name(self._owner)
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""

@@ -37,7 +37,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import MICROSECOND, Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork, own_name
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.recovery import Conflicts
 from timeoutmgr.sender.sender import SessionPool
@@ -86,7 +86,7 @@ _JOB: Final = "poll"
 _FAILED_POLL: Final = {"event": "poll_failed"}
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class PollTimeouts:
     """The step: claim due timeouts, chunk by chunk, and send the ids of each chunk."""
 
@@ -108,6 +108,11 @@ class PollTimeouts:
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
         self._during = during_of(self.telemetry)
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Claim as an owner of this child's own."""
+        self.owner = own_name(self.owner)
 
     def __call__(self, session: TransportSession) -> Micros | None:
         """Claim and send all due timeouts; return the next poll time by the store's clock, or None.

@@ -24,7 +24,7 @@ from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.database.soundness import refusals
-from timeoutmgr.errors import CombinationRefused, ConfigurationError
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.persistence.sql.claim.hints import KeyCursor
 from timeoutmgr.persistence.sql.markers import Markers
@@ -137,12 +137,7 @@ class SqlDelayedMessageStore:
         self._database.used_by(self)
         if schema is not None:
             checked_identifier("schema", schema)
-            if self._database.is_sqlite:
-                raise CombinationRefused(
-                    f"schema {schema!r} on SQLite",
-                    "a schema there is another, attached file, which no transaction spans safely",
-                    "Name another table.",
-                )
+            self._database.refuse_attached(schema, "Name another table.")
         self._schema, self._table = schema, table
         if table is not None:
             self._name("")

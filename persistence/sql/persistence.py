@@ -10,7 +10,6 @@ from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.database.row_moves import BulkTables
 from timeoutmgr.database.session_locks import Liveness
-from timeoutmgr.errors import CombinationRefused
 
 from .context import SqlSettings
 from .maintenance import all_tables, forget
@@ -49,15 +48,12 @@ class SqlPersistence:
         self._markers: Final = Markers(self._database, self._tables.endpoints)
         self._schema, self._prefix = schema, prefix
         self._version_table: Final = f"{prefix}timeouts_version"
+        self._revisions: Final = _MIGRATIONS, self._version_table, schema
+        self._attributes: Final = {"prefix": prefix}
         self._settings: Final = settings or SqlSettings()
         self._liveness: Final = Liveness(self._database)
         self._whole: Final = Whole(self._database, self._tables.timeouts)
-        if schema is not None and self._database.is_sqlite:
-            raise CombinationRefused(
-                f"schema {schema!r} on SQLite",
-                "a schema there is another, attached file, which no transaction spans safely",
-                "Use a prefix.",
-            )
+        self._database.refuse_attached(schema, "Use a prefix.")
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -93,22 +89,18 @@ class SqlPersistence:
 
         On PostgreSQL timeouts get their partitions, where there are none stored yet.
         """
-        migrations.upgrade(
-            self._database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
-        )
+        migrations.upgrade(self._database, *self._revisions, self._attributes)
         if self._has_ranges:
             lay_out(self._whole)
 
     def ddl(self) -> str:
         """Return the statements that ``install`` would run on an empty database now."""
-        revisions = migrations.ddl(
-            self._database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
-        )
+        revisions = migrations.ddl(self._database, *self._revisions, self._attributes)
         return revisions + (first_ranges(self._whole) if self._has_ranges else "")
 
     def check(self) -> None:
         """Raise SchemaMissing where ``timeoutmgr install`` is needed."""
-        migrations.check(self._database, _MIGRATIONS, self._version_table, self._schema)
+        migrations.check(self._database, *self._revisions)
 
     def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
         """Remove all of *endpoint*, and the tables if no other is in them; return whether so.
@@ -196,9 +188,6 @@ class SqlPersistence:
     def _has_ranges(self) -> bool:
         is_postgresql = self._database.dialect.name == "postgresql"
         return is_postgresql and self._settings.partitions != "off"
-
-    def _attributes(self) -> dict[str, str]:
-        return {"prefix": self._prefix}
 
 
 def with_pending(database: Database, tables: TimeoutTables) -> list[EndpointReport]:

@@ -16,10 +16,10 @@ from sqlalchemy import event, make_url, text
 
 from chaos.forkserver_client import ForkServer
 from tests.support.forked import forked
-from tests.support.forks import ended_in_a_child
+from tests.support.forks import Forks, ended_in_a_child
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerSession
+from timeoutmgr.database.session_locks import Liveness, SessionLocks, _FileLock, _ServerSession
 from timeoutmgr.errors import StorageUnavailable
 
 OWNER_PROCESS = """
@@ -141,6 +141,37 @@ def test_a_child_has_no_lock_of_its_parent_and_releases_none(
 
 
 @pytest.mark.behaviour(48)
+def test_an_owner_that_a_parent_released_is_dead_to_its_child(
+    mine: SessionLocks, unique: str
+) -> None:
+    mine.acquire(unique)
+    released, release = os.pipe()
+
+    with Forks() as fork:
+        if fork():
+            os.read(released, 1)
+            os._exit(int(_eventually_dead(mine, unique)))
+        mine.release(unique)
+        os.write(release, b".")
+
+        assert fork.codes() == [1]
+
+
+def test_a_child_claims_under_a_name_of_its_own(database: Database, unique: str) -> None:
+    liveness = Liveness(database)
+    name = liveness.name_of(unique)
+
+    def claim() -> int:
+        is_quiet, own = unique not in liveness._names, liveness.name_of(unique)
+        liveness.release_all()
+        return int(is_quiet and own != name)
+
+    assert ended_in_a_child(claim) == 1
+    assert liveness.name_of(unique) == name
+    liveness.release_all()
+
+
+@pytest.mark.behaviour(48)
 def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
     tmp_path: Path, unique: str
 ) -> None:
@@ -153,7 +184,7 @@ def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
         os.read(ended, 1)
         os._exit(0)
     os.read(running, 1)
-    lock.let_go()  # as the death of this process does
+    lock.after_fork()  # as the death of this process does
 
     try:
         assert _eventually_dead(SessionLocks(database), unique)
@@ -503,7 +534,7 @@ def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
     first.acquire("name")
     lock = first._mine["name"]
     assert isinstance(lock, _FileLock)
-    lock.let_go()  # as the end of its process does
+    lock.after_fork()  # as the end of its process does
     begins = threading.Thread(target=again.acquire, args=("name",))
     unlink = os.unlink
 

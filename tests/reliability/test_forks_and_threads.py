@@ -66,6 +66,65 @@ def test_parent_and_forked_child_send_through_one_endpoint(place: Place) -> None
     assert Counter(one.id for one in arrived) == Counter(sent)
 
 
+_STARTS = """
+import json, os, sys, threading
+from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.satellites import TimeoutManager
+
+given = json.loads(sys.argv[1])
+config = EndpointConfiguration(given["name"])
+config.concurrency = 1
+config.use_transport(given["transport"])
+config.use_persistence(given["store"])
+config.enable_feature(TimeoutManager())
+(handled, report), (ended, end) = os.pipe(), os.pipe()
+
+@config.handler("Ping")
+def handle(message, context):
+    os.write(report, b"%d\\n" % os.getpid())
+    os.read(ended, 1)  # so that only the other child is free
+
+endpoint = Endpoint(config)
+endpoint.install()
+endpoint.send_local("Ping", 0)
+children = [os.fork()]
+if children[0]:
+    children.append(os.fork())
+if not all(children):
+    os.close(end)
+    endpoint.start()
+    os.read(ended, 1)
+    endpoint.close()
+    os._exit(0)
+handlers, lines = [], os.fdopen(handled)
+for n in range(2):
+    endpoint.send_local("Ping", n)
+    handlers.append(int(lines.readline()))
+assert sorted(handlers) == sorted(children), (handlers, children)
+store = endpoint.parts.features.store
+while len(processes := store.processes()) < 2:
+    pass
+assert {one.pid for one in processes} == set(children), processes
+os.close(end)
+sys.exit(max(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+@on(EMBEDDED, Pair("postgres", "postgres"), Pair("mysql", "mysql"))
+def test_each_of_two_forked_children_of_one_endpoint_handles_a_message(place: Place) -> None:
+    given = {"name": place.name, "transport": place.transport_url, "store": place.store_url}
+
+    program = subprocess.run(
+        [sys.executable, "-c", _STARTS, json.dumps(given)],
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert program.returncode == 0, program.stderr
+
+
 @on(EMBEDDED, REFERENCE)
 def test_eight_threads_send_through_one_endpoint(place: Place) -> None:
     party = Party(place).start()

@@ -84,6 +84,12 @@ def limit(help: str, **settings: Any) -> Callable[[Decorated], Decorated]:
     return option("--limit", type=click.IntRange(min=1), help=help, **settings)
 
 
+def every(help: str) -> Callable[[Decorated], Decorated]:
+    """Return the option ``--every``, an interval."""
+    kind = Duration(is_interval=True)
+    return option("--every", type=kind, default="2s", show_default=True, help=help)
+
+
 show_body: Final = option(
     "--body", "with_body", is_flag=True, help="Show the body: as text, or as base64 if it is not."
 )

@@ -14,7 +14,7 @@ from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.doctor.dead_letter_node import node_document
 from timeoutmgr.cli.doctor.delay_levels import native_status
 from timeoutmgr.cli.exits import Exit, exit_of
-from timeoutmgr.cli.options import Command, Duration, option
+from timeoutmgr.cli.options import Command, every, option
 from timeoutmgr.cli.pauses import pause_documents, pause_lines
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.contracts import CountsDelayed, HasLayout
@@ -42,13 +42,7 @@ class _Report:
 
 @click.command(cls=Command)
 @option("--watch", is_flag=True, help="Repeat the report until Ctrl-C.")
-@option(
-    "--every",
-    type=Duration(is_interval=True),
-    default="2s",
-    show_default=True,
-    help="Interval of --watch: 500ms, 2, 1m.",
-)
+@every("Interval of --watch: 500ms, 2, 1m.")
 @thresholds
 def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the processes that live.

@@ -5,20 +5,14 @@ from datetime import timedelta
 
 import click
 
-from timeoutmgr.cli.options import Command, Duration, option
+from timeoutmgr.cli.options import Command, every
 from timeoutmgr.cli.output import is_terminal
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 
 
 @click.command(cls=Command)
-@option(
-    "--every",
-    type=Duration(is_interval=True),
-    default="2s",
-    show_default=True,
-    help="Interval at which the screen asks for newer numbers: 500ms, 2, 1m.",
-)
+@every("Interval at which the screen asks for newer numbers: 500ms, 2, 1m.")
 def top(shared: Shared, every: timedelta) -> None:
     """Show the dashboard's numbers on a screen of the terminal until q.
 

@@ -123,6 +123,7 @@ class Database:
     _shared: ClassVar[dict[str, "Database"]] = {}
     _shared_lock = threading.RLock()
     _all: ClassVar[WeakSet["Database"]] = WeakSet()
+    inherited: ClassVar[WeakSet[ProcessPart]] = WeakSet()
 
     def __init__(
         self,
@@ -221,6 +222,8 @@ class Database:
             database._parts_lock = threading.Lock()
             for part in parts.values():
                 part.after_fork()
+        for each in list(cls.inherited):
+            each.after_fork()
 
     @classmethod
     def before_fork(cls) -> None:
@@ -238,6 +241,15 @@ class Database:
     def _all_writers(cls) -> list[SqliteWriters]:
         with cls._shared_lock:
             return [one._writers for one in cls._all if one._writers is not None]
+
+    def refuse_attached(self, schema: str | None, remedy: str) -> None:
+        """Raise CombinationRefused for a *schema* on SQLite."""
+        if schema is not None and self.is_sqlite:
+            raise CombinationRefused(
+                f"schema {schema!r} on SQLite",
+                "a schema there is another, attached file, which no transaction spans safely",
+                remedy,
+            )
 
     @property
     def is_sqlite(self) -> bool:

@@ -23,7 +23,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
-from weakref import WeakSet
 
 from sqlalchemy import Connection, exc, text
 
@@ -126,6 +125,11 @@ class SessionLocks:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.after_fork()
+        Database.inherited.add(self)
+
+    def after_fork(self) -> None:
+        """Have no lock: the parent's locks prove that the parent is alive, not this child."""
         self._lock = threading.Lock()
         self._mine: dict[str, _ServerSession | _FileLock] = {}
 
@@ -373,6 +377,8 @@ class _ServerSession:
             # The driver still has the number, and closes it some day.
             os.dup2(nothing, self._descriptor, inheritable=False)
             os.close(nothing)
+            with contextlib.suppress(exc.SQLAlchemyError):
+                self._connection.detach()  # for it, the garbage collector would roll back
 
     def _ask(self, sql: str, owner: str | None = None) -> Any:
         """Return the answer of the server, or None and close the session if it cannot answer."""
@@ -396,17 +402,6 @@ class _ServerSession:
             self.connection.close()
 
 
-class _FileLocks:
-    """The files that this process has locked beside a database."""
-
-    def __init__(self, _database: Database) -> None:
-        self.held: Final[WeakSet[_FileLock]] = WeakSet()
-
-    def after_fork(self) -> None:
-        for each in self.held:
-            each.let_go()
-
-
 class _FileLock:
     """An exclusive lock on a file of the owner's own, beside the database."""
 
@@ -425,7 +420,7 @@ class _FileLock:
                 "into a folder of its own"
             ) from error
         self._descriptor: int | None = descriptor
-        database.part(_FileLocks).held.add(self)
+        Database.inherited.add(self)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         # In turn: a file of this name may be left by a dead owner, and is just being removed.
         with _locked(folder, fcntl.LOCK_EX):
@@ -441,9 +436,9 @@ class _FileLock:
     def release(self, _owner: str) -> None:
         if self._descriptor is not None:
             self._path.unlink(missing_ok=True)
-            self.let_go()
+            self.after_fork()
 
-    def let_go(self) -> None:
+    def after_fork(self) -> None:
         """Close the file and leave it there; a child would keep the file of its parent locked."""
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -509,6 +504,11 @@ class Liveness:
 
     def __init__(self, database: Database) -> None:
         self._locks = SessionLocks(database)
+        self.after_fork()
+        Database.inherited.add(self)
+
+    def after_fork(self) -> None:
+        """Have no owner: the owners that claimed before the fork are the parent's."""
         self._lock = threading.RLock()
         self._names: dict[str, str] = {}
 

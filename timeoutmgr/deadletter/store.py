@@ -8,7 +8,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.deadletter.tables import NODE_LENGTH, dead_letter_tables
-from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 
 _MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
 
@@ -33,32 +33,23 @@ class DeadLetterStore:
         self.database.used_by(self)
         self.tables: Final = dead_letter_tables(schema, prefix)
         self.clock: Final[Clock] = clock or SystemClock()
-        self._schema, self._attributes = schema, {"prefix": prefix}
+        self._revisions = _MIGRATIONS, f"{prefix}dead_letters_version", schema
+        self._attributes = {"prefix": prefix}
         self.guids: dict[str, str] = {}
         """GUIDs of nodes as this process read them first."""
-        self._version_table: Final = f"{prefix}dead_letters_version"
-        if schema is not None and self.database.is_sqlite:
-            raise CombinationRefused(
-                f"schema {schema!r} on SQLite",
-                "a schema there is an attached file, and no transaction spans two files safely",
-                "Use a prefix.",
-            )
+        self.database.refuse_attached(schema, "Use a prefix.")
 
     def install(self) -> None:
         """Create or upgrade the tables; repeatable, also concurrently."""
-        migrations.upgrade(
-            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes
-        )
+        migrations.upgrade(self.database, *self._revisions, self._attributes)
 
     def ddl(self) -> str:
         """Return the statements that ``install`` would run on an empty database."""
-        return migrations.ddl(
-            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes
-        )
+        return migrations.ddl(self.database, *self._revisions, self._attributes)
 
     def check(self) -> None:
         """Raise SchemaMissing, with the command to run, if ``install`` is needed."""
-        migrations.check(self.database, _MIGRATIONS, self._version_table, self._schema)
+        migrations.check(self.database, *self._revisions)
 
     def add_node(self, node: str, guid: str) -> str:
         """Add *node* with *guid*, and return its GUID: a known node keeps its own."""

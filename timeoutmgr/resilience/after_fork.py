@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from typing import ClassVar, Final, NoReturn, Protocol
+from uuid import UUID, uuid4, uuid5
 from weakref import WeakSet
 
 
@@ -16,11 +17,18 @@ class Inherited(Protocol):
 
 
 _inherited: Final[WeakSet[Inherited]] = WeakSet()
+of_parent: Final[list[object]] = []
+"""Connections that a child keeps and never uses: the garbage collector would close them."""
 
 
 def begin_anew_after_fork(one: Inherited) -> None:
     """Have ``one.after_fork`` called in every child, for as long as *one* lives."""
     _inherited.add(one)
+
+
+def own_name(of_parent: str) -> str:
+    """Return this child's name for an owner that its parent named; siblings have other names."""
+    return uuid5(ChildEnds.process, of_parent).hex
 
 
 class ChildEnds:
@@ -32,6 +40,7 @@ class ChildEnds:
 
     forks: ClassVar = 0
     """Forks between the first process and this one: quicker to read than the id of the process."""
+    process: ClassVar[UUID] = uuid4()
 
     def __init__(self) -> None:
         self._forks = ChildEnds.forks
@@ -59,6 +68,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 def _after_fork() -> None:
     ChildEnds.forks += 1
+    ChildEnds.process = uuid4()
     for one in list(_inherited):
         one.after_fork()
 

@@ -16,7 +16,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import SchemaMissing, Unroutable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork, of_parent
 from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.capabilities import DirectStorage
@@ -35,7 +35,6 @@ class SessionPool:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._idle: list[TransportSession] = []
-        self._of_parent: list[TransportSession] = []
         begin_anew_after_fork(self)
 
     @contextmanager
@@ -58,7 +57,8 @@ class SessionPool:
 
     def after_fork(self) -> None:
         """Keep the parent's sessions unused: the garbage collector may close them."""
-        self._of_parent, self._idle = self._of_parent + self._idle, []
+        of_parent.extend(self._idle)
+        self._idle = []
 
     def close(self) -> None:
         """Close the idle sessions; the pool stays usable."""

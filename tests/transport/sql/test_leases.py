@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from chaos.forkserver_client import ForkServer
+from tests.support.forks import Forks, ended_in_a_child
 from tests.support.session_locks import end_session_of
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
@@ -223,3 +225,57 @@ def test_an_owner_acquires_its_lost_session_lock_again(
     receiver.ack(received)
     ours.close()
     theirs.close()
+
+
+def test_each_forked_child_has_leases_of_its_own(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    transport.session().send(messages(1))
+    patient = SqlQueueSettings(owner_check=timedelta(hours=1))  # no renewal of a lost lock
+    of_parent, other = make_transport(settings=patient), make_transport()
+    (leased, report), (ended, end) = os.pipe(), os.pipe()
+
+    def lease_and_settle() -> int:
+        os.close(end)
+        receiver = of_parent.make_receiver("q", 1)
+        received = receiver.receive(1, 30)
+        os.write(report, b".")
+        os.read(ended, 1)
+        receiver.ack(received)
+        return len(received)
+
+    def consume_and_close() -> int:
+        of_parent.make_receiver("q", 1)
+        of_parent.close()
+        return 0
+
+    with Forks() as fork:
+        if fork():
+            os._exit(lease_and_settle())
+        os.read(leased, 1)
+        assert ended_in_a_child(consume_and_close) == 0
+        assert ids(other.make_receiver("q", 1).receive(1, 0)) == []
+        os.close(end)
+        assert fork.codes() == [1]
+    assert other.queues.count("q") == 0
+
+
+def test_a_child_renews_its_leases_and_leaves_those_of_its_parent(
+    transport: SqlTransport, messages: Make
+) -> None:
+    transport.session().send(messages(2))
+    of_parent = transport.make_receiver("q", 1)
+    of_parent.receive(1, 0)
+
+    def renewed() -> int:
+        receiver = transport.make_receiver("q", 1)
+        receiver.receive(1, 0)
+        number = transport._renewer.renew()
+        is_renewing = transport._renewer._thread is not None
+        receiver.close()
+        transport.close()
+        return number if is_renewing and transport._renewer._thread is None else 0
+
+    assert ended_in_a_child(renewed) == 1
+    assert transport._renewer.renew() == 1
+    assert transport._leases.leased(of_parent.held()) == {*of_parent.held()}

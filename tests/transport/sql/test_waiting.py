@@ -13,12 +13,13 @@ from sqlalchemy import event, text
 
 from chaos.forkserver_client import ForkServer
 from tests.support.forked import forked
+from tests.support.forks import ended_in_a_child
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
-from timeoutmgr.transport.sql.wakeups import QueueWakeups, Wakeup
+from timeoutmgr.transport.sql.wakeups import FileVersion, QueueWakeups, Wakeup
 
 Make = Callable[..., list[Outgoing]]
 
@@ -209,3 +210,20 @@ def test_a_process_does_not_hear_of_its_own_message_a_second_time(
     monkeypatch.setattr(os, "getpid", lambda: 0)  # a forked child has its parent's wakeups
     hear(payload)
     assert ours.any.count == 1
+
+
+def test_a_child_reads_the_version_of_a_file_on_a_connection_of_its_own(sqlite_url: str) -> None:
+    database, opened = Database(sqlite_url), list[object]()
+    event.listen(database.apart, "connect", lambda driver, _record: opened.append(driver))
+    version = FileVersion(database)
+    version.read()
+
+    def connections() -> int:
+        version.read()
+        return len(opened)
+
+    assert ended_in_a_child(connections) == 2
+    version.read()
+    assert len(opened) == 1
+    version.close()
+    database.dispose()

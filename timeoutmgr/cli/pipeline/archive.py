@@ -5,14 +5,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli.options import Command
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_store,
-    progress,
-    store_name,
-)
+from timeoutmgr.cli.pipeline.shared import WITHIN, of_job, of_store, progress, store_job
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import ArchiveOptions
 
@@ -37,6 +30,6 @@ def archive(shared: Shared, /, store: str | None, **options: Any) -> None:
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.archive import archive as run
 
-    given = job_options(ArchiveOptions, options, store=store_name(shared, store))
+    given = store_job(shared, ArchiveOptions, options, store)
     report = run(given, clock=SystemClock(), progress=progress(shared))
     shared.show(report.document())

@@ -10,14 +10,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, option
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_store,
-    progress,
-    store_name,
-)
+from timeoutmgr.cli.pipeline.shared import WITHIN, of_job, of_store, progress, store_job
 from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.cli.written_files import Unwritten, export_to
 from timeoutmgr.pipeline.lake_options import EraseOptions
@@ -62,7 +55,7 @@ def erase(
     from timeoutmgr.pipeline.jobs.erase import Certificate
     from timeoutmgr.pipeline.jobs.erase import erase as run
 
-    given = job_options(EraseOptions, options, store=store_name(shared, store))
+    given = store_job(shared, EraseOptions, options, store)
     if certificate is not None and (certificate.is_file() or not certificate.exists()):
         with export_to(certificate, "--certificate"):
             pass  # a file can be there; an empty one would be in the way after a kill

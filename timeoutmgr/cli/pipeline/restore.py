@@ -5,14 +5,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli.options import Command
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_store,
-    progress,
-    store_name,
-)
+from timeoutmgr.cli.pipeline.shared import WITHIN, of_job, of_store, progress, store_job
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 
@@ -34,6 +27,6 @@ def restore(shared: Shared, /, store: str | None, **options: Any) -> None:
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.restore import restore as run
 
-    given = job_options(RestoreOptions, options, store=store_name(shared, store))
+    given = store_job(shared, RestoreOptions, options, store)
     report = run(given, clock=SystemClock(), progress=progress(shared))
     shared.show(report.document())

@@ -63,6 +63,13 @@ def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -
     return options(**(values | more))
 
 
+def store_job(
+    shared: Shared, options: type[Options], given: Mapping[str, Any], store: str | None
+) -> Options:
+    """Return ``job_options`` for a job on the *store* given, or on the endpoint's own."""
+    return job_options(options, given, store=store_name(shared, store))
+
+
 def _declared(
     one: "Field[Any]", declared: "Declaration", kind: Any
 ) -> Callable[[Decorated], Decorated]:

@@ -7,14 +7,7 @@ import click
 
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, option
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_store,
-    progress,
-    store_name,
-)
+from timeoutmgr.cli.pipeline.shared import WITHIN, of_job, of_store, progress, store_job
 from timeoutmgr.cli.run import stop_signals
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import StreamOptions
@@ -41,7 +34,7 @@ def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -
     from timeoutmgr.pipeline.jobs.stream import give_up
     from timeoutmgr.pipeline.jobs.stream import stream as run
 
-    given = job_options(StreamOptions, options, store=store_name(shared, store))
+    given = store_job(shared, StreamOptions, options, store)
     if aborts:
         ended = {"given_up": give_up(given)}
         shared.show(ended)

@@ -5,7 +5,7 @@ sent after the snapshot is not stored again. Each step writes what the store lac
 that a run that died leaves nothing to repair, and the next run ends where it would have ended.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -117,15 +117,17 @@ class _Restore:
             self._writer.reserve(self._last_sequence())
         count = new = 0
         for rows in self._events(HISTORY):
-            count, new = count + len(rows), new + self._put(rows)
+            count += len(rows)
+            new += self._written(rows, self._writer.missing, self._writer.put)
             self._progress(f"events {count}")
         return count, new
 
-    def _put(self, rows: Sequence[dict[str, Any]]) -> int:
+    def _written(self, rows: Any, missing: Callable[..., Any], write: Callable[..., int]) -> int:
+        """Return how many of *rows* were missing; *write* them, unless this is a dry run."""
         if self._options.dry_run:
             with self._store.database.read() as connection:
-                return len(self._writer.missing(connection, rows))
-        return self._store.database.run(lambda connection: self._writer.put(connection, rows))
+                return len(missing(connection, rows))
+        return self._store.database.run(lambda connection: write(connection, rows))
 
     def _last_sequence(self) -> int:
         found = (row["sequence"] for rows in self._events(HISTORY) for row in rows)
@@ -166,15 +168,10 @@ class _Restore:
     def _close(self, ends: list[dict[str, Any]]) -> int:
         new, size = 0, self._options.batch
         for start in range(0, len(ends), size):
-            new += self._close_some(ends[start : start + size])
+            some = ends[start : start + size]
+            new += self._written(some, self._writer.unused, self._writer.close)
             self._progress(f"used ids {min(start + size, len(ends))}")
         return new
-
-    def _close_some(self, some: Sequence[dict[str, Any]]) -> int:
-        if self._options.dry_run:
-            with self._store.database.read() as connection:
-                return len(self._writer.unused(connection, some))
-        return self._store.database.run(lambda connection: self._writer.close(connection, some))
 
     def _load(self, left: Sequence[Key]) -> int:
         self._progress("pending messages")

@@ -350,16 +350,15 @@ class Heartbeats:
 
     def __init__(self, interval: timedelta) -> None:
         self._pause = min(interval.total_seconds() / 4, threading.TIMEOUT_MAX)
-        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._guard = threading.Lock()
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.after_fork()
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the parent's connections to it; its thread is not here."""
-        self._guard, self._thread = threading.Lock(), None
-        self._connections = weakref.WeakSet()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, connection: Any) -> None:
         """Look after *connection* for as long as it lives."""

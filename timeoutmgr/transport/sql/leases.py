@@ -22,6 +22,7 @@ from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork, own_name
 from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import FrontStatements, LeaseStatements, read_by_index
@@ -59,7 +60,7 @@ class Leases:
         settings: SqlQueueSettings,
         channel: str | None,
     ) -> None:
-        self.owner: Final = owner
+        self.owner = owner
         self._database = database
         self._statements = statements
         self._clock = clock
@@ -67,6 +68,11 @@ class Leases:
         self._channel = channel
         self.session_locks: Final = SessionLocks(database)
         """Acquired before the owner's first lease; without it, the owner's leases are free."""
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Be an owner of this child's own: the leases are the parent's."""
+        self.owner = own_name(self.owner)
 
     def now(self) -> dict[str, int]:
         """Return the parameter that statements need where the database has no clock."""
@@ -362,10 +368,15 @@ class LeaseRenewer:
     def __init__(
         self, leases: Leases, wakeups: QueueWakeups, lease: float, owner_check: float
     ) -> None:
-        self._leases = leases
-        self.unreleased: Final = UnreleasedLeases(leases, wakeups)
+        self._leases, self._wakeups = leases, wakeups
         self._interval = lease / _TRIES_PER_LEASE
         self._tick = min(owner_check, self._interval)
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin without leases to renew and without a thread: both are the parent's."""
+        self.unreleased = UnreleasedLeases(self._leases, self._wakeups)
         self._holders: WeakSet[Holder] = WeakSet()
         self._lock = threading.Lock()
         self._stop = threading.Event()

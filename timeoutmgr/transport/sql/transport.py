@@ -67,16 +67,13 @@ class SqlTransport:
         checked_identifier("prefix", prefix)
         self._version_table, self._attributes = f"{prefix}queue_version", {"prefix": prefix}
         self._schema = None if schema is None else checked_identifier("schema", schema)
-        if schema is not None and self._database.is_sqlite:
-            raise ConfigurationError(
-                f"SQLite has no schemas, got {schema!r}; use a prefix to keep tables apart"
-            )
+        self._revisions = MIGRATIONS, self._version_table, schema
+        self._database.refuse_attached(schema, "Use a prefix.")
         if not self._database.url.database:
             raise ConfigurationError(
                 f"{self._database.describe()} names no database; add its name behind the slash"
             )
         self._destinations = _other_broker(destinations)
-        self.owner: Final = _checked_owner(owner or uuid.uuid4().hex)
         self._tables = tables(self._schema, prefix)
         self._database.unqualified.add(self._tables.messages)
         dialect = self._database.dialect
@@ -92,7 +89,7 @@ class SqlTransport:
         self._leases = (PipelinedLeases if self._database.can_pipeline else Leases)(
             self._database,
             self.lease_statements,
-            self.owner,
+            _checked_owner(owner or uuid.uuid4().hex),
             self.clock,
             self.settings,
             self._notify_channel,
@@ -122,6 +119,11 @@ class SqlTransport:
         )
 
     @property
+    def owner(self) -> str:
+        """The name of this transport in its leases; a forked child has a name of its own."""
+        return self._leases.owner
+
+    @property
     def database(self) -> Database:
         """The database whose tables the queues are."""
         return self._database
@@ -140,9 +142,7 @@ class SqlTransport:
     def install(self) -> None:
         """Create or upgrade the tables; twice and concurrently is fine."""
         with as_transport(self._database):
-            upgrades.upgrade(
-                self._database, MIGRATIONS, self._version_table, self._schema, self._attributes
-            )
+            upgrades.upgrade(self._database, *self._revisions, self._attributes)
 
     def is_installed(self) -> bool:
         """Return whether there are tables of any revision."""
@@ -151,14 +151,12 @@ class SqlTransport:
 
     def ddl(self) -> str:
         """Return the statements that ``install`` would run on an empty database."""
-        return upgrades.ddl(
-            self._database, MIGRATIONS, self._version_table, self._schema, self._attributes
-        )
+        return upgrades.ddl(self._database, *self._revisions, self._attributes)
 
     def check(self) -> None:
         """Raise SchemaMissing where ``install`` is needed."""
         with as_transport(self._database):
-            upgrades.check(self._database, MIGRATIONS, self._version_table, self._schema)
+            upgrades.check(self._database, *self._revisions)
 
     def message_rows(self) -> PostgreSQLMessageRows | None:
         """Return the table of messages, for rows of the same database to be moved into."""

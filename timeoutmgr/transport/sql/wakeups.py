@@ -17,6 +17,7 @@ from sqlalchemy import Connection, exc
 from timeoutmgr.database import Database
 from timeoutmgr.database.failures import unavailable
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork, of_parent
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +161,12 @@ class FileVersion:
         self._database = database
         self._lock = threading.Lock()
         self._connection: Any = None
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Keep the parent's connection, unused: SQLite allows no use in a child."""
+        of_parent.append(self._connection)
+        self._lock, self._connection = threading.Lock(), None
 
     def read(self) -> int:
         """Return the version. Raises StorageUnavailable."""
