@@ -8,6 +8,7 @@ from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import django
+from django.db import connection, transaction
 
 if TYPE_CHECKING or django.VERSION < (6,):
     from django_tasks import TaskContext, default_task_backend, task
@@ -53,6 +54,22 @@ def fork() -> str:
     if not (child := os.fork()):
         sys.exit(3)
     return f"parent of {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+
+
+@task
+def leave_open(how: str, ends: str) -> str:
+    """Begin a transaction in which *how* is noted; return, raise or commit, and leave it."""
+    if how == "atomic":
+        transaction.atomic().__enter__()
+    else:
+        transaction.set_autocommit(False)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES ('left')")
+    if ends == "raises":
+        raise ValueError("no")
+    if ends == "commits":
+        transaction.commit()
+    return how
 
 
 @task

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import override_settings
 from sqlalchemy.engine import make_url
 
 from timeoutmgr.contrib.django import configuration, database_url, handler
+from timeoutmgr.contrib.django.configuration import ended_transactions
 from timeoutmgr.contrib.django.management.commands import timeoutmgr as command
 from timeoutmgr.contrib.django.system_checks import check_sqlite_transactions, check_timeoutmgr
-from timeoutmgr.errors import ConfigurationError, UnknownSetting
+from timeoutmgr.errors import ConfigurationError, HandlerFailed, UnknownSetting
 
 URLS = [
     (
@@ -200,6 +201,59 @@ def test_a_handler_leaves_no_old_connection_behind(
     assert used == [True]
     assert made.handled_alone == {"Ping"}
     assert connections["default"].connection is None  # CONN_MAX_AGE is 0
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+@pytest.mark.parametrize("how", ["atomic", "autocommit"])
+def test_a_handler_that_leaves_a_transaction_open_fails_and_leaves_no_connection(
+    how: str, error: Exception | None, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+    monkeypatch.setitem(database.settings_dict, "CONN_MAX_AGE", None)
+
+    @handler("Ping")
+    def ping(_message: object, _context: object) -> None:
+        if how == "atomic":
+            transaction.atomic().__enter__()
+        else:
+            transaction.set_autocommit(False)
+        insert_order(database)
+        if error is not None:
+            raise error
+
+    [wrapped] = configuration().settings().handlers["Ping"]
+    context: Any = None
+    with pytest.raises(HandlerFailed if error is None else ValueError) as failed:
+        wrapped({}, context)
+
+    sentence = "it left a transaction open in Django's database 'default', which was rolled back"
+    assert sentence in "".join([str(failed.value), *getattr(failed.value, "__notes__", ())])
+    assert database.connection is None
+    with transaction.atomic():
+        insert_order(database)
+        assert count_orders(database) == 1
+
+
+def test_a_transaction_that_was_open_before_a_block_stays_open_after_it(database: Any) -> None:
+    with transaction.atomic():
+        with ended_transactions():
+            insert_order(database)
+        assert count_orders(database) == 1
+        transaction.set_rollback(True)
+
+    assert count_orders(database) == 0
+
+
+def insert_order(database: Any) -> None:
+    with database.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES ('1')")
+
+
+def count_orders(database: Any) -> int:
+    with database.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM orders")
+        found: int = cursor.fetchone()[0]
+    return found
 
 
 def test_a_coroutine_handler_is_registered_as_it_is(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.management import call_command
-from django.db import DataError, OperationalError, connections, transaction
+from django.db import DataError, OperationalError, connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -24,6 +24,7 @@ from tests.contrib.some_tasks import (
     fail_with,
     fork,
     give,
+    leave_open,
     note,
     note_later,
 )
@@ -43,6 +44,7 @@ from timeoutmgr.contrib.django_tasks.framework import (
 from timeoutmgr.contrib.django_tasks.handlers import _run, claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
 from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.errors import HandlerFailed
 from timeoutmgr.testing.signals import eventually
 
 HOUR = timedelta(hours=1)
@@ -289,6 +291,36 @@ def test_a_child_that_a_task_forked_has_no_result() -> None:
 
     result.refresh()
     assert (result.status, result.return_value) == ("SUCCESSFUL", "parent of 3")
+
+
+@pytest.mark.parametrize(
+    ("how", "ends", "kind", "kept"),
+    [
+        ("atomic", "returns", HandlerFailed, 0),
+        ("atomic", "raises", ValueError, 0),
+        ("autocommit", "returns", HandlerFailed, 0),
+        ("autocommit", "raises", ValueError, 0),
+        ("autocommit", "commits", HandlerFailed, 1),
+    ],
+)
+def test_a_task_that_leaves_a_transaction_open_has_failed_and_the_next_succeeds(
+    how: str, ends: str, kind: type[Exception], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", None)
+    left, following = leave_open.enqueue(how, ends), note.enqueue("a")
+    config = configuration()
+    config.concurrency = 1
+    with DjangoEndpoint(config, using="default"):
+        eventually(lambda: note.get_result(following.id).is_finished, "the next is finished")
+
+    left.refresh()
+    following.refresh()
+    assert (left.status, following.status) == ("FAILED", "SUCCESSFUL")
+    assert left.errors[0].exception_class is kind
+    assert "it left a transaction open in Django's database 'default'" in left.errors[0].traceback
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM orders")
+        assert cursor.fetchone() == (kept,)
 
 
 @pytest.mark.parametrize("value", ["nan", "nul"])

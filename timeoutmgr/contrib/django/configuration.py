@@ -1,21 +1,21 @@
 """The endpoint's configuration, from Django's settings and the handlers of the installed apps."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import django
 from django.apps import apps
 from django.conf import settings
 from django.core import mail
-from django.db import close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 from django.utils.module_loading import autodiscover_modules
 
 from timeoutmgr.contrib.default_database import configuration_in
 from timeoutmgr.contrib.django.databases import database_url, is_in_memory
 from timeoutmgr.contrib.handler_registry import HandlerRegistry
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, HandlerFailed
 
 SETTING: Final = "TIMEOUTMGR"
 _USING: Final = "using"
@@ -27,9 +27,47 @@ def _usable_connections() -> Iterator[None]:
     """Close connections that are broken or too old, as Django does around a request."""
     close_old_connections()
     try:
-        yield
+        with ended_transactions():
+            yield
     finally:
         close_old_connections()
+
+
+@contextmanager
+def ended_transactions() -> Iterator[None]:
+    """Roll back the transactions that the block leaves open, and raise HandlerFailed.
+
+    An error of the block gets the sentence as a note. A transaction that was open before, as that
+    of a test, stays open.
+    """
+    outer = [one for one in connections.all(initialized_only=True) if one.in_atomic_block]
+    try:
+        yield
+    except BaseException as error:
+        for left in _rolled_back(outer):
+            error.add_note(left)
+        raise
+    for left in _rolled_back(outer):
+        raise HandlerFailed(RuntimeError(left))
+
+
+def _rolled_back(outer: Sequence[Any]) -> list[str]:
+    """Roll back and close connections in a transaction except *outer*; return what they left."""
+    left = []
+    for one in connections.all(initialized_only=True):
+        if one.connection is None or one in outer:
+            continue
+        if one.in_atomic_block or one.get_autocommit() != one.settings_dict["AUTOCOMMIT"]:
+            # Inside of atomic, Django refuses a rollback and keeps the closed connection.
+            one.in_atomic_block = one.closed_in_transaction = False
+            with suppress(Error):
+                one.rollback()
+            one.close()
+            left.append(
+                f"it left a transaction open in Django's database {one.alias!r}, which was rolled "
+                "back; use `with transaction.atomic():`, or end with set_autocommit(True)"
+            )
+    return left
 
 
 _registry: Final = HandlerRegistry()

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.contrib.django import endpoint, handler
-from timeoutmgr.contrib.django.configuration import alias
+from timeoutmgr.contrib.django.configuration import alias, ended_transactions
 from timeoutmgr.contrib.django_tasks.backend import MESSAGE, TasksBackend
 from timeoutmgr.contrib.django_tasks.framework import (
     TaskContext,
@@ -158,7 +158,7 @@ def _storable(value: Any) -> Any:
 def _called(result: Any) -> Any:
     task = result.task
     context = [TaskContext(task_result=result)] if task.takes_context else []
-    with ChildEnds():  # of the task, a child that it forked has no result
+    with ended_transactions(), ChildEnds():  # of the task, a child that it forked has no result
         return task.call(*context, *result.args, **result.kwargs)
 
 
