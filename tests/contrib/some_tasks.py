@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
@@ -53,6 +55,17 @@ def fork() -> str:
     """Fork a child that exits; return what its parent sees."""
     if not (child := os.fork()):
         sys.exit(3)
+    return f"parent of {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+
+
+@task
+async def fork_and_go_on(waits: bool) -> str:
+    """Fork a child that goes on; return what its parent sees."""
+    if not (child := os.fork()):
+        signal.alarm(30)  # a child that does not end by itself fails the test
+        if waits:
+            await asyncio.sleep(0)
+        return "child"
     return f"parent of {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
 
 

@@ -23,6 +23,7 @@ from tests.contrib.some_tasks import (
     fail,
     fail_with,
     fork,
+    fork_and_go_on,
     give,
     leave_open,
     note,
@@ -291,6 +292,16 @@ def test_a_child_that_a_task_forked_has_no_result() -> None:
 
     result.refresh()
     assert (result.status, result.return_value) == ("SUCCESSFUL", "parent of 3")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_child_that_a_coroutine_task_forked_ends(waits: bool) -> None:
+    result: Any = fork_and_go_on.enqueue(waits)
+    with DjangoEndpoint(configuration(), using="default"):
+        eventually(lambda: fork_and_go_on.get_result(result.id).is_finished, "the task is finished")
+
+    result.refresh()
+    assert (result.status, result.return_value) == ("SUCCESSFUL", "parent of 0")
 
 
 @pytest.mark.parametrize(

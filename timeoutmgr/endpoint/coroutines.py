@@ -25,21 +25,18 @@ class HandlerCoroutines:
     """Runs coroutines on the process' loop, from the start of an endpoint to its stop."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: dict[asyncio.Task[object], Ended] = {}
-        self._cancelled: set[asyncio.Task[object]] = set()
         self._is_stopped = False
-        self._lock = threading.Lock()
-        self._waiting: list[Callable[[], None]] = []
-        self._timers: list[asyncio.TimerHandle] = []
+        self.after_fork()
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
         """Forget the loop and its coroutines, which are the parent's."""
-        self._loop = None
-        self._tasks, self._waiting, self._timers = {}, [], []
-        self._cancelled = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: dict[asyncio.Task[object], Ended] = {}
+        self._cancelled: set[asyncio.Task[object]] = set()
         self._lock = threading.Lock()
+        self._waiting: list[Callable[[], None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
 
     def start(self) -> None:
         """Start the loop, unless it runs already."""
@@ -188,16 +185,19 @@ def _failed(error: BaseException) -> HandlerFailed:
     return failed
 
 
+async def in_one_process(coroutine: Coroutine[Any, Any, object]) -> object:
+    """Await *coroutine*; a child that it forks ends before it would wait on the parent's loop."""
+    return await _InOneProcess(coroutine)
+
+
 async def _guarded(begin: Begin) -> object:
     try:
-        return await _InOneProcess(begin())
+        return await in_one_process(begin())
     except (KeyboardInterrupt, SystemExit) as error:  # either would end the loop
         raise HandlerFailed(error) from error
 
 
 class _InOneProcess(Generator[Any, Any, object]):
-    """Awaits a coroutine. A child that it forks ends before it would wait on the parent's loop."""
-
     def __init__(self, coroutine: Coroutine[Any, Any, object]) -> None:
         self._coroutine, self._child_ends = coroutine, ChildEnds()
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -25,6 +26,7 @@ from timeoutmgr.contrib.django_tasks.framework import (
     task_started,
 )
 from timeoutmgr.contrib.django_tasks.models import TaskRecord, records, result_of
+from timeoutmgr.endpoint.coroutines import in_one_process
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.routes import timeout_id
@@ -159,6 +161,9 @@ def _called(result: Any) -> Any:
     task = result.task
     context = [TaskContext(task_result=result)] if task.takes_context else []
     with ended_transactions(), ChildEnds():  # of the task, a child that it forked has no result
+        if iscoroutinefunction(task.func):
+            coroutine = task.acall(*context, *result.args, **result.kwargs)
+            return async_to_sync(in_one_process)(coroutine)
         return task.call(*context, *result.args, **result.kwargs)
 
 
