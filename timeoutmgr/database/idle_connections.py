@@ -43,14 +43,14 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
         try:
             # A notice, or a session ticket of TLS, is no end.
             is_open = not _has_something_to_read(connection) or engine.dialect.do_ping(connection)
+            is_new = replace_closed not in record.info
+            record.info[replace_closed] = True
+            for check in checks if is_open else ():
+                check(connection, record.info, is_new)
         except engine.dialect.loaded_dbapi.Error as error:
             raise exc.InvalidatePoolError("the server closed it") from error
         if not is_open:
             raise exc.InvalidatePoolError("the server closed it")
-        is_new = replace_closed not in record.info
-        record.info[replace_closed] = True
-        for check in checks:
-            check(connection, record.info, is_new)
 
 
 def replace_read_only(engine: Engine) -> None:

@@ -378,7 +378,7 @@ class _ServerSession:
             os.dup2(nothing, self._descriptor, inheritable=False)
             os.close(nothing)
             with contextlib.suppress(exc.SQLAlchemyError):
-                self._connection.detach()  # for it, the garbage collector would roll back
+                self.connection.detach()  # for it, the garbage collector would roll back
 
     def _ask(self, sql: str, owner: str | None = None) -> Any:
         """Return the answer of the server, or None and close the session if it cannot answer."""
