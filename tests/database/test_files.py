@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from timeoutmgr.database import Database
-from timeoutmgr.database.places import make_private, refuse_network_file_system
+from timeoutmgr.database.places import make_private, refuse_unsafe_file
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import CombinationRefused
 
@@ -36,7 +36,7 @@ def mounts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", ["/srv/a.db", "/srv/deep/er/a.db", "/srv/local disk/share/a.db"])
 def test_a_file_on_a_network_file_system_is_refused(path: str) -> None:
     with pytest.raises(CombinationRefused, match="local disk") as refused:
-        refuse_network_file_system(Path(path))
+        refuse_unsafe_file(Path(path))
 
     assert "file locks do not hold" in refused.value.reason
 
@@ -44,13 +44,23 @@ def test_a_file_on_a_network_file_system_is_refused(path: str) -> None:
 @pytest.mark.usefixtures("mounts")
 @pytest.mark.parametrize("path", ["/a.db", "/srvx/a.db", "/srv/local disk/a.db", "/srv2/a.db"])
 def test_a_file_on_a_local_disk_is_accepted(path: str) -> None:
-    refuse_network_file_system(Path(path))
+    refuse_unsafe_file(Path(path))
 
 
 @pytest.mark.usefixtures("mounts")
 def test_a_database_on_a_network_file_system_is_refused_before_it_is_opened() -> None:
     with pytest.raises(CombinationRefused):
         Database("sqlite:////srv/a.db")
+
+
+def test_a_file_with_two_hard_links_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.db").touch()
+    (tmp_path / "b.db").hardlink_to(tmp_path / "a.db")
+
+    with pytest.raises(CombinationRefused, match=r"a\.db' with 2 names") as refused:
+        Database(f"sqlite:///{tmp_path / 'a.db'}")
+
+    assert "commits of other names are lost" in refused.value.reason
 
 
 def test_a_file_on_an_unknown_file_system_is_accepted(
@@ -61,7 +71,7 @@ def test_a_file_on_an_unknown_file_system_is_accepted(
 
     monkeypatch.setattr(Path, "read_text", deny)
 
-    refuse_network_file_system(tmp_path / "a.db")
+    refuse_unsafe_file(tmp_path / "a.db")
 
 
 def test_an_embedded_file_and_its_companions_are_their_owners_alone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import text
 
 from tests.support.forks import ended_in_a_child
 from timeoutmgr.database import Database, sqlite_writers
+from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.testing.signals import eventually
 
@@ -130,6 +131,66 @@ def test_nothing_is_written_into_a_file_that_was_renamed_until_it_is_back(
     assert notes(database) == ["before", "after"]
 
 
+@pytest.fixture
+def linked(database: Database, tmp_path: Path) -> Iterator[Database]:
+    """The database as a process has it that names its file by a link."""
+    assert database.path is not None
+    (tmp_path / "link.db").symlink_to(database.path)
+    made = Database(f"sqlite:///{tmp_path / 'link.db'}")
+    yield made
+    made.dispose()
+
+
+def point_to(file: Path, link: Path) -> None:
+    (new := link.with_suffix(".new")).symlink_to(file)
+    new.rename(link)
+
+
+def test_an_owner_is_alive_for_a_process_that_names_the_file_by_a_link(
+    database: Database, linked: Database
+) -> None:
+    direct, through_the_link = SessionLocks(database), SessionLocks(linked)
+    direct.acquire("one")
+    through_the_link.acquire("two")
+
+    assert through_the_link.dead_owners(["one", "three"]) == {"three"}
+    assert direct.dead_owners(["two", "three"]) == {"three"}
+    direct.release("one")
+    through_the_link.release("two")
+
+
+def test_nothing_is_written_through_a_link_that_names_another_file_until_it_is_back(
+    database: Database, linked: Database, tmp_path: Path
+) -> None:
+    link = tmp_path / "link.db"
+    write(linked, "before")
+    with closing(sqlite3.connect(tmp_path / "another.db")) as another:
+        another.execute("CREATE TABLE notes (note TEXT)")
+
+    point_to(tmp_path / "another.db", link)
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(linked, "meanwhile")
+    assert database.path is not None
+    point_to(database.path, link)
+    write(linked, "after")
+
+    assert notes(database) == ["before", "after"]
+
+
+def test_nothing_is_written_through_a_link_that_followed_its_file_to_another_name(
+    database: Database, linked: Database, tmp_path: Path
+) -> None:
+    write(linked, "before")
+
+    assert database.path is not None
+    database.path.rename(tmp_path / "elsewhere.db")
+    point_to(tmp_path / "elsewhere.db", tmp_path / "link.db")
+
+    # Its log has the name of before, where the next process would not look for it.
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        write(linked, "meanwhile")
+
+
 def replace_file(database: Database, tmp_path: Path) -> None:
     assert database.path is not None
     with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
@@ -222,7 +283,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("line", range(1, 25))
 def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
-    writers = sqlite_writers.SqliteWriters("a file", None)
+    writers = sqlite_writers.SqliteWriters("a file", ())
     one: Any = sqlite_writers.SqliteWriters.one
     code, lines = one.__wrapped__.__code__, itertools.count(1)
 
@@ -245,7 +306,7 @@ def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
 
 
 def test_an_exception_set_in_a_thread_that_waits_to_write_keeps_no_other_writer_out() -> None:
-    writers, waits = sqlite_writers.SqliteWriters("a file", None), threading.Event()
+    writers, waits = sqlite_writers.SqliteWriters("a file", ()), threading.Event()
 
     def wait_to_write() -> None:
         waits.set()

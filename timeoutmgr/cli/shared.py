@@ -2,18 +2,22 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from timeoutmgr import plugins
 from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import Persistence, SharedDatabase, Transport
+    from timeoutmgr.contracts.reports import Finding
     from timeoutmgr.deadletter.store import DeadLetterStore
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
@@ -101,6 +105,21 @@ def _require_file(database: "SharedDatabase | None") -> None:
     # Connecting would create the file.
     if database is not None and database.path is not None and not database.path.exists():
         raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
+
+
+def show_findings(shared: Shared, findings: "Sequence[Finding]", about: Mapping[str, Any]) -> Exit:
+    """Show *findings* behind *about*; return the exit code, FAILED if any finding fails."""
+    from timeoutmgr.contracts.reports import Level
+
+    failed = any(each.level is Level.FAIL for each in findings)
+    document = {"healthy": not failed, "findings": [each.document() for each in findings]}
+
+    def for_people() -> None:
+        for each in findings:
+            click.echo(output.plain(each.line()))
+
+    shared.show({**about, **document}, for_people)
+    return Exit.FAILED if failed else Exit.OK
 
 
 @contextmanager

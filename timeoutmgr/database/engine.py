@@ -33,11 +33,7 @@ from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.database.idle_connections import Check, replace_closed, replace_read_only
-from timeoutmgr.database.places import (
-    UnqualifiedTables,
-    make_private,
-    refuse_network_file_system,
-)
+from timeoutmgr.database.places import UnqualifiedTables, make_private, refuse_unsafe_file
 from timeoutmgr.database.round_trips import (
     DriverStatement,
     PipelinedTransaction,
@@ -144,7 +140,8 @@ class Database:
         self.engine: Final[Engine] = self._made()
         self.apart: Final[Engine] = self._made(apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
-        self._writers: Final = SqliteWriters(self.describe(), self.path) if self.is_sqlite else None
+        names = {os.path.abspath(self._given.database or ""), str(self.path)}
+        self._writers: Final = SqliteWriters(self.describe(), names) if self.is_sqlite else None
         self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
             self._writers.one if self._writers is not None else lambda _wait: nullcontext()
         )
@@ -529,11 +526,14 @@ def _parsed(url: str | URL) -> URL:
 
 
 def _located(url: URL) -> URL:
-    """Return *url* with the whole path of a SQLite file: a handler may change the folder."""
+    """Return *url* with the whole path of a SQLite file: a handler may change the folder.
+
+    Without links, by which processes would not meet in one folder beside the file.
+    """
     file = url.database or ":memory:"
     if url.get_backend_name() != "sqlite" or file.startswith((":", "file:")):
         return url
-    return url.set(database=os.path.abspath(file))
+    return url.set(database=os.path.realpath(os.path.abspath(file)))
 
 
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
@@ -660,7 +660,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
             "file (sqlite:///timeoutmgr.db), or use MemoryPersistence in tests"
         )
     path = Path(url.database)
-    refuse_network_file_system(path)
+    refuse_unsafe_file(path)
     engine = _created(
         url,
         # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
@@ -674,7 +674,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
-        record.info[FILE] = file_at(path)
+        record.info[FILE] = file_at([path])
         # The driver must not begin on its own: BEGIN is ours, see below.
         connection.isolation_level = None
         cursor = connection.cursor()

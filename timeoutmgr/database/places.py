@@ -23,11 +23,12 @@ _NETWORK: Final = frozenset(
 )
 
 
-def refuse_network_file_system(path: Path) -> None:
-    """Raise CombinationRefused where *path* would lie on a network file system.
+def refuse_unsafe_file(path: Path) -> None:
+    """Raise CombinationRefused if *path* is on a network file system, or has hard links.
 
     SQLite's locks and shared memory do not hold there, so that two writers could meet. Where the
-    system does not tell its mounts (no /proc), nothing is refused.
+    system does not tell its mounts (no /proc), nothing is refused. SQLite names its log after the
+    file: commits under one name destroy those under another.
     """
     folder = path.resolve().parent
     kind = _file_system(folder)
@@ -36,6 +37,12 @@ def refuse_network_file_system(path: Path) -> None:
             f"SQLite file {str(path)!r} on {kind}",
             "file locks do not hold on network file systems",
             "Put it on a local disk, or use PostgreSQL or MySQL.",
+        )
+    if path.is_file() and (names := path.stat().st_nlink) > 1:
+        raise CombinationRefused(
+            f"SQLite file {str(path)!r} with {names} names (hard links)",
+            "each name has a write-ahead log of its own, and commits of other names are lost",
+            "Remove the other names, or make them symbolic links.",
         )
 
 

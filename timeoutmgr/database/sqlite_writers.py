@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,9 +28,9 @@ class _OfThread(threading.local):
 
 
 class SqliteWriters:
-    """Admits one writer at a time: threads wait here instead of polling the file *path*.
+    """Admits one writer at a time: threads wait here instead of polling the file *names*.
 
-    *where* is its name in errors.
+    A symbolic link is one name, its target another. *where* is the name in errors.
 
     SQLite keeps the locks of a process in memory that a child inherits. Where a thread of the
     parent writes at the moment of a fork, its lock is never released in the child, where the
@@ -39,9 +40,9 @@ class SqliteWriters:
     process would see, and the system deletes it with the last connection.
     """
 
-    def __init__(self, where: str, path: Path | None) -> None:
+    def __init__(self, where: str, names: Collection[str]) -> None:
         self._where: Final = where
-        self._path: Final = path
+        self._names: Final = names
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that this process opened first."""
         self._lock = threading.Lock()
@@ -84,7 +85,7 @@ class SqliteWriters:
 
     def renew(self, connection: Connection) -> None:
         """Replace a *connection* to a file that had the name for a time, and has it no more."""
-        if file_at(self._path) == self._file != connection.info[FILE]:
+        if file_at(self._names) == self._file != connection.info[FILE]:
             connection.invalidate()
 
     def require_file(self, connection: Connection) -> None:
@@ -94,7 +95,7 @@ class SqliteWriters:
         """
         own = connection.info[FILE]
         self._file = self._file or own
-        if not own == self._file == file_at(self._path):
+        if not own == self._file == file_at(self._names):
             raise StorageUnavailable(
                 f"the file of {self._where} was removed, renamed or replaced while this process "
                 "had it open; put that file back, or stop every process of it and start them anew"
@@ -123,13 +124,13 @@ class SqliteWriters:
         self._lock, self._forking, self._own.is_writing = threading.Lock(), None, False
 
 
-def file_at(path: Path | None) -> tuple[int, int] | None:
-    """Return device and inode of the file that has the name now, None without a file."""
+def file_at(names: Iterable[str | Path]) -> tuple[int, int] | None:
+    """Return device and inode of the file that has all *names* now, None without such a file."""
     try:
-        found = None if path is None else path.stat()
+        found = {(each.st_dev, each.st_ino) for each in map(os.stat, names)}
     except OSError:
         return None
-    return None if found is None else (found.st_dev, found.st_ino)
+    return found.pop() if len(found) == 1 else None
 
 
 def _acquire(lock: threading.Lock, wait: float, acquired: list[bool]) -> None:

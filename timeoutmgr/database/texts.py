@@ -70,6 +70,15 @@ class KeyText(TypeDecorator[str]):
         return super().result_processor(dialect, coltype) if keeps_bytes else None
 
 
+def is_storable(value: str) -> bool:
+    """Return whether every database keeps *value*.
+
+    PostgreSQL takes no NUL; half a surrogate pair is no UTF-8.
+    """
+    is_utf8 = value.isascii() or value == value.encode("utf-8", "replace").decode()
+    return is_utf8 and "\0" not in value
+
+
 _IDENTIFIER: Final = compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 
 

@@ -119,7 +119,7 @@ MUTANTS = (
         name="a process writes on into a file that was removed",
         promise="What is confirmed is where every process of the file sees it.",
         file="timeoutmgr/database/sqlite_writers.py",
-        before="        if not own == self._file == file_at(self._path):\n",
+        before="        if not own == self._file == file_at(self._names):\n",
         after="        if False:\n",
         tests=(
             "tests/database/test_sqlite_writers.py"

@@ -2,11 +2,10 @@
 
 import click
 
-from timeoutmgr.cli import output
 from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command
-from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.shared import Shared, assembled, show_findings
 
 
 @click.command(cls=Command)
@@ -25,21 +24,8 @@ def doctor(shared: Shared, limits: Thresholds) -> Exit:
       timeoutmgr --json doctor
     """
     from timeoutmgr.cli.doctor.checks import examine
-    from timeoutmgr.contracts.reports import Level
 
     with assembled(shared) as parts:
         # Two parts in one database yield the same findings about the database.
         findings = list(dict.fromkeys(examine(parts, limits)))
-    failed = any(finding.level is Level.FAIL for finding in findings)
-    document = {
-        "endpoint": parts.settings.name,
-        "healthy": not failed,
-        "findings": [finding.document() for finding in findings],
-    }
-
-    def for_people() -> None:
-        for finding in findings:
-            click.echo(output.plain(finding.line()))
-
-    shared.show(document, for_people)
-    return Exit.FAILED if failed else Exit.OK
+    return show_findings(shared, findings, {"endpoint": parts.settings.name})

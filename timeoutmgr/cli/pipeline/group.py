@@ -31,7 +31,7 @@ from timeoutmgr.cli.pipeline.shared import (
     store_name,
 )
 from timeoutmgr.cli.pipeline.stream import stream
-from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.shared import Shared, show_findings
 from timeoutmgr.errors import ConfigurationError
 
 # --- Spark on this machine: can it run, how fast does it start, and how to start it faster ----
@@ -50,21 +50,11 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
       timeoutmgr pipeline doctor
       timeoutmgr --json pipeline doctor --store sales.toml
     """
-    from timeoutmgr.contracts.reports import Level
     from timeoutmgr.pipeline.doctor import examine
 
     has_store = store is not None or shared.config is not None
     name = store_name(shared, store) if has_store else None
-    findings = list(examine(session_options(shared, options), name))
-    failed = any(finding.level is Level.FAIL for finding in findings)
-    document = {"healthy": not failed, "findings": [one.document() for one in findings]}
-
-    def for_people() -> None:
-        for one in findings:
-            click.echo(output.plain(one.line()))
-
-    shared.show(document, for_people)
-    return Exit.FAILED if failed else Exit.OK
+    return show_findings(shared, list(examine(session_options(shared, options), name)), {})
 
 
 @click.command(cls=Command, within=WITHIN)

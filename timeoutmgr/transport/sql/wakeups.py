@@ -75,9 +75,7 @@ class QueueWakeups:
     @classmethod
     def of(cls, database: Database, table: str) -> "QueueWakeups":
         """Return the wakeups of *table* in *database*."""
-        where = database.url.render_as_string(hide_password=False)
-        if database.path is not None:
-            where = str(database.path.resolve())
+        where = str(database.path or database.url.render_as_string(hide_password=False))
         with cls._shared_lock:
             wakeups = cls._shared.get((where, table))
             if wakeups is None:
