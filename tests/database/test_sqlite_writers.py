@@ -277,6 +277,30 @@ def test_a_transaction_amid_which_its_file_was_replaced_is_undone(
         assert other.execute("SELECT note FROM notes").fetchall() == [("before",)]
 
 
+def test_a_file_that_was_replaced_while_no_connection_was_open_is_written(
+    database: Database, tmp_path: Path
+) -> None:
+    write(database, "before")
+    database.dispose()
+
+    replace_file(database, tmp_path)
+    write(database, "after")
+
+    assert notes(database) == ["after"]
+
+
+def test_nothing_is_written_beside_a_file_that_is_read_since_before_it_was_replaced(
+    database: Database, tmp_path: Path
+) -> None:
+    write(database, "before")
+    with database.engine.connect():
+        database.dispose()
+        replace_file(database, tmp_path)
+
+        with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+            write(database, "meanwhile")
+
+
 class Interrupted(BaseException):
     """Raised by the handler of a signal, before any line."""
 

@@ -387,8 +387,11 @@ class Database:
 
     def dispose(self) -> None:
         """Close idle connections; the object stays usable."""
+        (lent, _idle) = self.connections()
         for engine in self._engines():
             engine.dispose()
+        if self._writers is not None and not lent:
+            self._writers.forget_file()
 
     def _require_version(self) -> None:
         found = getattr(self.engine.dialect, "server_version_info", None)

@@ -101,6 +101,10 @@ class SqliteWriters:
                 "had it open; put that file back, or stop every process of it and start them anew"
             )
 
+    def forget_file(self) -> None:
+        """Admit another file of the name from now on: no connection of this process is open."""
+        self._file = None
+
     def before_fork(self) -> None:
         """Wait until no other thread writes, and admit none."""
         me, acquired = threading.get_ident(), list[bool]()
