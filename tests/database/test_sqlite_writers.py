@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.support.forks import ended_in_a_child
-from timeoutmgr.database import Database, sqlite_writers
+from timeoutmgr.database import Database, DatabaseSettings, sqlite_writers
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.testing.signals import eventually
@@ -299,6 +299,27 @@ def test_nothing_is_written_beside_a_file_that_is_read_since_before_it_was_repla
 
         with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
             write(database, "meanwhile")
+
+
+def test_a_file_that_another_process_writes_for_too_long_is_not_written_anew(
+    database: Database,
+) -> None:
+    impatient = Database(database.url, DatabaseSettings(write_wait=0.01))
+    with closing(sqlite3.connect(database.path or "", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StorageUnavailable, match="database is locked"):
+            impatient.write_anew()
+    impatient.dispose()
+
+
+def test_a_file_that_replaced_another_is_not_written_anew(
+    database: Database, tmp_path: Path
+) -> None:
+    replace_file(database, tmp_path)
+
+    with pytest.raises(StorageUnavailable, match="was removed, renamed or replaced"):
+        database.write_anew()
 
 
 class Interrupted(BaseException):

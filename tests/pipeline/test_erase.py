@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from errno import ENOSPC
@@ -57,6 +59,7 @@ from timeoutmgr.pipeline.options import StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.writers.erasure import Erasure, Key
 from timeoutmgr.pipeline.writers.loader import Loader
+from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport
 
 CANARY = "canary-7f3a"
@@ -620,6 +623,25 @@ def test_the_certificate_names_row_versions_of_a_server_that_has_copies(
     )
 
     assert any("row versions" in one for one in certificate.not_reached)
+
+
+def test_a_file_is_overwritten_when_another_process_has_ended_its_write(
+    store_of: Callable[[str], Store],
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    writers = store.database._writers
+    assert writers is not None
+    with (
+        closing(sqlite3.connect(store.database.path or "", isolation_level=None)) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        waiting = threads.submit(Erasure(store).overwrite)
+        eventually(lambda: writers._lock.locked() or waiting.done(), "it waits")
+        other.rollback()
+
+        assert waiting.result()
 
 
 def test_nothing_selected_is_refused() -> None:

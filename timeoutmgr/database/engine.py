@@ -372,6 +372,16 @@ class Database:
             connection.execute(text("SELECT 1"))
         self._require_version()
 
+    def write_anew(self) -> bool:
+        """Have SQLite write its file anew and empty its log; return whether the log is empty.
+
+        It waits for other writers; another process that reads meanwhile keeps the log.
+        """
+        begin = ("PRAGMA secure_delete=ON", "VACUUM")  # in no transaction of ours
+        with self._translated(), self._writer(self.settings.write_wait, begin) as connection:
+            emptied = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            return not emptied.one()[0]
+
     def used_by(self, user: object) -> None:
         """Note that *user* (a queue, a store) uses this; its part is to call ``leave``."""
         self._users.add(user)
@@ -405,10 +415,12 @@ class Database:
             )
 
     @contextmanager
-    def _writer(self, wait: float) -> Iterator[Connection]:
+    def _writer(
+        self, wait: float, begin: Sequence[str] = ("BEGIN IMMEDIATE",)
+    ) -> Iterator[Connection]:
         with self._one_writer(wait), self.engine.connect() as connection:
             # Not an engine's option: before SQLAlchemy 2.1 its connections take no listener.
-            connection = connection.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+            connection = connection.execution_options(**{_BEGIN: begin})
             with self._begun(connection, wait):
                 yield connection
 
@@ -697,6 +709,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+        for statement in connection.get_execution_options().get(_BEGIN, ("BEGIN",)):
+            connection.exec_driver_sql(statement).close()  # a pragma has an answer
 
     return engine

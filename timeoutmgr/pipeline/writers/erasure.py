@@ -104,11 +104,10 @@ class Erasure:
     def overwrite(self, others: Iterable[Database] = ()) -> bool:
         """Have SQLite write its file anew and empty its log; return whether nothing is left there.
 
-        The same for *others*, which may be in the same file. Another process that reads meanwhile
-        keeps the log.
+        The same for *others*, which may be in the same file. Raises StorageUnavailable.
         """
         places = {one.describe(): one for one in (self._store.database, *others)}
-        return False not in [_overwritten(one) for one in places.values()]
+        return False not in [one.is_sqlite and one.write_anew() for one in places.values()]
 
     def _erase(
         self, connection: Connection, endpoint: str, ids: Sequence[str], at: Micros, run_id: str
@@ -163,20 +162,6 @@ class Erasure:
         table = self._tables.history
         columns = (table.c.endpoint, table.c.id, table.c.destination)
         return select(*columns).where(or_(*_common(table, subject)), table.c.event != ERASED)
-
-
-def _overwritten(database: Database) -> bool:
-    if not database.is_sqlite:
-        return False
-    connection = database.engine.raw_connection()
-    try:
-        file: Any = connection.driver_connection
-        file.execute("PRAGMA secure_delete=ON")
-        file.execute("VACUUM")
-        (is_busy, *_), *_ = file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    finally:
-        connection.close()
-    return not is_busy
 
 
 def _common(table: Any, subject: PersonSelection) -> Iterable[ColumnElement[bool]]:
