@@ -12,13 +12,6 @@ from timeoutmgr.errors import ConfigurationError
 
 _BYTES_PER_CHARACTER: Final = 4
 _KEEP_BYTES: Final = frozenset({"mysql", "mariadb", "mssql"})
-
-
-def is_storable(text: str) -> bool:
-    """Return whether *text* can be stored: PostgreSQL takes no NUL, and UTF-8 no half a pair."""
-    return "\0" not in text and (text.isascii() or text.encode(errors="ignore").decode() == text)
-
-
 LONG_TEXT: Final = Text().with_variant(UnicodeText(), "mssql")
 """A text that is no key. In a Text of SQL Server other letters than its code page's are lost."""
 
