@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from tests.web.site import HOUR, Site, fail, fill, pending, waiting
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
 from timeoutmgr.contracts import CancelResult, Count, TimeoutState
 from timeoutmgr.contracts.audit import AuditRecord
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import Message
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.web import source
 
@@ -261,6 +263,26 @@ def test_a_group_is_retried_some_first_and_then_all(site: Site, endpoint: Endpoi
     ]
     assert {row.action for row in audit_of(endpoint)} == {"retry-failed"}
     assert '"exception":"KeyError"' in audit_of(endpoint)[0].selection
+
+
+@pytest.mark.parametrize("shown", ["ValueError", "Unknown exception"])
+def test_the_forms_of_a_group_without_a_type_or_an_exception_change_no_other_group(
+    site: Site, endpoint: Endpoint, shown: str
+) -> None:
+    settings = endpoint.parts.settings
+    fail(endpoint, 2, reason="broken", exception="ValueError")
+    without = {headers.EXCEPTION_TYPE: "ValueError"} if shown == "ValueError" else {}
+    with closing(settings.transport.session()) as session:
+        session.send([Outgoing(settings.error_queue, Message(id="of no type", headers=without))])
+    forms = [one for one in site.get("/errors").split("<article")[1:] if "no type" in one]
+    given = dict(re.findall(r'name="(exception|type|expected)" value="([^"]*)"', forms[0]))
+
+    answer = site.post("/errors", "/errors/delete", **given)
+
+    assert shown in forms[0]
+    assert "1 deleted." in answer.text
+    assert "does not hold" in site.get("/errors/message?id=of%20no%20type", 404)
+    assert waiting(endpoint, settings.error_queue) == 2
 
 
 def test_more_than_a_hundred_messages_need_their_number(site: Site, endpoint: Endpoint) -> None:

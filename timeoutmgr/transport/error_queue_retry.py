@@ -49,7 +49,8 @@ class FailureFilter:
 
     *exception* is a class with its module or without; *reason* is a part of the error's text, in
     upper or lower case; *since* and *until* bound the time of the
-    failure, which a message without a time does not meet.
+    failure, which a message without a time does not meet. With *is_group* only the messages of the
+    group of *exception* and *message_type* are meant: None selects messages that have none.
     """
 
     ids: frozenset[str] = frozenset()
@@ -59,6 +60,7 @@ class FailureFilter:
     queue: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    is_group: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a window in which nothing is."""
@@ -68,8 +70,10 @@ class FailureFilter:
         """Return whether the filter selects *received*."""
         failure = failure_record(received)
         exception = failure.exception or ""
+        group = failure.exception, failure.message_type
         return (
-            (not self.ids or failure.message_id in self.ids)
+            (not self.is_group or group == (self.exception, self.message_type))
+            and (not self.ids or failure.message_id in self.ids)
             and self.exception in (None, exception, exception.rpartition(".")[2] or None)
             and (self.reason is None or self.reason.lower() in (failure.reason or "").lower())
             and (self.message_type is None or self.message_type in enclosed_types(received.message))

@@ -106,7 +106,7 @@ async def _failures(board: Dashboard, request: Request, *, delete: bool) -> Resp
         results = await run_in_threadpool(board.source.retry, changed, changed_by(request))
         return _summary(Counter(each.result.value for each in results))
 
-    of_group = {"exception": form.exception, "type": form.type}
+    of_group = {"exception": form.exception or "", "type": form.type or ""}
     return await told(board, request, address("/errors", of_group), done)
 
 

@@ -57,10 +57,10 @@ class PendingForm(_Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureForm(_Form):
-    """The filter of the error queue, as texts; a group gives both exception and type."""
+    """The filter of the error queue; a group gives exception and type, empty where it has none."""
 
-    exception: str = ""
-    type: str = ""
+    exception: str | None = None
+    type: str | None = None
     id: str = ""
 
     @property
@@ -70,6 +70,7 @@ class FailureForm(_Form):
             ids=frozenset({self.id} if self.id else ()),
             exception=self.exception or None,
             message_type=self.type or None,
+            is_group=None not in (self.exception, self.type),
         )
 
 
