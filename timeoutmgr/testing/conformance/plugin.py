@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
+
+Case = TypeVar("Case", bound=Callable[..., Any])
 
 NEEDS: Final = "timeoutmgr_needs"
 
@@ -18,12 +20,23 @@ given: Final[dict[str, Callable[[], Any]]] = {}
 """Makers of parts by kind, as the command line named them."""
 
 
-def needs(**facts: bool) -> pytest.MarkDecorator:
+def needs(**facts: bool) -> Callable[[Case], Case]:
     """Mark a case that means something only where the suite's class has these *facts*.
 
-    ``@needs(transactions=True)`` leaves the case out where ``transactions`` is False.
+    ``@needs(transactions=True)`` leaves the case out where ``transactions`` is False. Above a class
+    it marks the cases in it, and none that a suite inherits from other classes.
     """
-    return getattr(pytest.mark, NEEDS)(**facts)  # type: ignore[no-any-return]  # marks are dynamic
+    need: pytest.MarkDecorator = getattr(pytest.mark, NEEDS)(**facts)
+
+    def marked(case: Case) -> Case:
+        cases: list[Any] = [case]
+        if isinstance(case, type):
+            cases = [one for name, one in vars(case).items() if name.startswith("test_")]
+        for one in cases:
+            need(one)
+        return case
+
+    return marked
 
 
 def is_meant_for(item: pytest.Item) -> bool:

@@ -315,6 +315,7 @@ class DueOrder(SharedSuite):
         assert sent == sorted(f"{writer} {n:02}" for writer in range(10) for n in range(20))
 
 
+@needs(transactions=True)
 class SharedTransactions(SharedSuite):
     """Inserts and dispatches take part in the caller's transaction."""
 
@@ -323,7 +324,6 @@ class SharedTransactions(SharedSuite):
         """Return a store that takes part in transactions of the queue."""
         return make_subject(joined=True)
 
-    @needs(transactions=True)
     def test_an_insert_is_visible_after_the_commit(self, joined: Subject, now: Micros) -> None:
         with joined.committed() as transaction:
             joined.put(timeout("a", now - 1), transaction=transaction)
@@ -331,7 +331,6 @@ class SharedTransactions(SharedSuite):
 
         assert (before, _ids(joined.kept())) == (None, ["a"])
 
-    @needs(transactions=True)
     def test_a_rollback_undoes_an_insert(self, joined: Subject, now: Micros) -> None:
         joined.put(timeout("old", now - 9))
 
@@ -341,7 +340,6 @@ class SharedTransactions(SharedSuite):
 
         assert [(one.id, one.due) for one in joined.kept()] == [("old", now - 9), ("a", now - 1)]
 
-    @needs(transactions=True)
     def test_a_dispatch_ends_with_its_transaction(self, joined: Subject, now: Micros) -> None:
         stored = timeout("a", now - 1)
         joined.put(stored)
@@ -355,7 +353,6 @@ class SharedTransactions(SharedSuite):
         assert (undone, between, done) == ("a", [joined.comparable(stored)], "a")
         assert joined.is_closed(stored)
 
-    @needs(transactions=True)
     def test_a_rollback_undoes_insert_and_dispatch_together(
         self, joined: Subject, now: Micros
     ) -> None:

@@ -20,10 +20,10 @@ SHIFT: Final = BulkChange(action=BulkAction.SHIFT, by=2 * HOUR)
 CANCEL: Final = BulkChange(action=BulkAction.CANCEL)
 
 
+@needs(pauses_dispatch=True)
 class PauseCases(StoreSuite):
     """:class:`timeoutmgr.contracts.pauses.PausesDispatch`."""
 
-    @needs(pauses_dispatch=True)
     def test_what_a_pause_holds_is_not_sent_and_counts_no_attempt(
         self, stores: Stores, store: TimeoutStore, now: Micros
     ) -> None:
@@ -42,7 +42,6 @@ class PauseCases(StoreSuite):
         assert found[1] is not None
         assert (found[0], found[1].due, found[1].attempts) == (TimeoutState.PENDING, due.due, 0)
 
-    @needs(pauses_dispatch=True)
     def test_a_resume_sends_what_was_parked(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(f"{n}", now - n) for n in range(5)])
         paused = pausing(store)
@@ -57,7 +56,7 @@ class PauseCases(StoreSuite):
         assert sorted(drain(store)) == ["0", "1", "2", "3", "4"]
         assert (paused.pauses(), paused.resume("billing", BY)) == ([], False)
 
-    @needs(pauses_dispatch=True, settable_clock=True)
+    @needs(settable_clock=True)
     def test_a_pause_of_the_endpoint_ends_by_itself(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
@@ -71,7 +70,7 @@ class PauseCases(StoreSuite):
         assert sorted(drain(store)) == ["a", "b"]
         assert pausing(store).pauses() == []
 
-    @needs(pauses_dispatch=True, settable_clock=True)
+    @needs(settable_clock=True)
     def test_a_parked_timeout_is_cancelled_and_moved_as_ever(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
@@ -91,10 +90,10 @@ class PauseCases(StoreSuite):
         assert store.key_of("b") == Key(now + HOUR, "b")
 
 
+@needs(changes_in_bulk=True)
 class BulkCases(StoreSuite):
     """:class:`timeoutmgr.contracts.bulk_runs.KeepsBulkRuns`."""
 
-    @needs(changes_in_bulk=True)
     def test_a_shift_moves_what_its_plan_found_and_is_undone(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -117,7 +116,6 @@ class BulkCases(StoreSuite):
         assert (undone.state, undone.undone) == (BulkState.UNDONE, 3)
         assert dues(store) == {one.id: one.due for one in made if one.id in "034"} | others
 
-    @needs(changes_in_bulk=True)
     def test_what_a_dispatcher_has_is_left_and_not_awaited(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -132,7 +130,6 @@ class BulkCases(StoreSuite):
         assert (done.changed, done.left) == (1, 1)
         assert pending(store) == ["a"]
 
-    @needs(changes_in_bulk=True)
     def test_another_process_goes_on_with_a_run(
         self, stores: Stores, store: TimeoutStore, now: Micros
     ) -> None:

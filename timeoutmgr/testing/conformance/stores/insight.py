@@ -27,10 +27,10 @@ from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
 from timeoutmgr.testing.conformance.stores.suite import ALL, Stores, StoreSuite, dispatch, retry
 
 
+@needs(has_insight=True)
 class InsightCases(StoreSuite):
     """:class:`timeoutmgr.contracts.Insight`."""
 
-    @needs(has_insight=True)
     def test_a_type_is_the_whole_name_of_the_most_specific_type(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -52,7 +52,6 @@ class InsightCases(StoreSuite):
         assert matching(store, TimeoutFilter(message_type='Größe "%_\\')) == ["signs"]
         assert matching(store, TimeoutFilter(message_type="Shop")) == []
 
-    @needs(has_insight=True)
     def test_a_prefix_selects_ids_that_begin_with_it(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -65,7 +64,6 @@ class InsightCases(StoreSuite):
         assert matching(store, TimeoutFilter(id_prefix="a")) == all_of_a
         assert matching(store, TimeoutFilter(id_prefix="c")) == []
 
-    @needs(has_insight=True)
     def test_groups_count_by_destination_and_by_type(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -82,7 +80,6 @@ class InsightCases(StoreSuite):
         assert (by_type, by_type.counted) == (Groups({None: 4, "Shop.Order": 1}), 5)
         assert first == Groups({"billing": 2})
 
-    @needs(has_insight=True)
     def test_load_counts_each_bucket_by_the_next_try(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -103,7 +100,6 @@ class InsightCases(StoreSuite):
         assert load.at >= now
         assert of_other.counts == [Count(0), Count(0), Count(1)]
 
-    @needs(has_insight=True)
     def test_the_details_of_an_id_have_its_claim_and_its_end(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -127,7 +123,6 @@ class InsightCases(StoreSuite):
         assert [event.event for event in ended.events][-1:] == ["dispatched"]
         assert insight(store).details("never") is None
 
-    @needs(has_insight=True)
     def test_overdue_counts_a_retry_by_its_due_time(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - SECOND), timeout("b", now)])
         assert insight(store).overdue(now - SECOND) == Overdue(Count(0), None)
@@ -138,7 +133,6 @@ class InsightCases(StoreSuite):
         assert insight(store).overdue(now) == Overdue(Count(1), now - SECOND)
         assert insight(store).overdue(now + 1) == Overdue(Count(2), now - SECOND)
 
-    @needs(has_insight=True)
     def test_in_flight_are_the_keys_of_claims_in_force(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -153,7 +147,6 @@ class InsightCases(StoreSuite):
         assert [(claim.owner, claim.size) for claim in found.claims] == [("one", 3), ("other", 2)]
         assert (found.claims[0].first.id, found.claims[0].last.id) == ("0", "2")
 
-    @needs(has_insight=True)
     def test_the_history_is_listed_newest_first_in_pages(
         self, stores: Stores, store: TimeoutStore, now: Micros
     ) -> None:

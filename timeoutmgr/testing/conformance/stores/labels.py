@@ -33,10 +33,10 @@ from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, Track
 from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, dispatch, pending
 
 
+@needs(finds_by_labels=True)
 class LabelCases(StoreSuite):
     """``TimeoutFilter.labels`` and ``cancel_where``."""
 
-    @needs(finds_by_labels=True)
     def test_a_filter_finds_timeouts_that_have_all_its_labels(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -49,7 +49,6 @@ class LabelCases(StoreSuite):
         assert found(store, "task=t", "tenant=x") == ["a"]
         assert found(store, "tenant=X") == found(store, "tenant") == []
 
-    @needs(finds_by_labels=True)
     def test_a_page_by_label_begins_behind_a_key_and_keeps_to_the_other_conditions(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -63,7 +62,6 @@ class LabelCases(StoreSuite):
         assert (first[0], store.count(which)) == (labelled("1", now + 1, task="t"), 4)
         assert found(store, "task=t", destination="elsewhere") == []
 
-    @needs(finds_by_labels=True)
     def test_labels_follow_their_timeout_and_end_with_it(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -94,7 +92,6 @@ class LabelCases(StoreSuite):
         assert dispatch(store, "", [labelled("a", now - 1).key]) == ["a"]
         assert found(store, "task=t") == []
 
-    @needs(finds_by_labels=True)
     def test_a_cancel_by_label_meets_each_of_its_timeouts(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -112,7 +109,6 @@ class LabelCases(StoreSuite):
         assert store.find("7") == (TimeoutState.CANCELLED, None)
         assert cancelled(store, "task=t", now) == []
 
-    @needs(finds_by_labels=True)
     def test_a_cancel_by_label_says_which_timeouts_are_being_dispatched(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -127,7 +123,6 @@ class LabelCases(StoreSuite):
         }
         assert pending(store) == ["a"]
 
-    @needs(finds_by_labels=True)
     def test_a_cancel_holds_for_messages_that_wait_to_be_stored(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -147,7 +142,6 @@ class LabelCases(StoreSuite):
         [again] = store.store_many([waited])
         assert again.kind is RepeatKind.DUPLICATE
 
-    @needs(finds_by_labels=True)
     def test_a_cancel_of_a_saga_holds_for_messages_that_wait_to_be_stored(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -161,7 +155,7 @@ class LabelCases(StoreSuite):
         assert (repeat.timeout.id, repeat.kind) == ("c", RepeatKind.CANCELLED)
         assert sorted(pending(store)) == ["b", "d"]
 
-    @needs(finds_by_labels=True, settable_clock=True)
+    @needs(settable_clock=True)
     def test_a_cancel_by_label_is_remembered_for_a_week(
         self, store: TimeoutStore, now: Micros, clock: SetClock
     ) -> None:
@@ -175,7 +169,6 @@ class LabelCases(StoreSuite):
         assert repeat.kind is RepeatKind.CANCELLED
         assert list(store.store_many([waiting(labelled("b", now, task="t"), sent=now)])) == []
 
-    @needs(finds_by_labels=True)
     def test_a_cancel_of_many_names_one_label_or_one_saga(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -189,7 +182,6 @@ class LabelCases(StoreSuite):
             with pytest.raises(ValueError, match="one label or one saga"):
                 cancel(store, which, now)
 
-    @needs(finds_by_labels=True)
     def test_of_a_cancel_by_label_and_a_concurrent_insert_one_sees_the_other(
         self, stores: Stores, now: Micros
     ) -> None:

@@ -28,10 +28,10 @@ from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, disp
 _MINUTE: Final = 60 * SECOND
 
 
+@needs(clears_in_order=True)
 class SagaCases(StoreSuite):
     """``clear_saga``, and ``store_many`` after it."""
 
-    @needs(clears_in_order=True)
     def test_a_clear_reaches_timeouts_that_its_consumer_stored_whatever_their_time_of_sending(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -43,7 +43,6 @@ class SagaCases(StoreSuite):
         assert list(clear(store, ordered(now))) == ["a"]
         assert pending(store) == ["b", "c", "d", "e"]
 
-    @needs(clears_in_order=True)
     def test_a_clear_reaches_what_was_stored_before_it_was_delivered(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -53,7 +52,6 @@ class SagaCases(StoreSuite):
 
         assert list(clear(store, ordered(now))) == ["a"]
 
-    @needs(clears_in_order=True)
     @pytest.mark.parametrize("place", [None, "redelivered"])
     def test_without_a_place_the_time_of_sending_decides(
         self, store: TimeoutStore, now: Micros, place: str | None
@@ -66,7 +64,6 @@ class SagaCases(StoreSuite):
 
         assert list(clear(store, order)) == ["a"]
 
-    @needs(clears_in_order=True)
     def test_kept_timeouts_stay_and_timeouts_ahead_do_not(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -77,7 +74,6 @@ class SagaCases(StoreSuite):
         order = replace(ordered(now), kept=frozenset("ab"), ahead=frozenset("bc"))
         assert list(clear(store, order)) == ["c"]
 
-    @needs(clears_in_order=True)
     def test_a_clear_that_is_carried_out_does_nothing_again(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -88,7 +84,6 @@ class SagaCases(StoreSuite):
         assert list(clear(store, ordered(now))) == []
         assert list(clear(store, replace(ordered(now), order_id="c2"))) == ["b"]
 
-    @needs(clears_in_order=True)
     def test_a_clear_of_hundreds_of_timeouts_is_carried_out_in_full(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -97,7 +92,6 @@ class SagaCases(StoreSuite):
         assert len(clear(store, ordered(now))) == 700
         assert pending(store) == []
 
-    @needs(clears_in_order=True)
     def test_a_delivered_message_that_was_sent_before_a_clear_is_cancelled_on_arrival(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -118,7 +112,6 @@ class SagaCases(StoreSuite):
         [again] = store.store_many([sent_before])
         assert again.kind is RepeatKind.DUPLICATE
 
-    @needs(clears_in_order=True)
     def test_a_message_that_stood_behind_a_clear_is_stored_whenever_it_was_sent(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -131,7 +124,6 @@ class SagaCases(StoreSuite):
         assert list(store.store_many([mine, delivered_later])) == []
         assert pending(store) == ["a", "b"]
 
-    @needs(clears_in_order=True)
     def test_an_older_clear_that_comes_late_narrows_no_memory(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -141,7 +133,7 @@ class SagaCases(StoreSuite):
         [repeat] = store.store_many([placed("a", now, 2)])
         assert repeat.kind is RepeatKind.CANCELLED
 
-    @needs(clears_in_order=True, settable_clock=True)
+    @needs(settable_clock=True)
     def test_a_clear_is_forgotten_after_a_day(
         self, store: TimeoutStore, now: Micros, clock: SetClock
     ) -> None:
@@ -151,7 +143,6 @@ class SagaCases(StoreSuite):
 
         assert list(store.store_many([placed("a", now, 2)])) == []
 
-    @needs(clears_in_order=True)
     def test_a_clear_passes_by_timeouts_that_a_dispatcher_has_locked(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -163,7 +154,6 @@ class SagaCases(StoreSuite):
 
         assert dispatch(store, "", [timeout("a", now - 1).key]) == ["a"]
 
-    @needs(clears_in_order=True)
     def test_of_a_clear_and_a_concurrent_insert_one_sees_the_other(
         self, stores: Stores, now: Micros
     ) -> None:
@@ -176,7 +166,7 @@ class SagaCases(StoreSuite):
                 track.race(partial(store.store_many, [one]), partial(clear, store, order))
                 assert store.find(one.id) == (TimeoutState.CANCELLED, None)
 
-    @needs(clears_in_order=True, transactions=True)
+    @needs(transactions=True)
     def test_a_clear_and_its_memory_end_with_the_callers_transaction(
         self, stores: Stores, now: Micros
     ) -> None:

@@ -24,10 +24,10 @@ from timeoutmgr.testing.conformance.samples import HOUR, Undone, timeout
 from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, drain, pending
 
 
+@needs(keeps_schedules=True)
 class ScheduleCases(StoreSuite):
     """``schedules`` and ``change_schedule``, of a store that keeps schedules."""
 
-    @needs(keeps_schedules=True)
     def test_a_record_is_kept_whole_until_it_is_deleted(self, store: TimeoutStore) -> None:
         record = ScheduleRecord(
             name="daily é",
@@ -50,7 +50,6 @@ class ScheduleCases(StoreSuite):
         kept.change_schedule("daily é", lambda locked: locked.delete())
         assert list(kept.schedules()) == []
 
-    @needs(keeps_schedules=True)
     def test_a_change_sees_the_record_that_it_wrote(self, store: TimeoutStore) -> None:
         def change(locked: LockedSchedule) -> ScheduleRecord:
             locked.write(replace(locked.record, every="1 hour"))
@@ -58,7 +57,6 @@ class ScheduleCases(StoreSuite):
 
         assert with_schedules(store).change_schedule("a", change).every == "1 hour"
 
-    @needs(keeps_schedules=True)
     def test_each_endpoint_has_its_own_schedules(self, stores: Stores) -> None:
         own, other = with_schedules(stores()), with_schedules(stores("conformance-other"))
 
@@ -67,7 +65,6 @@ class ScheduleCases(StoreSuite):
         assert [one.name for one in own.schedules()] == ["a"]
         assert list(other.schedules()) == []
 
-    @needs(keeps_schedules=True)
     def test_a_change_stores_and_cancels_runs(self, store: TimeoutStore, now: Micros) -> None:
         def put(locked: LockedSchedule) -> RunState | None:
             store.store_many([timeout("a", now + HOUR)], transaction=locked.transaction)
@@ -87,7 +84,6 @@ class ScheduleCases(StoreSuite):
         assert state.state is TimeoutState.CANCELLED
         assert pending(store) == []
 
-    @needs(keeps_schedules=True)
     def test_a_run_that_was_sent_has_the_instant_of_its_outcome(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -101,7 +97,7 @@ class ScheduleCases(StoreSuite):
         assert state.closed_at is not None
         assert state.closed_at >= now
 
-    @needs(keeps_schedules=True, transactions=True)
+    @needs(transactions=True)
     def test_a_change_that_fails_leaves_nothing(self, store: TimeoutStore, now: Micros) -> None:
         def fail(locked: LockedSchedule) -> None:
             store.store_many([timeout("a", now + HOUR)], transaction=locked.transaction)
@@ -114,7 +110,6 @@ class ScheduleCases(StoreSuite):
         assert pending(store) == []
         assert [one.every for one in with_schedules(store).schedules()] in ([], [""])
 
-    @needs(keeps_schedules=True)
     def test_concurrent_changes_of_a_schedule_lose_none(self, stores: Stores) -> None:
         def count(locked: LockedSchedule) -> None:
             locked.write(replace(locked.record, configured_at=locked.record.configured_at + 1))

@@ -31,10 +31,10 @@ from timeoutmgr.testing.conformance.transports.suite import (
 # ruff: noqa: D102 - the name of a case is its claim
 
 
+@needs(expires_messages=True)
 class TransportExpiry(TransportSuite):
     """``ExpiresMessages``, and ``time_to_live`` of ``send``."""
 
-    @needs(expires_messages=True)
     def test_only_a_message_whose_time_is_over_is_removed_and_only_once(
         self, transport: Transport, session: TransportSession, queue: str
     ) -> None:
@@ -47,7 +47,6 @@ class TransportExpiry(TransportSuite):
         assert (removed[0].queue, removed[0].message.body) == (queue, b"late")
         assert session.count(queue) == 2
 
-    @needs(expires_messages=True)
     def test_a_message_that_cannot_be_settled_stays(
         self, transport: Transport, session: TransportSession, queue: str
     ) -> None:
@@ -61,7 +60,6 @@ class TransportExpiry(TransportSuite):
 
         assert ids(_expired(transport, queue)) == ["late"]
 
-    @needs(expires_messages=True)
     def test_a_received_message_does_not_expire(
         self, transport: Transport, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
@@ -73,7 +71,6 @@ class TransportExpiry(TransportSuite):
         receiver.ack([late])
         assert (_expired(transport, queue), session.count(queue)) == ([], 0)
 
-    @needs(expires_messages=True)
     def test_two_concurrent_removals_share_the_expired_messages(
         self, transport: Transport, session: TransportSession, queue: str
     ) -> None:
@@ -89,7 +86,6 @@ class TransportExpiry(TransportSuite):
         removed += ids(_expired(transport, queue))
         assert sorted(removed) == numbers(40)
 
-    @needs(expires_messages=True)
     def test_bodies_that_do_not_fit_into_memory_together_are_removed_one_by_one(
         self, transport: Transport, session: TransportSession, queue: str
     ) -> None:

@@ -272,6 +272,7 @@ class TransportSender(TransportSuite):
 _FOREIGN_BODY = b"\x80\x04\x00no text\xff"
 
 
+@needs(sends_foreign=True)
 class ForeignMessages(TransportSuite):
     """``send`` of messages with a route."""
 
@@ -286,7 +287,6 @@ class ForeignMessages(TransportSuite):
         yield f"{name}-foreign"
         foreign_session.delete_queues([f"{name}-foreign"])
 
-    @needs(sends_foreign=True)
     def test_a_foreign_message_goes_to_the_queue_that_its_route_declares(
         self, session: TransportSession, foreign_session: TransportSession, foreign_queue: str
     ) -> None:
@@ -303,7 +303,6 @@ class ForeignMessages(TransportSuite):
         assert arrived.message.headers["lang"] == "py"
         assert not {names.ROUTE, names.FOREIGN} & set(arrived.message.headers)
 
-    @needs(sends_foreign=True)
     def test_the_results_of_a_mixed_batch_are_in_the_order_of_the_messages(
         self,
         session: TransportSession,
@@ -328,7 +327,6 @@ class ForeignMessages(TransportSuite):
             with closing(session_.receiver(where, prefetch=9)) as receiver:
                 assert ids(receive_all(receiver)) == expected
 
-    @needs(sends_foreign=True)
     def test_a_message_for_another_kind_of_broker_is_refused_before_any_send(
         self, session: TransportSession, queue: str, foreign_queue: str
     ) -> None:
@@ -340,7 +338,7 @@ class ForeignMessages(TransportSuite):
 
         assert session.count(queue) == 0
 
-    @needs(sends_foreign=True, transactions=True)
+    @needs(transactions=True)
     def test_a_rollback_undoes_a_foreign_message_and_its_queue(
         self, session: TransportSession, foreign_queue: str
     ) -> None:
