@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from timeoutmgr.testing.conformance.samples import (
     SECOND,
     UNSTORABLE,
     SetClock,
+    Track,
     race,
     timeout,
 )
@@ -125,6 +126,12 @@ class SharedSuite:
         """Return how often to run a race."""
         asked: int | None = request.config.getoption("--timeoutmgr-races", None)
         return asked or self.races
+
+    @pytest.fixture
+    def track(self) -> Iterator[Track]:
+        """Return two threads that start together."""
+        with Track(2) as track:
+            yield track
 
 
 class StoredContents(SharedSuite):

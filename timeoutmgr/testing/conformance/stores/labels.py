@@ -183,17 +183,14 @@ class LabelCases(StoreSuite):
                 cancel(store, which, now)
 
     def test_of_a_cancel_by_label_and_a_concurrent_insert_one_sees_the_other(
-        self, stores: Stores, now: Micros
+        self, stores: Stores, now: Micros, track: Track
     ) -> None:
         rounds = max(20, self.races // 20)
-        with Track(2) as track:
-            for n in range(rounds):
-                store = stores(f"{stores.endpoint}.{n % 4}")
-                one = waiting(labelled(f"t{n}", now + HOUR, run=f"{n}"), sent=now - 1)
-                track.race(
-                    partial(store.store_many, [one]), partial(cancelled, store, f"run={n}", now)
-                )
-                assert store.find(one.id) == (TimeoutState.CANCELLED, None)
+        for n in range(rounds):
+            store = stores(f"{stores.endpoint}.{n % 4}")
+            one = waiting(labelled(f"t{n}", now + HOUR, run=f"{n}"), sent=now - 1)
+            track.race(partial(store.store_many, [one]), partial(cancelled, store, f"run={n}", now))
+            assert store.find(one.id) == (TimeoutState.CANCELLED, None)
 
 
 def labelled(name: str, due: Micros, saga: str = "", **labels: str | Sequence[str]) -> Timeout:

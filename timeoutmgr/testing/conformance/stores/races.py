@@ -48,106 +48,99 @@ class TimeoutRaces(StoreSuite):
             yield chunk.token, key
 
     def test_exactly_one_of_cancel_and_dispatch_wins(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
         answers = {True: 0, False: 0}
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, rounds):
-                answer, sent = track.race(
-                    partial(store.cancel, key.id), partial(dispatch, store, token, [key])
-                )
-                was_sent = sent == [key.id]
-                found = store.find(key.id)
-                assert (answer is CancelResult.TOO_LATE) is was_sent, (key, answer, sent)
-                assert answer not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN)
-                state = TimeoutState.DISPATCHED if was_sent else TimeoutState.CANCELLED
-                assert found == (state, None)
-                answers[was_sent] += 1
+        for token, key in self._claimed(store, now - HOUR, rounds):
+            answer, sent = track.race(
+                partial(store.cancel, key.id), partial(dispatch, store, token, [key])
+            )
+            was_sent = sent == [key.id]
+            found = store.find(key.id)
+            assert (answer is CancelResult.TOO_LATE) is was_sent, (key, answer, sent)
+            assert answer not in (CancelResult.WILL_BE_CANCELLED, CancelResult.UNKNOWN)
+            state = TimeoutState.DISPATCHED if was_sent else TimeoutState.CANCELLED
+            assert found == (state, None)
+            answers[was_sent] += 1
 
         assert sum(answers.values()) == rounds
         assert store.count(ALL) == 0
 
     def test_exactly_one_of_reschedule_and_dispatch_wins(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
-                answer, sent = track.race(
-                    partial(store.reschedule, key.id, now + HOUR),
-                    partial(dispatch, store, token, [key]),
-                )
-                moved = answer in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT)
-                assert moved is (sent == []), (key, answer, sent)
-                left = store.key_of(key.id)
-                assert left == (Key(now + HOUR, key.id) if moved else None)
+        for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
+            answer, sent = track.race(
+                partial(store.reschedule, key.id, now + HOUR),
+                partial(dispatch, store, token, [key]),
+            )
+            moved = answer in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT)
+            assert moved is (sent == []), (key, answer, sent)
+            left = store.key_of(key.id)
+            assert left == (Key(now + HOUR, key.id) if moved else None)
 
     def test_one_of_two_dispatchers_with_one_control_message_dispatches(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
-                one, other = track.race(
-                    partial(dispatch, store, token, [key]), partial(dispatch, store, token, [key])
-                )
-                assert one + other == [key.id]
-                assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
+        for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
+            one, other = track.race(
+                partial(dispatch, store, token, [key]), partial(dispatch, store, token, [key])
+            )
+            assert one + other == [key.id]
+            assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
 
     def test_exactly_one_of_control_message_and_bare_id_dispatches(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
-                one, other = track.race(
-                    partial(dispatch, store, token, [key]), partial(dispatch, store, "", [key])
-                )
-                assert len(one + other) <= 1
-                found = store.find(key.id)
-                assert found is not None
-                assert (found[0] is TimeoutState.DISPATCHED) is bool(one + other)
-                if not one + other:
-                    store.release(token)
-                    assert drain(store) == [key.id]
+        for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
+            one, other = track.race(
+                partial(dispatch, store, token, [key]), partial(dispatch, store, "", [key])
+            )
+            assert len(one + other) <= 1
+            found = store.find(key.id)
+            assert found is not None
+            assert (found[0] is TimeoutState.DISPATCHED) is bool(one + other)
+            if not one + other:
+                store.release(token)
+                assert drain(store) == [key.id]
 
     def test_a_redelivery_during_a_dispatch_stores_nothing_again(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
-                again = [timeout(key.id, key.due), timeout(f"{key.id} beside", now + HOUR)]
-                _, sent = track.race(
-                    partial(store.store_many, again), partial(dispatch, store, token, [key])
-                )
-                assert sent == [key.id]
-                assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
-                assert store.key_of(f"{key.id} beside") is not None
+        for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
+            again = [timeout(key.id, key.due), timeout(f"{key.id} beside", now + HOUR)]
+            _, sent = track.race(
+                partial(store.store_many, again), partial(dispatch, store, token, [key])
+            )
+            assert sent == [key.id]
+            assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
+            assert store.key_of(f"{key.id} beside") is not None
 
     def test_a_cancel_beside_its_store_message_wins(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(50, rounds // 10)):
-                name = f"{n}"
-                _, answer = track.race(
-                    partial(store.store_many, [timeout(name, now)]), partial(store.cancel, name)
-                )
-                assert answer in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED)
-                assert store.find(name) == (TimeoutState.CANCELLED, None)
-                assert store.count(ALL) == 0
+        for n in range(max(50, rounds // 10)):
+            name = f"{n}"
+            _, answer = track.race(
+                partial(store.store_many, [timeout(name, now)]), partial(store.cancel, name)
+            )
+            assert answer in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED)
+            assert store.find(name) == (TimeoutState.CANCELLED, None)
+            assert store.count(ALL) == 0
 
     def test_exactly_one_of_replacement_and_dispatch_wins(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
-                newer = replacement(key.id, now + HOUR, now, body=b"newer")
-                [repeat], sent = track.race(
-                    partial(store.store_many, [newer]), partial(dispatch, store, token, [key])
-                )
-                replaced = repeat.kind is RepeatKind.REPLACED
-                assert replaced is (sent == []), (key, repeat.kind, sent)
-                assert replaced or repeat.kind is RepeatKind.CONFLICT
-                state = TimeoutState.PENDING if replaced else TimeoutState.DISPATCHED
-                assert store.find(key.id) == (state, newer if replaced else None)
+        for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
+            newer = replacement(key.id, now + HOUR, now, body=b"newer")
+            [repeat], sent = track.race(
+                partial(store.store_many, [newer]), partial(dispatch, store, token, [key])
+            )
+            replaced = repeat.kind is RepeatKind.REPLACED
+            assert replaced is (sent == []), (key, repeat.kind, sent)
+            assert replaced or repeat.kind is RepeatKind.CONFLICT
+            state = TimeoutState.PENDING if replaced else TimeoutState.DISPATCHED
+            assert store.find(key.id) == (state, newer if replaced else None)
 
     def test_the_newest_of_concurrent_replacements_wins(
         self, store: TimeoutStore, now: Micros, rounds: int
@@ -172,89 +165,81 @@ class TimeoutRaces(StoreSuite):
                 assert store.count(ALL) == 2 * (n + 1)
 
     def test_a_cancel_beside_a_replacement_cancels_either_message(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(50, rounds // 10)):
-                name = f"{n}"
-                store.store_many([timeout(name, now)])
-                newer = replacement(name, now + HOUR, now, body=b"newer")
-                [repeat], answer = track.race(
-                    partial(store.store_many, [newer]), partial(store.cancel, name)
-                )
-                assert repeat.kind in (RepeatKind.REPLACED, RepeatKind.CONFLICT)
-                assert answer is CancelResult.CANCELLED
-                assert store.find(name) == (TimeoutState.CANCELLED, None)
+        for n in range(max(50, rounds // 10)):
+            name = f"{n}"
+            store.store_many([timeout(name, now)])
+            newer = replacement(name, now + HOUR, now, body=b"newer")
+            [repeat], answer = track.race(
+                partial(store.store_many, [newer]), partial(store.cancel, name)
+            )
+            assert repeat.kind in (RepeatKind.REPLACED, RepeatKind.CONFLICT)
+            assert answer is CancelResult.CANCELLED
+            assert store.find(name) == (TimeoutState.CANCELLED, None)
 
     def test_exactly_one_of_two_concurrent_contents_conflicts(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(20, rounds // 20)):
-                one, other = timeout(f"{n}", now), timeout(f"{n}", now, body=b"other")
-                found = track.race(
-                    partial(store.store_many, [one]), partial(store.store_many, [other])
-                )
-                kinds = [repeat.kind for some in found for repeat in some]
-                assert kinds == [RepeatKind.CONFLICT]
-                stored = store.find(f"{n}")
-                assert stored == (TimeoutState.PENDING, other if found[0] else one)
+        for n in range(max(20, rounds // 20)):
+            one, other = timeout(f"{n}", now), timeout(f"{n}", now, body=b"other")
+            found = track.race(partial(store.store_many, [one]), partial(store.store_many, [other]))
+            kinds = [repeat.kind for some in found for repeat in some]
+            assert kinds == [RepeatKind.CONFLICT]
+            stored = store.find(f"{n}")
+            assert stored == (TimeoutState.PENDING, other if found[0] else one)
 
     def test_a_cancelled_message_that_arrives_twice_at_once_is_reported_once(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
         count = max(20, rounds // 20)
-        with Track(2) as track:
-            for n in range(count):
-                store.cancel(f"{n}")
-                found = track.race(
-                    partial(store.store_many, [timeout(f"{n}", now)]),
-                    partial(store.store_many, [timeout(f"{n}", now)]),
-                )
-                kinds = {repeat.kind for some in found for repeat in some}
-                assert kinds == {RepeatKind.CANCELLED, RepeatKind.DUPLICATE}
+        for n in range(count):
+            store.cancel(f"{n}")
+            found = track.race(
+                partial(store.store_many, [timeout(f"{n}", now)]),
+                partial(store.store_many, [timeout(f"{n}", now)]),
+            )
+            kinds = {repeat.kind for some in found for repeat in some}
+            assert kinds == {RepeatKind.CANCELLED, RepeatKind.DUPLICATE}
         assert store.statistics().outcomes.get("cancelled") == count
 
     def test_two_batches_store_a_shared_id_once(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(20, rounds // 20)):
-                track.race(
-                    partial(store.store_many, [timeout(f"{n}", now), timeout(f"{n} a", now)]),
-                    partial(store.store_many, [timeout(f"{n} b", now), timeout(f"{n}", now + 1)]),
-                )
-                key = store.key_of(f"{n}")
-                assert key in (Key(now, f"{n}"), Key(now + 1, f"{n}"))
-                assert store.count(ALL) == 3 * (n + 1)
+        for n in range(max(20, rounds // 20)):
+            track.race(
+                partial(store.store_many, [timeout(f"{n}", now), timeout(f"{n} a", now)]),
+                partial(store.store_many, [timeout(f"{n} b", now), timeout(f"{n}", now + 1)]),
+            )
+            key = store.key_of(f"{n}")
+            assert key in (Key(now, f"{n}"), Key(now + 1, f"{n}"))
+            assert store.count(ALL) == 3 * (n + 1)
 
     def test_two_concurrent_cancels_get_the_same_answer(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(20, rounds // 20)):
-                name = f"{n}"
-                known = n % 2 == 0
-                if known:
-                    store.store_many([timeout(name, now)])
-                answers = track.race(partial(store.cancel, name), partial(store.cancel, name))
-                first = CancelResult.CANCELLED if known else CancelResult.WILL_BE_CANCELLED
-                assert answers == [first, first]
+        for n in range(max(20, rounds // 20)):
+            name = f"{n}"
+            known = n % 2 == 0
+            if known:
+                store.store_many([timeout(name, now)])
+            answers = track.race(partial(store.cancel, name), partial(store.cancel, name))
+            first = CancelResult.CANCELLED if known else CancelResult.WILL_BE_CANCELLED
+            assert answers == [first, first]
 
     def test_two_concurrent_reschedules_move_a_timeout_once_each(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
-        with Track(2) as track:
-            for n in range(max(20, rounds // 20)):
-                name = f"{n}"
-                store.store_many([timeout(name, now)])
-                answers = track.race(
-                    partial(store.reschedule, name, now + 1),
-                    partial(store.reschedule, name, now + 2),
-                )
-                assert answers == [ChangeResult.CHANGED] * 2
-                assert store.key_of(name) in (Key(now + 1, name), Key(now + 2, name))
-                assert store.count(ALL) == n + 1
+        for n in range(max(20, rounds // 20)):
+            name = f"{n}"
+            store.store_many([timeout(name, now)])
+            answers = track.race(
+                partial(store.reschedule, name, now + 1),
+                partial(store.reschedule, name, now + 2),
+            )
+            assert answers == [ChangeResult.CHANGED] * 2
+            assert store.key_of(name) in (Key(now + 1, name), Key(now + 2, name))
+            assert store.count(ALL) == n + 1
 
     def test_cancel_saga_counts_exactly_the_timeouts_it_kept_from_dispatch(
         self, stores: Stores, now: Micros
@@ -308,19 +293,18 @@ class TimeoutRaces(StoreSuite):
         assert sorted(name for share in shares for name in share) == names
 
     def test_exactly_one_claim_follows_a_release(
-        self, store: TimeoutStore, now: Micros, rounds: int
+        self, store: TimeoutStore, now: Micros, rounds: int, track: Track
     ) -> None:
         store.store_many([timeout("a", now - 1)])
-        with Track(2) as track:
-            for _ in range(max(20, rounds // 20)):
-                held = store.claim(store.now(), 1, "o")
-                assert ids(held) == ["a"]
-                _, other = track.race(
-                    partial(store.release, held.token), lambda: store.claim(store.now(), 1, "p")
-                )
-                if other.token:
-                    assert ids(store.claim(store.now(), 1, "q")) == []
-                    store.release(other.token)
+        for _ in range(max(20, rounds // 20)):
+            held = store.claim(store.now(), 1, "o")
+            assert ids(held) == ["a"]
+            _, other = track.race(
+                partial(store.release, held.token), lambda: store.claim(store.now(), 1, "p")
+            )
+            if other.token:
+                assert ids(store.claim(store.now(), 1, "q")) == []
+                store.release(other.token)
         assert drain(store) == ["a"]
 
     def test_concurrent_batches_with_shared_ids_store_each_id_once(

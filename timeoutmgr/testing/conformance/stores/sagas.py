@@ -155,16 +155,15 @@ class SagaCases(StoreSuite):
         assert dispatch(store, "", [timeout("a", now - 1).key]) == ["a"]
 
     def test_of_a_clear_and_a_concurrent_insert_one_sees_the_other(
-        self, stores: Stores, now: Micros
+        self, stores: Stores, now: Micros, track: Track
     ) -> None:
         rounds = max(20, self.races // 20)
-        with Track(2) as track:
-            for n in range(rounds):
-                store = stores(f"{stores.endpoint}.{n % 4}")
-                one = replace(placed(f"t{n}", now + HOUR, 2, saga=f"s{n}"), created=now - 1)
-                order = replace(ordered(now), saga_id=f"s{n}", order_id=f"c{n}")
-                track.race(partial(store.store_many, [one]), partial(clear, store, order))
-                assert store.find(one.id) == (TimeoutState.CANCELLED, None)
+        for n in range(rounds):
+            store = stores(f"{stores.endpoint}.{n % 4}")
+            one = replace(placed(f"t{n}", now + HOUR, 2, saga=f"s{n}"), created=now - 1)
+            order = replace(ordered(now), saga_id=f"s{n}", order_id=f"c{n}")
+            track.race(partial(store.store_many, [one]), partial(clear, store, order))
+            assert store.find(one.id) == (TimeoutState.CANCELLED, None)
 
     @needs(transactions=True)
     def test_a_clear_and_its_memory_end_with_the_callers_transaction(
