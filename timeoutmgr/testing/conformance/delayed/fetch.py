@@ -84,9 +84,6 @@ class DelayedAttempts(DelayedSuite):
         assert [each.attempts for each in fetched(stores(), clock)] == [1]
 
 
-# ruff: noqa: D102 - the name of a case is its claim
-
-
 class DelayedFetch(DelayedSuite):
     """``transaction``, ``fetch_next_due_timeout``, ``fetch_due`` and ``next``."""
 

@@ -113,8 +113,6 @@ class DelayedRaces(DelayedSuite):
 
 # --- A removal tells whether the message was there, and it is gone with the transaction's end ---
 
-# ruff: noqa: D102 - the name of a case is its claim
-
 
 class DelayedRemoval(DelayedSuite):
     """``remove`` and ``remove_many``."""
@@ -180,9 +178,6 @@ class DelayedRemoval(DelayedSuite):
         rest = store.remove_many(there)
 
         assert (some, none, rest) == (2, 0, 1)
-
-
-# ruff: noqa: D102 - the name of a case is its claim
 
 
 class DelayedInsertion(DelayedSuite):

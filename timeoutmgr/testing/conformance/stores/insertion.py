@@ -83,9 +83,6 @@ class TimeoutTransactions(StoreSuite):
             stores(atomic=True)
 
 
-# ruff: noqa: D102 - the name of a case is its claim
-
-
 class TimeoutInsertion(StoreSuite):
     """``store_many`` and ``find``."""
 

@@ -251,9 +251,6 @@ class TransportTransactions(TransportSuite):
             session.transaction()
 
 
-# ruff: noqa: D102 - the name of a case is its claim
-
-
 class TransportConcurrency(TransportSuite):
     """Several senders and receivers."""
 

@@ -154,9 +154,6 @@ class TransportContents(TransportSuite):
         assert self._send_and_receive(session, receiver, queue, message).id == "mine"
 
 
-# ruff: noqa: D102 - the name of a case is its claim
-
-
 class TransportSender(TransportSuite):
     """``send``."""
 
