@@ -31,6 +31,7 @@ from timeoutmgr.testing.conformance.samples import (
     Track,
     race,
     timeout,
+    undone,
 )
 
 
@@ -80,9 +81,9 @@ class Subject(ABC):
     def committed(self) -> AbstractContextManager[Transaction]:
         """Open a transaction of the store's database."""
 
-    @abstractmethod
     def rolled_back(self) -> AbstractContextManager[Transaction]:
         """Open a transaction of the store's database that ends with a rollback."""
+        return undone(self.committed())
 
 
 class SharedSuite:

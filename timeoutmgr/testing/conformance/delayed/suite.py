@@ -27,7 +27,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.features.delayed_delivery import database_of as database_if_any
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.testing.conformance.samples import Undone, undone
+from timeoutmgr.testing.conformance.samples import Undone
 from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 AT_ONCE: Final = 50
@@ -128,10 +128,6 @@ class DelayedSubject(Subject):
     def committed(self) -> AbstractContextManager[Transaction]:
         """Open a transaction of the store's database."""
         return database_of(self._store).begin()
-
-    def rolled_back(self) -> AbstractContextManager[Transaction]:
-        """Open a transaction that ends with a rollback."""
-        return undone(self.committed())
 
 
 class DelayedSuite(SharedSuite):

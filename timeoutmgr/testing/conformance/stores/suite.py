@@ -118,10 +118,6 @@ class TimeoutSubject(Subject):
         """Open a transaction of the persistence's database."""
         return self._stores.committed()
 
-    def rolled_back(self) -> AbstractContextManager[Transaction]:
-        """Open a transaction that ends with a rollback."""
-        return self._stores.rolled_back()
-
 
 class StoreSuite(SharedSuite):
     """The facts and the fixtures; every case is a method of a subclass."""
