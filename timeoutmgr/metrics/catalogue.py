@@ -54,9 +54,13 @@ class Metric:
     name: str
     kind: Kind
     help: str
-    unit: str = ""
     labels: tuple[str, ...] = ()
     merge: Merge = Merge.MAX
+
+    @property
+    def unit(self) -> str:
+        """The unit that the name ends with, as OpenMetrics demands; empty for a number."""
+        return "seconds" if self.name.endswith("_seconds") else ""
 
     @property
     def family(self) -> str:
@@ -157,14 +161,10 @@ VALUES: Final[Mapping[str, Metric]] = MappingProxyType(
                 "clock_offset_seconds",
                 Kind.GAUGE,
                 "clock of the database minus clock of the host",
-                "seconds",
                 merge=Merge.FARTHEST,
             ),
             Metric(
-                "last_poll_timestamp_seconds",
-                Kind.GAUGE,
-                "time of the last poll that succeeded",
-                "seconds",
+                "last_poll_timestamp_seconds", Kind.GAUGE, "time of the last poll that succeeded"
             ),
             Metric(
                 "partitions_missing",
@@ -175,7 +175,6 @@ VALUES: Final[Mapping[str, Metric]] = MappingProxyType(
                 "purge_lag_seconds",
                 Kind.GAUGE,
                 "age of the oldest row that is to be removed, beyond its retention",
-                "seconds",
             ),
         )
     }
@@ -186,7 +185,6 @@ LATENESS: Final = Metric(
     "lateness_seconds",
     Kind.HISTOGRAM,
     "dispatch minus due time, an observation for each message",
-    "seconds",
     (DESTINATION,),
 )
 EARLY: Final = Metric(
@@ -236,7 +234,7 @@ _DURATIONS: Final = {
 }
 DURATIONS: Final[Mapping[Operation, Metric]] = MappingProxyType(
     {
-        operation: Metric(f"{operation}_duration_seconds", Kind.HISTOGRAM, text, "seconds")
+        operation: Metric(f"{operation}_duration_seconds", Kind.HISTOGRAM, text)
         for operation, text in _DURATIONS.items()
     }
 )
@@ -246,27 +244,23 @@ OLDEST_DUE_AGE: Final = Metric(
     "oldest_due_age_seconds",
     Kind.GAUGE,
     "age of the oldest due timeout that is not paused; grows on while the store is away",
-    "seconds",
 )
 NEXT_DUE: Final = Metric(
     "next_due_timestamp_seconds",
     Kind.GAUGE,
     "due time of the first pending timeout",
-    "seconds",
     merge=Merge.MIN,
 )
 STORE_ANSWERED: Final = Metric(
     "store_answered_timestamp_seconds",
     Kind.GAUGE,
     "time when the store last answered",
-    "seconds",
     merge=Merge.MIN,
 )
 BROKER_ANSWERED: Final = Metric(
     "broker_answered_timestamp_seconds",
     Kind.GAUGE,
     "time when the queues last answered",
-    "seconds",
     merge=Merge.MIN,
 )
 PENDING: Final = Metric(
@@ -278,7 +272,6 @@ PENDING_AS_OF: Final = Metric(
     "pending_as_of_timestamp_seconds",
     Kind.GAUGE,
     "time when the pending timeouts were last counted",
-    "seconds",
 )
 IN_FLIGHT: Final = Metric("in_flight", Kind.GAUGE, "claimed timeouts that are not closed")
 PAUSED: Final = Metric(
