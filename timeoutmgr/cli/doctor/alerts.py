@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from timeoutmgr.cli.doctor.queue_findings import ok
+from timeoutmgr.cli.doctor.queue_findings import fail, ok, warn
 from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.cli.options import Duration, bundled, option
 from timeoutmgr.contracts.reports import Finding, Level
@@ -93,23 +93,20 @@ def _overdue(store: StoreVitals, limits: Thresholds) -> Finding:
     count = "timeouts are" if store.overdue is None else f"{store.overdue} timeouts are"
     first = store.first
     which = "" if first is None else f" (id {first.id}, for {first.destination!r})"
-    return Finding(
-        level=Level.FAIL,
-        check="overdue",
-        text=f"{count} overdue by more than {span(allowed)}, the oldest by {span(late)}{which}",
-        remedy="check that a process lives and that its log names no error; "
-        "--max-overdue sets the limit",
+    return fail(
+        "overdue",
+        f"{count} overdue by more than {span(allowed)}, the oldest by {span(late)}{which}",
+        "check that a process lives and that its log names no error; --max-overdue sets the limit",
     )
 
 
 def _senders(store: StoreVitals) -> Iterator[Finding]:
     names = [process.get("senders_ahead") for process in store.processes or ()]
     for senders in sorted({str(each) for each in names if each}):
-        yield Finding(
-            level=Level.WARN,
-            check="sender clocks",
-            text=f"clocks of senders are ahead of the store's: {senders}",
-            remedy="set their clocks (NTP): relative delays that they resolve end as much too late",
+        yield warn(
+            "sender clocks",
+            f"clocks of senders are ahead of the store's: {senders}",
+            "set their clocks (NTP): relative delays that they resolve end as much too late",
         )
 
 
@@ -124,7 +121,7 @@ def _processes(store: StoreVitals, queues: QueueVitals | None, limits: Threshold
         text = f"{live} live, at least {needed} needed"
         if limits.min_processes is None:
             text = "no process lives, and timeouts or messages wait for it"
-        return Finding(level=Level.FAIL, check=check, text=text, remedy=_RUN)
+        return fail(check, text, _RUN)
     return ok(check, f"{live} live" if live else "none lives, and nothing waits for it")
 
 
@@ -144,12 +141,11 @@ def _breakers(store: StoreVitals) -> Iterator[Finding]:
 def _deserted(store: StoreVitals) -> Iterator[Finding]:
     for each in store.deserted:
         when = span(each.earliest - store.now)
-        yield Finding(
-            level=Level.FAIL,
-            check="other endpoints",
-            text=f"endpoint {each.endpoint!r} has timeouts here and no live process; the first "
+        yield fail(
+            "other endpoints",
+            f"endpoint {each.endpoint!r} has timeouts here and no live process; the first "
             + (f"is due in {when}" if each.earliest >= store.now else f"is overdue by {when}"),
-            remedy=f"run an endpoint named {each.endpoint!r} until they are sent, or remove it "
+            f"run an endpoint named {each.endpoint!r} until they are sent, or remove it "
             "with `timeoutmgr uninstall`",
         )
 
@@ -159,12 +155,11 @@ def _pauses(store: StoreVitals) -> Iterator[Finding]:
         end = "until a resume" if each.until is None else f"for {span(each.until - store.now)} more"
         what = "every destination" if each.destination is None else repr(each.destination)
         name = "--endpoint" if each.destination is None else each.destination
-        yield Finding(
-            level=Level.WARN,
-            check="paused",
-            text=f"{what} is paused {end}, {each.parked} timeouts are parked; by {each.actor}: "
+        yield warn(
+            "paused",
+            f"{what} is paused {end}, {each.parked} timeouts are parked; by {each.actor}: "
             f"{each.reason}",
-            remedy=f"end the pause with `timeoutmgr resume {name}`",
+            f"end the pause with `timeoutmgr resume {name}`",
         )
 
 
@@ -174,12 +169,10 @@ def _errors(queues: QueueVitals, limits: Thresholds) -> Iterator[Finding]:
     if queues.errors <= limits.max_errors:
         yield ok("error queue", f"{queues.errors} messages in {queues.error_queue!r}")
         return
-    yield Finding(
-        level=Level.FAIL,
-        check="error queue",
-        text=f"{queues.errors} messages in {queues.error_queue!r}; "
-        f"at most {limits.max_errors} may be",
-        remedy="look at them with `timeoutmgr errors list`; retry or delete them; "
+    yield fail(
+        "error queue",
+        f"{queues.errors} messages in {queues.error_queue!r}; at most {limits.max_errors} may be",
+        "look at them with `timeoutmgr errors list`; retry or delete them; "
         "--max-errors sets the limit",
     )
 
@@ -195,10 +188,9 @@ def _unstored(
     if queues.unstored <= (0 if deserted else limits.max_unstored):
         yield ok("unstored", f"{queues.unstored} messages wait for the timeout manager")
         return
-    yield Finding(
-        level=Level.FAIL,
-        check="unstored",
-        text=f"{queues.unstored} messages wait for the timeout manager"
+    yield fail(
+        "unstored",
+        f"{queues.unstored} messages wait for the timeout manager"
         + (", and no process lives" if deserted else f"; at most {limits.max_unstored} may"),
-        remedy=_RUN if deserted else "start more processes; --max-unstored sets the limit",
+        _RUN if deserted else "start more processes; --max-unstored sets the limit",
     )

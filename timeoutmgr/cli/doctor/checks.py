@@ -14,11 +14,13 @@ from timeoutmgr.cli.doctor.dead_letter_node import node_findings
 from timeoutmgr.cli.doctor.delay_levels import native_findings
 from timeoutmgr.cli.doctor.queue_findings import (
     dead_owner_findings,
+    fail,
     foreign_queue_findings,
     no_file,
     ok,
     own_queue_findings,
     server_settings,
+    warn,
 )
 from timeoutmgr.cli.doctor.standbys import standby_findings
 from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
@@ -101,7 +103,7 @@ def _promises(parts: AssembledEndpoint) -> Iterator[Finding]:
         )
     doubt = host_file_beside_broker(settings)
     if doubt is not None:
-        yield Finding(level=Level.WARN, check="one store for all hosts", text=doubt, remedy=REMEDY)
+        yield warn("one store for all hosts", doubt, REMEDY)
 
 
 def _transport(parts: AssembledEndpoint) -> Iterator[Finding]:
@@ -186,22 +188,16 @@ def _queues(parts: AssembledEndpoint) -> Iterator[Finding]:
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)
     if missing:
-        yield Finding(
-            level=Level.FAIL,
-            check="queues",
-            text=f"missing: {', '.join(missing)}",
-            remedy="run `timeoutmgr install`",
-        )
+        yield fail("queues", f"missing: {', '.join(missing)}", "run `timeoutmgr install`")
     else:
         yield ok("queues", ", ".join(parts.queues) or "none is needed")
     without = missing_exchanges(parts)
     if without:
-        yield Finding(
-            level=Level.FAIL,
-            check="exchanges",
-            text=f"missing: {', '.join(without)}; endpoints of NServiceBus' conventional topology "
+        yield fail(
+            "exchanges",
+            f"missing: {', '.join(without)}; endpoints of NServiceBus' conventional topology "
             "cannot send to these queues",
-            remedy="run `timeoutmgr install`",
+            "run `timeoutmgr install`",
         )
     elif without is not None:
         yield ok("exchanges", "each queue has an exchange of its name: the conventional topology")
@@ -282,11 +278,10 @@ def _destinations(parts: AssembledEndpoint, pending: PendingTotals) -> Iterator[
     is_part = sum(found.values()) >= _MOST_EXAMINED
     least, some = ("at least ", f"the first {_MOST_EXAMINED:,} ") if is_part else ("", "")
     for queue in missing:
-        yield Finding(
-            level=Level.FAIL,
-            check="destinations",
-            text=f"{least}{found[queue]} pending timeouts are for {queue!r}, which does not exist",
-            remedy="start or install the endpoint that owns it before they are due",
+        yield fail(
+            "destinations",
+            f"{least}{found[queue]} pending timeouts are for {queue!r}, which does not exist",
+            "start or install the endpoint that owns it before they are due",
         )
     if not missing:
         yield ok("destinations", f"all {len(found)} of {some}pending timeouts exist")
@@ -347,7 +342,7 @@ def _guarded(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Findi
         remedy = "start the server, or correct its address, the password or the rights"
         if isinstance(error, ConfigurationError):
             remedy = ""  # its sentence has the remedy
-        yield Finding(level=Level.FAIL, check=check, text=str(error), remedy=remedy)
+        yield fail(check, str(error), remedy)
 
 
 def _has_failed(findings: Iterable[Finding]) -> bool:

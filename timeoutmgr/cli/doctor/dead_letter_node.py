@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.doctor.queue_findings import no_file, ok
+from timeoutmgr.cli.doctor.queue_findings import no_file, ok, warn
 from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:
@@ -77,11 +77,10 @@ def _letters(found: "NodeStatus") -> Finding:
     dead = found.dead
     if not dead.count:
         return ok("dead letters", "there are none")
-    return Finding(
-        level=Level.WARN,
-        check="dead letters",
-        text=f"{dead.count} dead letters, the oldest since {output.shown_time(dead.oldest)}",
-        remedy=_READ,
+    return warn(
+        "dead letters",
+        f"{dead.count} dead letters, the oldest since {output.shown_time(dead.oldest)}",
+        _READ,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from timeoutmgr.cli.doctor.queue_findings import ok
+from timeoutmgr.cli.doctor.queue_findings import ok, warn
 from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:
@@ -68,11 +68,10 @@ def _alternate(is_there: bool, name: str, level: str) -> Iterator[Finding]:
         yield ok("unroutable", f"messages without a queue go to {UNROUTABLE}")
         return
     stem = level.partition("delay")[0].replace(".", r"\.")
-    yield Finding(
-        level=Level.WARN,
-        check="unroutable",
-        text=f"the levels {name!r} have no alternate exchange: 32 messages without a queue stop a "
+    yield warn(
+        "unroutable",
+        f"the levels {name!r} have no alternate exchange: 32 messages without a queue stop a "
         "level for all endpoints",
-        remedy=f"rabbitmqctl set_policy timeoutmgr-unroutable '^{stem}' "
+        f"rabbitmqctl set_policy timeoutmgr-unroutable '^{stem}' "
         f"""'{{"alternate-exchange":"{UNROUTABLE}"}}' --apply-to exchanges""",
     )

@@ -27,6 +27,16 @@ def ok(check: str, text: str) -> Finding:
     return Finding(level=Level.OK, check=check, text=text)
 
 
+def warn(check: str, text: str, remedy: str) -> Finding:
+    """Return a finding that does no harm yet."""
+    return Finding(level=Level.WARN, check=check, text=text, remedy=remedy)
+
+
+def fail(check: str, text: str, remedy: str) -> Finding:
+    """Return a finding with which the doctor fails."""
+    return Finding(level=Level.FAIL, check=check, text=text, remedy=remedy)
+
+
 def no_file(database: SharedDatabase | None) -> Finding | None:
     """Return a finding if *database* is a file that does not exist; None otherwise.
 
@@ -34,12 +44,7 @@ def no_file(database: SharedDatabase | None) -> Finding | None:
     """
     if database is None or database.path is None or database.path.exists():
         return None
-    return Finding(
-        level=Level.FAIL,
-        check="file",
-        text=f"{database.path} does not exist",
-        remedy="run `timeoutmgr install`",
-    )
+    return fail("file", f"{database.path} does not exist", "run `timeoutmgr install`")
 
 
 _COMPRESSION: Final = "wal_compression"
@@ -63,11 +68,10 @@ def dead_owner_findings(transport: Transport) -> Iterator[Finding]:
     if not isinstance(transport, SqlTransport):
         return
     if count := transport.owned_queues.count_dead():
-        yield Finding(
-            level=Level.WARN,
-            check="dead owners",
-            text=f"{count} queues were left by killed processes of kombu or Celery",
-            remedy="start a worker of the broker: it removes them within 10 s of waiting",
+        yield warn(
+            "dead owners",
+            f"{count} queues were left by killed processes of kombu or Celery",
+            "start a worker of the broker: it removes them within 10 s of waiting",
         )
 
 

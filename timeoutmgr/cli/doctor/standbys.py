@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from sqlalchemy import Row, text
 
-from timeoutmgr.cli.doctor.queue_findings import ok
-from timeoutmgr.contracts.reports import Finding, Level
+from timeoutmgr.cli.doctor.queue_findings import ok, warn
+from timeoutmgr.contracts.reports import Finding
 from timeoutmgr.database import Database
 
 _CHECK: Final = "fail-over"
@@ -45,10 +45,9 @@ def standby_findings(database: Database) -> Iterator[Finding]:
 
 def _lossy(standbys: Sequence[Row[Any]], waits: str) -> Finding:
     names = ", ".join(f"{each.application_name} ({each.behind} bytes behind)" for each in standbys)
-    return Finding(
-        level=Level.WARN,
-        check=_CHECK,
-        text=f"no commit waits for a standby: {names}, synchronous_commit = {waits}; a fail-over "
+    return warn(
+        _CHECK,
+        f"no commit waits for a standby: {names}, synchronous_commit = {waits}; a fail-over "
         "loses the timeouts that were accepted last",
-        remedy="set synchronous_standby_names, and synchronous_commit = on",
+        "set synchronous_standby_names, and synchronous_commit = on",
     )
