@@ -74,6 +74,10 @@ class Metric:
         return self.family + suffixes.get(self.kind, "")
 
 
+def _gauge(name: str, help: str, *labels: str, merge: Merge = Merge.MAX) -> Metric:
+    return Metric(name, Kind.GAUGE, help, labels, merge)
+
+
 _EVENTS: Final = {
     "acknowledged_unknown": "final acknowledgements of messages that no copy waits for",
     "canaries_delivered": "canaries that came",
@@ -157,23 +161,18 @@ VALUES: Final[Mapping[str, Metric]] = MappingProxyType(
     {
         metric.name: metric
         for metric in (
-            Metric(
+            _gauge(
                 "clock_offset_seconds",
-                Kind.GAUGE,
                 "clock of the database minus clock of the host",
                 merge=Merge.FARTHEST,
             ),
-            Metric(
-                "last_poll_timestamp_seconds", Kind.GAUGE, "time of the last poll that succeeded"
-            ),
-            Metric(
+            _gauge("last_poll_timestamp_seconds", "time of the last poll that succeeded"),
+            _gauge(
                 "partitions_missing",
-                Kind.GAUGE,
                 "partitions of later due times that are still to be cut out of coarser partitions",
             ),
-            Metric(
+            _gauge(
                 "purge_lag_seconds",
-                Kind.GAUGE,
                 "age of the oldest row that is to be removed, beyond its retention",
             ),
         )
@@ -240,62 +239,41 @@ DURATIONS: Final[Mapping[Operation, Metric]] = MappingProxyType(
 )
 """A histogram for each operation that a telemetry observes."""
 
-OLDEST_DUE_AGE: Final = Metric(
+OLDEST_DUE_AGE: Final = _gauge(
     "oldest_due_age_seconds",
-    Kind.GAUGE,
     "age of the oldest due timeout that is not paused; grows on while the store is away",
 )
-NEXT_DUE: Final = Metric(
-    "next_due_timestamp_seconds",
-    Kind.GAUGE,
-    "due time of the first pending timeout",
-    merge=Merge.MIN,
+NEXT_DUE: Final = _gauge(
+    "next_due_timestamp_seconds", "due time of the first pending timeout", merge=Merge.MIN
 )
-STORE_ANSWERED: Final = Metric(
-    "store_answered_timestamp_seconds",
-    Kind.GAUGE,
-    "time when the store last answered",
-    merge=Merge.MIN,
+STORE_ANSWERED: Final = _gauge(
+    "store_answered_timestamp_seconds", "time when the store last answered", merge=Merge.MIN
 )
-BROKER_ANSWERED: Final = Metric(
-    "broker_answered_timestamp_seconds",
-    Kind.GAUGE,
-    "time when the queues last answered",
-    merge=Merge.MIN,
+BROKER_ANSWERED: Final = _gauge(
+    "broker_answered_timestamp_seconds", "time when the queues last answered", merge=Merge.MIN
 )
-PENDING: Final = Metric(
-    "pending",
-    Kind.GAUGE,
-    "stored timeouts that were not sent; beyond 50000 an estimate or a lower bound",
+PENDING: Final = _gauge(
+    "pending", "stored timeouts that were not sent; beyond 50000 an estimate or a lower bound"
 )
-PENDING_AS_OF: Final = Metric(
-    "pending_as_of_timestamp_seconds",
-    Kind.GAUGE,
-    "time when the pending timeouts were last counted",
+PENDING_AS_OF: Final = _gauge(
+    "pending_as_of_timestamp_seconds", "time when the pending timeouts were last counted"
 )
-IN_FLIGHT: Final = Metric("in_flight", Kind.GAUGE, "claimed timeouts that are not closed")
-PAUSED: Final = Metric(
+IN_FLIGHT: Final = _gauge("in_flight", "claimed timeouts that are not closed")
+PAUSED: Final = _gauge(
     "paused",
-    Kind.GAUGE,
     "whether a pause of the destination is in force: 1, or 0 after it; * is a pause of all",
-    labels=(DESTINATION,),
+    DESTINATION,
 )
-POOL_CONNECTIONS: Final = Metric(
-    "pool_connections",
-    Kind.GAUGE,
-    "connections of a process to its databases, by state: used, idle",
-    labels=("state",),
+POOL_CONNECTIONS: Final = _gauge(
+    "pool_connections", "connections of a process to its databases, by state: used, idle", "state"
 )
-QUEUE_MESSAGES: Final = Metric(
-    "queue_messages", Kind.GAUGE, "messages that wait in a queue of the endpoint", labels=("queue",)
+QUEUE_MESSAGES: Final = _gauge(
+    "queue_messages", "messages that wait in a queue of the endpoint", "queue"
 )
-BREAKER_STATE: Final = Metric(
-    "breaker_state",
-    Kind.GAUGE,
-    "state of a circuit breaker: 0 disarmed, 1 armed, 2 triggered",
-    labels=("breaker",),
+BREAKER_STATE: Final = _gauge(
+    "breaker_state", "state of a circuit breaker: 0 disarmed, 1 armed, 2 triggered", "breaker"
 )
-PROCESSES: Final = Metric("processes", Kind.GAUGE, "processes of the endpoint that run here")
+PROCESSES: Final = _gauge("processes", "processes of the endpoint that run here")
 BUILD: Final = Metric(
     "build",
     Kind.INFO,
