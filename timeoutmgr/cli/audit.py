@@ -35,7 +35,7 @@ audit: Final = click.Group("audit", help=with_examples(_HELP))
 
 
 @audit.command("list", cls=Command, within=WITHIN)
-@limit("Maximum number of rows, the newest.", default=100, show_default=True)
+@limit("Maximum number of rows, the newest.", default=100)
 @option("--run", "run_id", help="Bulk run of the rows.")
 def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
     """List the newest changes, the oldest first.

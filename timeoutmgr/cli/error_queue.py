@@ -100,9 +100,7 @@ errors: Final = click.Group("errors", help=with_examples(_HELP))
 @errors.command("list", cls=Command, within="errors")
 @_failures
 @option("--groups", "only_groups", is_flag=True, help="Groups alone, without the messages.")
-@limit(
-    "Maximum number of messages to list; groups count all of them.", default=100, show_default=True
-)
+@limit("Maximum number of messages to list; groups count all of them.", default=100)
 def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, limit: int) -> None:
     """List the messages of the error queue, after their groups by exception and message type.
 

@@ -111,7 +111,6 @@ selects_timeouts: Final = bundled(
         "form",
         type=click.Choice(["table", "tsv", "json"]),
         default="table",
-        show_default=True,
         help="Form of the output; json is the same as --json.",
     ),
     option(

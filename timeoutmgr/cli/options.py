@@ -16,8 +16,15 @@ from timeoutmgr.message.instants import parse_duration
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ENVIRONMENT = "TIMEOUTMGR_CLI"
-option = partial(click.option, show_envvar=True)
-"""An option whose twin, ``TIMEOUTMGR_CLI_<COMMAND>_<OPTION>``, is shown in the help."""
+
+
+def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
+    """Add an option; its help shows the twin ``TIMEOUTMGR_CLI_<COMMAND>_<OPTION>`` and the default.
+
+    An empty default is shown only if *settings* say so.
+    """
+    shows = {"show_envvar": True, "show_default": settings.get("default") not in (None, "")}
+    return click.option(*names, **{**shows, **settings})
 
 
 def bundled(
@@ -87,7 +94,7 @@ def limit(help: str, **settings: Any) -> Callable[[Decorated], Decorated]:
 def every(help: str) -> Callable[[Decorated], Decorated]:
     """Return the option ``--every``, an interval."""
     kind = Duration(is_interval=True)
-    return option("--every", type=kind, default="2s", show_default=True, help=help)
+    return option("--every", type=kind, default="2s", help=help)
 
 
 show_body: Final = option(

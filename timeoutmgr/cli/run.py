@@ -432,7 +432,6 @@ def _numbered(path: Path | None, number: int) -> Path | None:
     "--processes",
     type=click.IntRange(1, 256),
     default=1,
-    show_default=True,
     help="Number of processes, which compete for queues and timeouts.",
 )
 @option(
@@ -461,7 +460,6 @@ def _numbered(path: Path | None, number: int) -> Path | None:
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
-        show_default=True,
         help="Form of the log lines: text for people, or a JSON document a line, with the ids of "
         "its message as fields.",
     ),

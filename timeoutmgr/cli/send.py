@@ -62,7 +62,6 @@ class SendFlags:
     option(
         "--content-type",
         default="application/json",
-        show_default=True,
         help="Content type of the body.",
     ),
 )

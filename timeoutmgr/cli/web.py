@@ -82,14 +82,11 @@ class Entrances:
 
 
 @click.command(cls=Command)
-@option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on, without a port."
-)
+@option("--host", default="127.0.0.1", help="Address to listen on, without a port.")
 @option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=8642,
-    show_default=True,
     help="Port to listen on; 0 is any free port.",
 )
 @option(
@@ -118,7 +115,6 @@ class Entrances:
     option(
         "--user-header",
         default="X-Forwarded-User",
-        show_default=True,
         help="Header in which the proxy names the visitor.",
     ),
     option(

@@ -56,9 +56,7 @@ _HELP_OF_JOURNAL = """
       timeoutmgr journal delete --older-than 7d
     """
 _groups = option("--groups", "only_groups", is_flag=True, help="Groups alone, without the copies.")
-_listed = limit(
-    "Maximum number of copies to list; groups count all.", default=100, show_default=True
-)
+_listed = limit("Maximum number of copies to list; groups count all.", default=100)
 _exported = limit("Maximum number of copies, the oldest first.")
 
 

@@ -138,7 +138,6 @@ dead_letter_queue: Final = option(
     help="deadletter, deadxact, an application's own dead-letter queue, or a format name such as "
     r"DIRECT=OS:host\SYSTEM$;DEADXACT.",
     default=CopySelection.queue_name,
-    show_default=True,
 )
 journal_queue: Final = option(
     "--queue",

@@ -40,21 +40,18 @@ thresholds: Final = bundled(
         "--max-overdue",
         type=Duration(),
         default=f"{MAX_OVERDUE.seconds}s",
-        show_default=True,
         help="Time by which a timeout may be overdue: 90, 2m, 1h30m, PT2M.",
     ),
     option(
         "--max-errors",
         type=click.IntRange(min=0),
         default=0,
-        show_default=True,
         help="Number of messages that may lie in the error queue.",
     ),
     option(
         "--max-unstored",
         type=click.IntRange(min=0),
         default=MAX_UNSTORED,
-        show_default=True,
         help="Number of messages that may wait to be stored while a process lives.",
     ),
     option(

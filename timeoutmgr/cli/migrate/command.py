@@ -73,7 +73,6 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     "--processes",
     type=click.IntRange(1, 64),
     default=1,
-    show_default=True,
     help="How many move batches side by side, out of a store.",
 )
 @option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Save the report here.")

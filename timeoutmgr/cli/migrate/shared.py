@@ -39,8 +39,8 @@ _NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservice
 places: Final = added(
     option("--from", "source", help=f"Where from. {_PLACE}"),
     option("--to", "target", help=f"Where to. {_PLACE}"),
-    option("--from-names", default="timeoutmgr", show_default=True, help=_NAMES),
-    option("--to-names", default="timeoutmgr", show_default=True, help=_NAMES),
+    option("--from-names", default="timeoutmgr", help=_NAMES),
+    option("--to-names", default="timeoutmgr", help=_NAMES),
     option("--names-prefix", default="", help="The prefix that kombu gives its levels."),
     option("--from-prefix", help="How the source's tables begin."),
     option("--to-prefix", help="How the target's tables begin."),
@@ -83,7 +83,6 @@ window: Final = added(
         "--safety-window",
         type=Duration(),
         default="15m",
-        show_default=True,
         help="Timeouts due this soon stay, and the source delivers them.",
     ),
     option(
@@ -96,7 +95,6 @@ window: Final = added(
         "--batch",
         type=click.IntRange(min=1, max=50_000),
         default=5_000,
-        show_default=True,
         help="Timeouts in a batch: the batch is in memory, and a crash leaves it open.",
     ),
 )
