@@ -1,6 +1,6 @@
 """Archived events back into a store's history, and the tombstones of the ids that they ended."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,10 +9,10 @@ from sqlalchemy import Connection, func, insert, select, text
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import HISTORY, INSTANT
+from timeoutmgr.pipeline.writers.store_writer import pages
 
 Row = Mapping[str, Any]
 
-_AT_ONCE: Final = 500
 _CONTENT: Final = tuple(name for name in HISTORY.names if name != "sequence")
 ENDS: Final[Mapping[str, TimeoutState]] = {
     "dispatched": TimeoutState.DISPATCHED,
@@ -72,7 +72,7 @@ class HistoryRestore:
     def unused(self, connection: Connection, ends: Sequence[Row]) -> list[Row]:
         """Return those of *ends* whose id the store does not know."""
         keys, known = self._keys, set[tuple[str, str]]()
-        for some in _pages(ends):
+        for some in pages(ends):
             ids = [row["id"] for row in some]
             wanted = select(keys.c.endpoint, keys.c.id).where(keys.c.id.in_(ids))
             wanted = wanted.where(keys.c.endpoint.in_({row["endpoint"] for row in some}))
@@ -100,7 +100,7 @@ class HistoryRestore:
         wanted = select(history.c.sequence, *(history.c[name] for name in _CONTENT))
         return {
             row[0]: tuple(row[1:])
-            for some in _pages(sequences)
+            for some in pages(sequences)
             for row in connection.execute(wanted.where(history.c.sequence.in_(some)))
         }
 
@@ -110,7 +110,7 @@ class HistoryRestore:
         wanted = select(*(history.c[name] for name in _CONTENT))
         return {
             tuple(found)
-            for some in _pages(rows)
+            for some in pages(rows)
             for found in connection.execute(
                 wanted.where(
                     history.c.endpoint.in_({row["endpoint"] for row in some}),
@@ -137,8 +137,3 @@ def plain(rows: pa.Table) -> list[dict[str, Any]]:
 
 def _content(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _CONTENT)
-
-
-def _pages(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Join, Select, bindparam, select, update
@@ -25,7 +25,8 @@ from timeoutmgr.pipeline.writers.conflicts import (
 Row: TypeAlias = Mapping[str, Any]
 """A row of ``views.TO_STORE``."""
 
-_IDS_AT_ONCE: Final = 500
+_AT_ONCE: Final = 500
+Item = TypeVar("Item")
 
 
 class StoreWriter:
@@ -76,7 +77,7 @@ class StoreWriter:
         wanted = select(keys.c.id).where(keys.c.endpoint == endpoint)
         return {
             str(one)
-            for some in _pages(ids)
+            for some in pages(ids)
             for one in connection.execute(wanted.where(keys.c.id.in_(some))).scalars()
         }
 
@@ -97,7 +98,7 @@ class StoreWriter:
         pending = select(keys.c.id).select_from(self._keyed()).where(keys.c.endpoint == endpoint)
         return {
             str(one)
-            for some in _pages(ids)
+            for some in pages(ids)
             for wanted in (
                 pending.where(tables.timeouts.c.run_id == self._run_id, keys.c.id.in_(some)),
                 # A timeout that was sent since is in the history alone.
@@ -136,7 +137,7 @@ class StoreWriter:
         wanted = select(timeouts).select_from(self._keyed()).where(keys.c.endpoint == endpoint)
         return {
             row.id: row._asdict()
-            for some in _pages(ids)
+            for some in pages(ids)
             for row in connection.execute(wanted.where(keys.c.id.in_(some)))
         }
 
@@ -145,9 +146,10 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def _pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        yield ids[start : start + _IDS_AT_ONCE]
+def pages(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yield *items* in parts that a statement may name."""
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
 
 
 def _same(given: Row, stored: Mapping[str, Any]) -> bool:
