@@ -36,7 +36,7 @@ _NAMES: Final = (
     *("due", "original_due", "id", "destination", "attempts", "run_id", "version"),
     *("maybe_sent", "hidden_by"),
 )
-_BY_PRIMARY_KEY: Final = "; ".join(
+BY_PRIMARY_KEY: Final = "; ".join(
     f"SET LOCAL {name} = off" for name in ("enable_hashjoin", "enable_mergejoin", "jit")
 )
 """PostgreSQL looks each key up by itself: a join of another kind would read a whole endpoint."""
@@ -111,7 +111,7 @@ class RowChanges:
     def find_by_keys(self, connection: Connection) -> None:
         """Have the transaction find each row by its key; ``free`` includes this."""
         if self._is_postgresql:
-            connection.exec_driver_sql(_BY_PRIMARY_KEY)
+            connection.exec_driver_sql(BY_PRIMARY_KEY)
 
     def move(self, connection: Connection, moves: Sequence[PlaceMove], *, changes: bool) -> None:
         """Move locked rows and their keys to other places.

@@ -38,6 +38,7 @@ from timeoutmgr.persistence.sql.claim.rows import claims_of
 from timeoutmgr.persistence.sql.context import StoreContext, go_by_key, lock_endpoint
 from timeoutmgr.persistence.sql.dispatch.outcomes import supports_bulk_close
 from timeoutmgr.persistence.sql.labels import of_timeouts
+from timeoutmgr.persistence.sql.row_changes import BY_PRIMARY_KEY
 from timeoutmgr.persistence.sql.rows import (
     PLACED,
     at_place,
@@ -55,10 +56,6 @@ from .target import OPEN, StoreParticipant
 # fifth more time of the two.
 
 _STATE: Final = TimeoutState.MIGRATED.value
-_BY_PRIMARY_KEY: Final = "; ".join(
-    f"SET LOCAL {name} = off" for name in ("enable_hashjoin", "enable_mergejoin", "jit")
-)
-"""Each key is looked up by itself: a join of another kind would read all of an endpoint's."""
 
 
 class RemovingAtOnce:
@@ -72,7 +69,7 @@ class RemovingAtOnce:
         self, connection: Connection, run_id: str, batch: Batch, at: Micros
     ) -> tuple[int, int]:
         """Remove the hidden rows of *batch*; return the counts of rows and of tombstones."""
-        connection.exec_driver_sql(_BY_PRIMARY_KEY)
+        connection.exec_driver_sql(BY_PRIMARY_KEY)
         span = batch.range
         parameters = {
             "mine": self._context.endpoint,
