@@ -12,6 +12,7 @@ from sqlalchemy import (
     Delete,
     Row,
     Select,
+    Table,
     Update,
     any_,
     bindparam,
@@ -101,15 +102,7 @@ class SagaCommands:
         )
         one_by_one = context.locks_what_it_reads
         id_ = keys.c.id == bindparam("id_") if one_by_one else self._among(keys.c.id)
-        self._close: Final[Update] = (
-            update(keys)
-            .where(key, id_)
-            .values(
-                state=TimeoutState.CANCELLED.value,
-                closed_at=bindparam("at_"),
-                maybe_sent=bindparam("sent_"),
-            )
-        )
+        self._close: Final[Update] = closing_cancelled(keys, key, id_)
         removed = at_place(context) if one_by_one else (*of_saga, self._among(timeouts.c.id))
         self._remove: Final[Delete] = delete(timeouts).where(*removed)
 
@@ -213,6 +206,12 @@ class SagaCommands:
 
     def _among(self, id_: ColumnElement[Any]) -> ColumnElement[bool]:
         return among_ids(self._context, id_)
+
+
+def closing_cancelled(keys: Table, *which: ColumnElement[bool]) -> Update:
+    """Return the statement that gives the keys *which* the tombstone of a cancel."""
+    tombstone = {"state": TimeoutState.CANCELLED.value, "closed_at": bindparam("at_")}
+    return update(keys).where(*which).values(**tombstone, maybe_sent=bindparam("sent_"))
 
 
 def _through(channel: str | None) -> ChangedBy:

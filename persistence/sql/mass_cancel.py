@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, select
 from sqlalchemy.sql import FromClause
 
 from timeoutmgr.contracts import Cancelled, CancelResult, Key, Timeout, TimeoutFilter, TimeoutState
@@ -18,7 +18,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.routes import API
 
 from .audit import Audit
-from .commands import AT_ONCE, among_ids, free_rows
+from .commands import AT_ONCE, among_ids, closing_cancelled, free_rows
 from .context import StoreContext, lock_endpoint
 from .labels import LabelRows, of_label
 from .rows import PLACED, after, at_place, entry_of, from_placed, record
@@ -65,15 +65,7 @@ class MassCancel:
         self._keys = select(keys.c.id, keys.c.due, keys.c.state).where(
             one_key, among_ids(context, keys.c.id)
         )
-        self._close = (
-            update(keys)
-            .where(one_key, keys.c.id == bindparam("id_"))
-            .values(
-                state=TimeoutState.CANCELLED.value,
-                closed_at=bindparam("at_"),
-                maybe_sent=bindparam("sent_"),
-            )
-        )
+        self._close = closing_cancelled(keys, one_key, keys.c.id == bindparam("id_"))
         self._one_row = at_place(context)
         self._rows = select(*(timeouts.c[name] for name in _LOCKED)).with_for_update(
             skip_locked=True, of=timeouts
