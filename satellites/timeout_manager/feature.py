@@ -158,8 +158,15 @@ class TimeoutManager:
         others = self._other_pollers(context, store, poller)
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
         wake = partial(_wake_all, poller, others)
-        storing = replace(
-            _storing_step(context, store, wake, dispatch, senders), on_cancelled=self.on_cancelled
+        storing = StoreTimeouts(
+            store=store,
+            limits=settings.limits,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            wake=wake,
+            dispatch_now=dispatch.dispatch_now,
+            on_cancelled=self.on_cancelled,
+            senders=senders,
         )
         return FeatureParts(
             store=store,
@@ -257,24 +264,6 @@ def _dispatch_step(context: FeatureContext, store: TimeoutStore) -> DispatchTime
         policy=context.delivery.forwarding,
         move_many=_mover(context, store),
         ahead=LEAD,
-    )
-
-
-def _storing_step(
-    context: FeatureContext,
-    store: TimeoutStore,
-    wake: Callable[[Micros], None],
-    dispatch: DispatchTimeouts,
-    senders: SenderClocks,
-) -> StoreTimeouts:
-    return StoreTimeouts(
-        store=store,
-        limits=context.settings.limits,
-        clock=context.clock,
-        telemetry=context.telemetry,
-        wake=wake,
-        dispatch_now=dispatch.dispatch_now,
-        senders=senders,
     )
 
 
