@@ -136,13 +136,8 @@ class TransportTransactions(TransportSuite):
 
     @needs(transactions=True)
     def test_receiving_and_sending_are_committed_together(
-        self,
-        session: TransportSession,
-        queue: str,
-        receiver: Receiver,
-        new_queue: Callable[[], str],
+        self, session: TransportSession, queue: str, receiver: Receiver, target: str
     ) -> None:
-        target = new_queue()
         put(session, queue, *"abc")
         received = receive(receiver, 3)
 
@@ -156,13 +151,8 @@ class TransportTransactions(TransportSuite):
 
     @needs(transactions=True)
     def test_a_rollback_undoes_send_and_ack_and_keeps_the_lease(
-        self,
-        session: TransportSession,
-        queue: str,
-        receiver: Receiver,
-        new_queue: Callable[[], str],
+        self, session: TransportSession, queue: str, receiver: Receiver, target: str
     ) -> None:
-        target = new_queue()
         put(session, queue, *"abc")
         received = receive(receiver, 3)
 

@@ -85,6 +85,11 @@ class TransportSuite:
         return new_queue()
 
     @pytest.fixture
+    def target(self, new_queue: Callable[[], str]) -> str:
+        """Return another empty queue."""
+        return new_queue()
+
+    @pytest.fixture
     def name(self, session: TransportSession) -> Iterator[str]:
         """Return a name that no queue has yet; it and ``<name>.…`` are for the case to create."""
         name = f"conformance-{uuid.uuid4().hex[:12]}"
