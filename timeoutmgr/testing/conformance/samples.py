@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.message.instants import LATEST, Micros
-from timeoutmgr.message.message import Message
+from timeoutmgr.message.message import Message, with_headers
 
 Opened = TypeVar("Opened")
 
@@ -120,6 +121,11 @@ def timeout(
         created=due - SECOND,
         message=Message(id=f"message {name}"[:200], headers={"name": name}, body=body),
     )
+
+
+def having(one: Timeout, more: Mapping[str, str]) -> Timeout:
+    """Return *one* with *more* headers."""
+    return replace(one, message=with_headers(one.message, {**one.message.headers, **more}))
 
 
 UNSTORABLE: Final = {

@@ -25,9 +25,8 @@ from timeoutmgr.message.foreign import (
     outgoing_to,
 )
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import with_headers
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, SetClock, Undone, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, SetClock, Undone, having, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     Stores,
@@ -58,8 +57,7 @@ class TimeoutDispatchLock(StoreSuite):
         route = Route("ex/change", "eu.ä", (QueueDeclaration("tasks", "ex/change", "topic", "#"),))
         foreign = Foreign(route, KOMBU, bytes(range(256)) * 64, bytes(range(256)), "content", "eta")
         made = timeout("f", now - 5, destination=route.destination, body=foreign.body)
-        own = with_headers(made.message, {**made.message.headers, **foreign.as_headers()})
-        stored = replace(made, message=own)
+        stored = having(made, foreign.as_headers())
         store.store_many([timeout("a", now - 6), stored])
         assert store.find("f") == (TimeoutState.PENDING, stored)
         chunk = store.claim(now, 10, "o")

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from timeoutmgr.contracts import (
     Count,
     GroupBy,
@@ -23,7 +21,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, having, timeout
 from timeoutmgr.testing.conformance.stores.suite import ALL, Stores, StoreSuite, dispatch, retry
 
 
@@ -175,9 +173,7 @@ def insight(store: TimeoutStore) -> Insight:
 
 def typed(name: str, due: Micros, types: str) -> Timeout:
     """Return a timeout whose message names *types*."""
-    made = timeout(name, due)
-    headers = {**made.message.headers, ENCLOSED_MESSAGE_TYPES: types}
-    return replace(made, message=replace(made.message, headers=headers))
+    return having(timeout(name, due), {ENCLOSED_MESSAGE_TYPES: types})
 
 
 def matching(store: TimeoutStore, which: TimeoutFilter) -> list[str]:

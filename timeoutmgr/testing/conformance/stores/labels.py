@@ -27,9 +27,8 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.sagas import LONG_REMEMBERED
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.labels import label_headers
-from timeoutmgr.message.message import with_headers
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, Track, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, Track, having, timeout
 from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, dispatch, pending
 
 
@@ -195,9 +194,7 @@ class LabelCases(StoreSuite):
 
 def labelled(name: str, due: Micros, saga: str = "", **labels: str | Sequence[str]) -> Timeout:
     """Return a timeout with *labels*."""
-    made = timeout(name, due, saga=saga or None)
-    given = {**made.message.headers, **label_headers(labels)}
-    return replace(made, message=with_headers(made.message, given))
+    return having(timeout(name, due, saga=saga or None), label_headers(labels))
 
 
 def waiting(one: Timeout, *, sent: Micros) -> Timeout:

@@ -24,9 +24,8 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import IdInUse
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import with_headers
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, having, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     Stores,
@@ -37,10 +36,6 @@ from timeoutmgr.testing.conformance.stores.suite import (
     pending,
     store_and_claim,
 )
-
-
-def _having(one: Timeout, more: dict[str, str]) -> Timeout:
-    return replace(one, message=with_headers(one.message, {**one.message.headers, **more}))
 
 
 def replacement(name: str, due: Micros, created: Micros, **given: Any) -> Timeout:
@@ -93,8 +88,8 @@ class TimeoutRepeats(StoreSuite):
         [
             timeout("a", 0, body=b"other"),
             timeout("a", 0, destination="stock"),
-            _having(timeout("a", 0), {"more": "header"}),
-            _having(timeout("a", 0), {"name": "other"}),
+            having(timeout("a", 0), {"more": "header"}),
+            having(timeout("a", 0), {"name": "other"}),
         ],
         ids=["body", "destination", "header", "value"],
     )
@@ -115,7 +110,7 @@ class TimeoutRepeats(StoreSuite):
     ) -> None:
         store.store_many([timeout("a", now)])
 
-        assert kinds(store, _having(timeout("a", now), {name: ADDED[name]})) == [
+        assert kinds(store, having(timeout("a", now), {name: ADDED[name]})) == [
             RepeatKind.DUPLICATE
         ]
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import HOUR, Undone, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, Undone, race, timeout
 from timeoutmgr.testing.conformance.stores.suite import Stores, StoreSuite, drain, pending
 
 
@@ -119,11 +118,7 @@ class ScheduleCases(StoreSuite):
             for _ in range(10):
                 kept.change_schedule("s", count)
 
-        threads = [threading.Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        race(run, run, run, run)
 
         assert [one.configured_at for one in with_schedules(stores()).schedules()] == [40]
 
