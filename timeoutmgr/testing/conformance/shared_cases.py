@@ -337,7 +337,7 @@ class SharedTransactions(SharedSuite):
             joined.put(timeout("a", now - 1), transaction=transaction)
             before = joined.next_due()
 
-        assert (before, _ids(joined.kept())) == (None, ["a"])
+        assert (before, ids(joined.kept())) == (None, ["a"])
 
     def test_a_rollback_undoes_an_insert(self, joined: Subject, now: Micros) -> None:
         joined.put(timeout("old", now - 9))
@@ -377,11 +377,12 @@ class SharedCases(StoredContents, DueOrder, SharedTransactions):
     """All shared cases."""
 
 
-def _ids(timeouts: Sequence[Timeout]) -> list[str]:
+def ids(timeouts: Sequence[Timeout]) -> list[str]:
+    """Return the ids, in order."""
     return [one.id for one in timeouts]
 
 
 def _free(subject: Subject) -> list[str]:
     """Return the ids of every due, free timeout."""
     with subject.held(1_000) as found:
-        return _ids(found)
+        return ids(found)

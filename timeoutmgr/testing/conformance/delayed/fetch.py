@@ -11,11 +11,11 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     failing,
     fetch,
     fetched,
-    ids,
     put,
 )
 from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
+from timeoutmgr.testing.conformance.shared_cases import ids
 
 # --- A failure is counted by itself, and puts the message off ---------------------------------
 

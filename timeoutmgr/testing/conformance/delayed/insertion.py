@@ -25,11 +25,11 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     fetch,
     fetched,
     forms,
-    ids,
     put,
 )
 from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, Track, race, timeout
+from timeoutmgr.testing.conformance.shared_cases import ids
 
 # --- concurrent calls: every removal, failure and insert counts exactly once ------------------
 

@@ -28,7 +28,7 @@ from timeoutmgr.features.delayed_delivery import StoreStart
 from timeoutmgr.features.delayed_delivery import database_of as database_if_any
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.samples import Undone
-from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
+from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject, ids
 
 AT_ONCE: Final = 50
 MOST: Final = 10_000
@@ -248,8 +248,3 @@ def drain(store: DelayedMessageStore, clock: Clock, limit: int = AT_ONCE) -> lis
 
 def _require_once(found: Sequence[Timeout]) -> None:
     assert len(found) == len({one.id for one in found}), f"handed out twice: {ids(found)}"
-
-
-def ids(timeouts: Sequence[Timeout]) -> list[str]:
-    """Return the ids, in order."""
-    return [one.id for one in timeouts]
