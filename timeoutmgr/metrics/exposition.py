@@ -152,11 +152,7 @@ class _Collector(Collector):
         return family
 
     def _lateness(self) -> Iterator[Family]:
-        metric = catalogue.LATENESS
-        labels = [ENDPOINT, *metric.labels]
-        lateness = HistogramMetricFamily(
-            metric.family, metric.help, labels=labels, unit=metric.unit
-        )
+        lateness = _histogram(catalogue.LATENESS)
         early: dict[tuple[str, ...], int] = {}
         for name, cells in self._lateness_cells().items():
             buckets = _buckets(LATENESS_BOUNDS, cells[:BUCKETS])
@@ -179,9 +175,7 @@ class _Collector(Collector):
 
     def _durations(self) -> Iterator[Family]:
         for operation, metric in DURATIONS.items():
-            family = HistogramMetricFamily(
-                metric.family, metric.help, labels=[ENDPOINT], unit=metric.unit
-            )
+            family = _histogram(metric)
             cells = self._cells(DURATION_CELLS[operation], DURATION_EACH)
             buckets = _buckets(DURATION_BOUNDS, cells[:DURATION_BUCKETS])
             family.add_metric([self._endpoint], buckets, cells[DURATION_BUCKETS] / 1_000_000)
@@ -246,6 +240,11 @@ class _Collector(Collector):
         }
         family.add_metric([self._endpoint], build)
         return family
+
+
+def _histogram(metric: Metric) -> HistogramMetricFamily:
+    labels = [ENDPOINT, *metric.labels]
+    return HistogramMetricFamily(metric.family, metric.help, labels=labels, unit=metric.unit)
 
 
 def age_of_oldest(section: Section, now: float, *, grows: bool = False) -> float:
