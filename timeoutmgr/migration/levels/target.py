@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -61,46 +61,33 @@ class LevelsTarget:
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the missing levels and destinations, and a due time beyond the longest level."""
-        found = []
+        return list(self._problems(survey))
+
+    def _problems(self, survey: Survey) -> Iterator[Problem]:
         if survey.latest is not None:
             try:
                 seconds_until(survey.latest, self.clock.now())
             except DelayTooLong as error:
-                found.append(
-                    Problem(
-                        f"due {from_micros(survey.latest).isoformat()}",
-                        str(error),
-                        "it stays in the store if you leave it out with --until",
-                    )
-                )
+                due = f"due {from_micros(survey.latest).isoformat()}"
+                remedy = "it stays in the store if you leave it out with --until"
+                yield Problem(due, str(error), remedy)
         names = []
         for name in survey.destinations:
             try:
                 self.check(name)
                 names.append(name)
             except InvalidMessage as error:
-                found.append(Problem(repr(name), str(error), "--rename it"))
+                yield Problem(repr(name), str(error), "--rename it")
         with closing(with_exchanges(self.transport.session())) as session:
             levels = session.missing(delay_topology(self.names))
             if levels:
                 missing = f"{len(levels)} exchanges and queues of the levels are missing"
-                found.append(
-                    Problem(
-                        self.names.name,
-                        missing,
-                        "enable native delays there, then run `timeoutmgr install`",
-                    )
-                )
+                remedy = "enable native delays there, then run `timeoutmgr install`"
+                yield Problem(self.names.name, missing, remedy)
             for name in session.missing_queues(names):
-                many = survey.destinations[name]
-                found.append(
-                    Problem(
-                        repr(name),
-                        f"there is no such queue for {many} timeouts",
-                        "install the endpoint that owns it, or --rename it",
-                    )
-                )
-        return found
+                why = f"there is no such queue for {survey.destinations[name]} timeouts"
+                remedy = "install the endpoint that owns it, or --rename it"
+                yield Problem(repr(name), why, remedy)
 
     def check(self, destination: str) -> None:
         """Raise InvalidMessage where no message may go to *destination*, or it cannot be bound."""
