@@ -16,6 +16,8 @@ from timeoutmgr.message.instants import parse_duration
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ENVIRONMENT = "TIMEOUTMGR_CLI"
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+"""The type of an option that names a file, which need not be there."""
 
 
 def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
@@ -101,10 +103,7 @@ show_body: Final = option(
     "--body", "with_body", is_flag=True, help="Show the body: as text, or as base64 if it is not."
 )
 export_file: Final = option(
-    "--output",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write. Without it, standard output.",
+    "--output", "path", type=FILE, help="File to write. Without it, standard output."
 )
 
 
@@ -272,7 +271,7 @@ def common(*, environment: bool) -> list[click.Parameter]:
     return [
         made(
             ["--config"],
-            type=click.Path(dir_okay=False, path_type=Path),
+            type=FILE,
             help=f"Settings file. Without it, ./{DEFAULT_FILE} if that file exists.",
         ),
         made(

@@ -20,7 +20,7 @@ import click
 
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.observation import MetricsAddress, Observation
-from timeoutmgr.cli.options import Command, bundled, option
+from timeoutmgr.cli.options import FILE, Command, bundled, option
 from timeoutmgr.cli.output import log_to_stderr, shown_time
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.written_files import require_writable
@@ -436,7 +436,7 @@ def _numbered(path: Path | None, number: int) -> Path | None:
 )
 @option(
     "--health-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File that the process rewrites every second while it is healthy, and removes at the end.",
 )
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from timeoutmgr.cli.options import Command, bundled, option
+from timeoutmgr.cli.options import FILE, Command, bundled, option
 from timeoutmgr.cli.shared import Shared
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Entrances:
     Entrances,
     option(
         "--tokens",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         help="File with a line 'ROLE NAME TOKEN' for each visitor, mode 0600.",
     ),
     option(

@@ -24,7 +24,7 @@ from timeoutmgr.cli.migrate.shared import (
     sites,
     window,
 )
-from timeoutmgr.cli.options import Command, option, with_examples
+from timeoutmgr.cli.options import FILE, Command, option, with_examples
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.written_files import require_writable
 
@@ -75,7 +75,7 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     default=1,
     help="How many move batches side by side, out of a store.",
 )
-@option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Save the report here.")
+@option("--report", type=FILE, help="Save the report here.")
 def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) -> Exit:
     """Move pending timeouts, or continue an interrupted run on the same terms.
 

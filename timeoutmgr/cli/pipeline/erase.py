@@ -9,7 +9,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, option
+from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline.shared import WITHIN, of_job, of_store, progress, store_job
 from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.cli.written_files import Unwritten, export_to
@@ -20,7 +20,7 @@ from timeoutmgr.pipeline.lake_options import EraseOptions
 @of_job(EraseOptions)
 @option(
     "--certificate",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the certificate into this new file, as JSON; none if nothing was found.",
 )
 @option(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, option
+from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -25,12 +25,8 @@ from timeoutmgr.pipeline.options import ForecastOptions
 @click.command(cls=Command, within=WITHIN)
 @of_stores
 @of_job(ForecastOptions)
-@option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the load of every bucket and destination there, as CSV.",
-)
-@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
+@option("--out", type=FILE, help="Write the load of every bucket and destination there, as CSV.")
+@option("--html", type=FILE, help="Write a page there too.")
 def forecast(
     shared: Shared, /, store: Sequence[str], out: Path | None, html: Path | None, **options: Any
 ) -> None:

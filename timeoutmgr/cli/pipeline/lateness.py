@@ -8,7 +8,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, option
+from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -32,7 +32,7 @@ _SHOWN = 20
 @click.command(cls=Command, within=WITHIN)
 @of_stores
 @of_job(LatenessOptions)
-@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
+@option("--html", type=FILE, help="Write a page there too.")
 @on_spark
 def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Say how late messages were dispatched, per endpoint, destination and day.

@@ -8,7 +8,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, option
+from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     job_options,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command, within=WITHIN)
 @of_stores
 @of_job(ReportOptions)
-@option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page there too.")
+@option("--html", type=FILE, help="Write a page there too.")
 @on_spark
 def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Report on all stores: load, lateness, verdicts, growth, and unusual days.
