@@ -131,7 +131,12 @@ class ExportFile:
 
     @cached_property
     def _digest(self) -> str:
-        return digest(self._path)
+        """The SHA-256 of the file: a run is resumed with the very same."""
+        try:
+            with self._path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigurationError(f"{self._path} cannot be read: {error.strerror}") from error
 
     @cached_property
     def _spool(self) -> sqlite3.Connection:
@@ -195,9 +200,6 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-_BLOCK: Final = 1 << 20
-
-
 def read_rows(path: Path, layout: ForeignColumns) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of *path* by the product's names of columns; raise ConfigurationError."""
     rows = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_csv(path)
@@ -206,18 +208,6 @@ def read_rows(path: Path, layout: ForeignColumns) -> Iterator[Mapping[str, Any]]
         if names is None:
             names = _column_names(row, path, layout)
         yield {name: row[theirs] for name, theirs in names.items()}
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file: a run is resumed with the very same."""
-    found = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-    return found.hexdigest()
 
 
 def _readable(rows: Iterator[Mapping[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
