@@ -1,7 +1,7 @@
 """``forecast``: due messages over time, counted in the stores, with peaks and the needed rate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> For
     """Return the load after *at*, as counted in *found*."""
     width = duration_micros(options.bucket)
     now = at - at % width
-    ahead = [bucket if bucket.begin >= now else _moved(bucket, now) for bucket in found]
+    ahead = [one if one.begin >= now else replace(one, begin=now) for one in found]
     totals = by_time(ahead)
     return ForecastReport(
         at=at,
@@ -105,16 +105,6 @@ def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> For
         peaks=peaks(ahead, options.bucket, options.peaks),
         drain=None if options.capacity is None else drain(totals, options.bucket, options.capacity),
         buckets=together(ahead),
-    )
-
-
-def _moved(bucket: Bucket, now: Micros) -> Bucket:
-    return Bucket(
-        endpoint=bucket.endpoint,
-        destination=bucket.destination,
-        begin=now,
-        messages=bucket.messages,
-        bytes=bucket.bytes,
     )
 
 
