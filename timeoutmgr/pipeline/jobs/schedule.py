@@ -204,7 +204,8 @@ def _store(
     write_timeouts(
         judgement.to_store(options), options.store, run_id=run_id, on_conflict=options.on_conflict
     )
-    done = _stored(report, ledger.counted(run_id) - before)
+    new = ledger.counted(run_id) - before
+    done = replace(report, new=new, known=report.accepted - new)
     ledger.note(run_id, done.document())
     ledger.move(run_id, JobRunState.COMPLETED)
     return done
@@ -406,10 +407,6 @@ def _report(
         curve=tuple((row[0], row[1]) for row in points),
         dry_run=options.dry_run,
     )
-
-
-def _stored(report: ScheduleReport, new: int) -> ScheduleReport:
-    return replace(report, new=new, known=report.accepted - new)
 
 
 def _shown(instant: Micros | None) -> str | None:
