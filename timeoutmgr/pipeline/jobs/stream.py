@@ -18,7 +18,7 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, silent
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import HistoryTable
 from timeoutmgr.pipeline.lake.writer import TransactionWriter
-from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState, exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import StreamOptions, history_place
 from timeoutmgr.pipeline.readers.transactions import index_transactions, oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity, open_store
@@ -84,7 +84,7 @@ class StreamRuns:
         The stream into the table *but* does not count.
         """
         positions = [
-            StreamPosition(to=run.parameters["to"], xid=_report(run)["xid"])
+            StreamPosition(to=run.parameters["to"], xid=(run.report or _NOTHING)["xid"])
             for run in self._ledger.runs_within(connection, KIND, JobRunState.RUNNING)
             if run.parameters["to"] != but
         ]
@@ -93,10 +93,6 @@ class StreamRuns:
 
 def _run_id(to: str) -> str:
     return f"{KIND}-{sha256(to.encode()).hexdigest()[:16]}"
-
-
-def _report(run: JobRun) -> Mapping[str, Any]:
-    return _NOTHING if run.report is None else run.report
 
 
 @contextmanager
