@@ -65,10 +65,6 @@ class Audit:
         next_row = _Chain(chain.name, chain.number + 1, row.hash)
         after_commit(connection, partial(self._give_back, next_row))
 
-    def write_alone(self, entry: AuditEntry) -> None:
-        """Insert *entry* in a transaction of its own."""
-        self._context.database.run(lambda connection: self.write(connection, entry))
-
     def newest(self, limit: int, run_id: str | None) -> list[AuditRecord]:
         """Return the newest rows, the oldest first."""
         audit = self._context.tables.audit

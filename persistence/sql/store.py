@@ -346,7 +346,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     def write_audit(self, entry: AuditEntry) -> None:
         """Keep *entry* in a transaction of its own."""
-        self._audit.write_alone(entry)
+        self.context.database.run(lambda connection: self._audit.write(connection, entry))
 
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
         """Return the newest rows of the audit, the oldest first."""
