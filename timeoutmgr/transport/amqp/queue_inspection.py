@@ -151,7 +151,10 @@ class QueueInspection:
         found = replace(found, meant=self.meant.get(name, {})) if found else QueueProperties()
         dead_end = self._dead_end(name, found)
         default = found.default_losses(self._server_version, dead_end)
-        is_certain = reported is not None and self._is_consumed
+        # An error queue that we created on RabbitMQ 3 has the default limit once the broker is 4,
+        # and few deliveries. The queues that point to it keep what they give up.
+        is_consumed = "x-dead-letter-exchange" in self._expected
+        is_certain = reported is not None and is_consumed
         return QueueReport(
             queue=name,
             losses=found.losses(dead_end) + (default if is_certain else ()),
@@ -216,12 +219,6 @@ class QueueInspection:
         kind, goal = ("exchange", str(exchange)) if exchange else ("queue", queue)
         has = topology.has_exchange if exchange else topology.has_queue
         return "" if has(self._channel, goal) else f"there is no {kind} {goal!r} for dead messages"
-
-    @property
-    def _is_consumed(self) -> bool:
-        # An error queue that we created on RabbitMQ 3 has the default limit once the broker is 4,
-        # and few deliveries. The queues that point to it keep what they give up.
-        return "x-dead-letter-exchange" in self._expected
 
     def _doubts(self, found: QueueProperties) -> tuple[str, ...]:
         wanted = (found.meant or self._expected).get("x-queue-type")
