@@ -169,10 +169,7 @@ class SqlSource(StoreParticipant):
                 earliest=found[1],
                 latest=found[2],
                 destinations={name: many for name, many in destinations},
-                problems=(
-                    *map(self._arriving, self._arriving_runs(connection)),
-                    *self._paused(connection),
-                ),
+                problems=(*self._arriving(connection), *self._paused(connection)),
                 left=all_pending - found[0],
                 schedules=tuple(self._with_pending_runs(connection)),
             )
@@ -197,16 +194,13 @@ class SqlSource(StoreParticipant):
             what = name or "every destination"
             yield Problem(self._name, f"dispatch to {what} is paused", "resume it first")
 
-    def _arriving_runs(self, connection: Connection) -> Sequence[str]:
+    def _arriving(self, connection: Connection) -> Iterator[Problem]:
+        """Yield the open runs into this store: one that goes on later brings back what left."""
         tokens = self._context.tables.fencing_tokens
         mine = (tokens.c.endpoint == self._context.endpoint, tokens.c.state == OPEN)
-        return connection.execute(select(tokens.c.run_id).where(*mine)).scalars().all()
-
-    def _arriving(self, run_id: str) -> Problem:
-        # Continued after this run, the other run would bring back the timeouts that left.
-        return Problem(
-            self._name, f"run {run_id} into it is open", "finish or abort that one first"
-        )
+        for run_id in connection.execute(select(tokens.c.run_id).where(*mine)).scalars():
+            what = f"run {run_id} into it is open"
+            yield Problem(self._name, what, "finish or abort that one first")
 
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield ranges of *size* timeouts and a smaller last range, nearest due first.
