@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -39,9 +40,11 @@ def test_a_task_whose_thread_does_not_start_can_be_stopped_and_started(
     task.stop()
 
 
-def test_an_event_loop_whose_thread_does_not_start_is_made_anew(
-    no_threads: pytest.MonkeyPatch,
+def test_an_event_loop_whose_thread_does_not_start_is_closed_and_made_anew(
+    no_threads: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    first = asyncio.new_event_loop()
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: first)
     loop = ProcessLoop()
     with pytest.raises(RuntimeError, match="can't start new thread"):
         loop.acquire()
@@ -51,4 +54,5 @@ def test_an_event_loop_whose_thread_does_not_start_is_made_anew(
     running = made.is_running
     loop.release()
 
+    assert first.is_closed()
     assert not running()

@@ -72,7 +72,10 @@ class ProcessLoop:
         with self._lock:
             if self._thread is None:
                 thread = _LoopThread()
-                thread.start()
+                with contextlib.ExitStack() as unless_started:
+                    unless_started.callback(thread.loop.close)
+                    thread.start()
+                    unless_started.pop_all()
                 self._thread = thread
             self._users += 1
             return self._thread.loop
