@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import (
     DataFile,
@@ -160,6 +160,16 @@ def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -
 
     with pytest.raises(StorageUnavailable, match=r"history cannot be read or written: .*history"):
         append(table, range(4), 1)
+
+
+def test_a_delta_table_of_other_columns_is_no_outage(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"x": [1]}))
+    table = open_table(f"delta:{tmp_path}")
+
+    with pytest.raises(ConfigurationError, match="other columns than a history has; name another"):
+        append(table, range(4), 1)
+
+    assert DeltaTable(tmp_path).version() == 0
 
 
 def test_a_reader_stays_at_its_version(place: str) -> None:

@@ -106,6 +106,7 @@ def test_a_plan_selects_by_texts_with_their_outer_spaces(
 def test_a_pause_and_a_reroute_keep_the_outer_spaces_of_their_queue(
     site: Site, endpoint: Endpoint
 ) -> None:
+    fill(endpoint, [pending("t", endpoint.timeouts.now() + HOUR, destination="q ")])
     site.post("/pauses", "/pauses/pause", destination="q ", reason="r")
     paused = [one.destination for one in endpoint.timeouts.pauses()]
     site.post("/pauses", "/pauses/resume", destination="q ", reason="r")
@@ -113,6 +114,16 @@ def test_a_pause_and_a_reroute_keep_the_outer_spaces_of_their_queue(
     assert paused == ["q "]
     assert endpoint.timeouts.pauses() == []
     assert change_of({"action": "reroute", "queue": "q "}).destination == "q "
+
+
+@pytest.mark.parametrize("typed", ["billing ", " "])
+def test_a_pause_of_a_destination_with_a_space_by_mistake_is_refused(
+    site: Site, endpoint: Endpoint, typed: str
+) -> None:
+    answer = site.post("/pauses", "/pauses/pause", destination=typed, reason="r")
+
+    assert "remove the space" in answer.text
+    assert endpoint.timeouts.pauses() == []
 
 
 def test_more_than_a_hundred_timeouts_need_their_number(site: Site, endpoint: Endpoint) -> None:

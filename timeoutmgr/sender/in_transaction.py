@@ -62,7 +62,8 @@ def require_endpoint_of(session: object, *, on_loop: bool) -> None:
         raise unusable(
             session,
             "AsyncEndpoint sends inside an AsyncSession or AsyncConnection, Endpoint inside others",
-            "Send by an endpoint of the other class, or give a session of the other kind.",
+            "Send by an endpoint of the other class, or give a session of the other kind (of an "
+            "async_scoped_session the session that a call of it returns).",
         )
 
 

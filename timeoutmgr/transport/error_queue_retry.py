@@ -128,7 +128,7 @@ def failure_record(received: Received) -> FailureRecord:
     given, types = received.message.headers, enclosed_types(received.message)
     return FailureRecord(
         message_id=received.message.id,
-        exception=given.get(headers.EXCEPTION_TYPE),
+        exception=given.get(headers.EXCEPTION_TYPE) or None,
         reason=received.defect or given.get(headers.EXCEPTION_MESSAGE),
         message_type=types[0] if types else None,
         queue=given.get(headers.FAILED_QUEUE),

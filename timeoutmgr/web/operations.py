@@ -12,7 +12,7 @@ from timeoutmgr.contracts import Key
 from timeoutmgr.contracts.audit import AuditEntry, AuditOutcome, AuditRecord, ChangedBy, KeepsAudit
 from timeoutmgr.contracts.bulk_runs import SAMPLES, BulkChange, BulkRun, BulkState
 from timeoutmgr.contracts.pauses import Pause
-from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.message.redaction import masked, on_one_line
 from timeoutmgr.web.forms import PendingForm
@@ -144,7 +144,16 @@ class Operations:
         return self._source.timeouts.pauses()
 
     def pause(self, destination: str, until: datetime | timedelta | None, by: ChangedBy) -> bool:
-        """Pause a destination, or all if it is empty; return whether it was not paused before."""
+        """Pause a destination, or all if it is empty; return whether it was not paused before.
+
+        A person types it: raises InvalidMessage for outer spaces that no pending timeout's has.
+        """
+        is_padded = destination != destination.strip()
+        if is_padded and not self._source.timeouts.count_in_bounds(destination=destination).number:
+            raise InvalidMessage(
+                f"{destination!r} begins or ends with a space, and no timeout goes there; remove "
+                "the space"
+            )
         return self._source.timeouts.pause(destination or None, until=until, by=by)
 
     def resume(self, destination: str, by: ChangedBy) -> int | None:

@@ -11,7 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 from deltalake.fs.fs_handler import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
@@ -41,7 +46,7 @@ _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
 
-@raises_unavailable(DeltaError)
+@raises_unavailable(DeltaError, wrong=(SchemaMismatchError,))
 class DeltaHistory:
     """The table at ``delta:URI``; credentials come from the environment, as delta-rs reads it."""
 

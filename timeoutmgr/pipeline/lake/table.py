@@ -169,8 +169,13 @@ def unavailable(place: str, error: Exception) -> StorageUnavailable:
     )
 
 
-def raises_unavailable(*kinds: type[Exception]) -> Callable[[type[Table]], type[Table]]:
-    """Return a decorator: calls of a table raise StorageUnavailable for OSError and *kinds*."""
+def raises_unavailable(
+    *kinds: type[Exception], wrong: tuple[type[Exception], ...] = ()
+) -> Callable[[type[Table]], type[Table]]:
+    """Return a decorator: calls of a table raise StorageUnavailable for OSError and *kinds*.
+
+    For *wrong*, a table that is no history table, they raise ConfigurationError.
+    """
     failures: tuple[type[Exception], ...] = (OSError, *kinds)
 
     def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,6 +183,11 @@ def raises_unavailable(*kinds: type[Exception]) -> Callable[[type[Table]], type[
         def guard(table: "HistoryTable", *given: Any, **named: Any) -> Any:
             try:
                 return call(table, *given, **named)
+            except wrong as error:
+                raise ConfigurationError(
+                    f"{table.place} is a table with other columns than a history has; name another "
+                    "place"
+                ) from error
             except failures as error:
                 raise unavailable(table.place, error) from error
 
