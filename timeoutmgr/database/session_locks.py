@@ -234,19 +234,23 @@ class _ServerLocks:
         """
         if notes.get(self) is self._place():
             return
+        where = self._database.describe()
         with self._lock:
-            if self._session is not None and not self._session.is_seen_by(driver_connection):
-                where = self._database.describe()
-                self._database.part(Listening).reconnect()
-                if not is_new:
-                    raise exc.InvalidatePoolError(f"the session locks left this server of {where}")
+            session = self._session
+            is_elsewhere = session is not None and not session.is_seen_by(driver_connection)
+            if session is not None and is_elsewhere and is_new:
                 logger.warning(
                     "session locks follow a new connection to another server of %s",
                     where,
                     extra={"event": "session_lock_lost"},
                 )
-                self._session.move()
-            notes[self] = self._place()
+                session.move()
+            if is_new or not is_elsewhere:
+                notes[self] = self._place()
+        if is_elsewhere:  # not under the lock: the listener has a lock of its own
+            self._database.part(Listening).reconnect()
+            if not is_new:
+                raise exc.InvalidatePoolError(f"the session locks left this server of {where}")
 
     def _place(self) -> Connection | None:
         """Return the connection of the session, if any: another session has another."""

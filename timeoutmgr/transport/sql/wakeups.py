@@ -68,7 +68,7 @@ class QueueWakeups:
     def __init__(self) -> None:
         self.any: Final = Wakeup()
         """Notified with every other, for threads that wait on several queues."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may send
         self._wakeups: dict[str, Wakeup] = {}
         self._signature = f"!{secrets.token_hex(6)}"
 
