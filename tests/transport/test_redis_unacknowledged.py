@@ -43,7 +43,7 @@ def client(private_server: Callable[[str], PrivateServer]) -> Iterator[redis.Red
 
 
 def grant(client: redis.Redis, *rules: str) -> None:
-    client.execute_command("ACL", "SETUSER", USER, *rules)  # type: ignore[no-untyped-call]
+    client.execute_command("ACL", "SETUSER", USER, *rules)  # type: ignore[no-untyped-call]  # redis-py
 
 
 @pytest.fixture(params=["", "tenant."])

@@ -195,7 +195,7 @@ class SqlSource(StoreParticipant):
             yield Problem(self._name, f"dispatch to {what} is paused", "resume it first")
 
     def _arriving(self, connection: Connection) -> Iterator[Problem]:
-        """Yield the open runs into this store: one that goes on later brings back what left."""
+        """Yield the open runs into this store: continued later, a run brings back what left."""
         tokens = self._context.tables.fencing_tokens
         mine = (tokens.c.endpoint == self._context.endpoint, tokens.c.state == OPEN)
         for run_id in connection.execute(select(tokens.c.run_id).where(*mine)).scalars():
