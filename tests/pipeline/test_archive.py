@@ -26,7 +26,7 @@ from timeoutmgr.pipeline.errors import ArchiveMismatch, RunConflict
 from timeoutmgr.pipeline.jobs.archive import ArchiveReport, archive
 from timeoutmgr.pipeline.jobs.stream import give_up, stream, writer_lock
 from timeoutmgr.pipeline.lake.places import open_table
-from timeoutmgr.pipeline.lake.table import WRITTEN
+from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity
@@ -103,6 +103,20 @@ def test_an_event_that_differs_in_the_table_is_not_removed(sqlite: Store, place:
         run(sqlite, place)
 
     assert count(sqlite, "history") == ROWS
+
+
+def test_events_that_the_table_has_lost_stay_and_are_said_so(postgres: Store, place: str) -> None:
+    write_events(postgres, range(4))
+    settle(postgres)
+    run(postgres, place, purge=False)
+    open_table(place).remove(Doomed("id", ("id1",)))
+    reported: list[str] = []
+
+    report = run(postgres, place, progress=reported.append)
+
+    assert (report.written, report.removed, report.held) == (0, 3, 1)
+    assert any(f"{place} has lost 1 of them" in one for one in reported)
+    assert ids(postgres) == {"id1"}
 
 
 def test_a_sequence_that_is_given_again_is_another_event(sqlite: Store, tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
-from tests.pipeline.archives import write_events
+from tests.pipeline.archives import DAY, rows_of, write_events
 from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.lakes import S3_TOO
 from tests.pipeline.rows import batch, read, row, settle
@@ -25,11 +26,17 @@ from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.restore import RestoreCounts, restore
 from timeoutmgr.pipeline.jobs.stream import stream
 from timeoutmgr.pipeline.lake import parquet
-from timeoutmgr.pipeline.lake.message_snapshots import pending_place
+from timeoutmgr.pipeline.lake.message_snapshots import (
+    PENDING_WRITTEN,
+    pending_place,
+    pending_table,
+)
+from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
@@ -184,6 +191,24 @@ def test_every_format_keeps_the_newest_snapshot_alone(
         report.new_events,
         report.new_used_ids,
     )
+
+
+@pytest.mark.parametrize("other", [{"system": 7}, {"timeline": 7}])
+def test_the_pending_messages_of_another_server_are_not_replaced(
+    other: dict[str, int], postgres: Store, place: str
+) -> None:
+    filled(postgres, {1, 2}, {})
+    settle(postgres)
+    archived(postgres, place)
+    kept = pending_table(place)
+    marks = kept.marks(identity(postgres))
+    nothing = pa.RecordBatchReader.from_batches(PENDING_WRITTEN, [])
+    kept.append(identity(postgres), nothing, {**marks, **other, "batch": marks["batch"]})
+
+    with pytest.raises(RunConflict, match="begin anew in another place"):
+        archived(postgres, place)
+
+    assert sum(each.num_rows for each in pending_table(place).files().read(["id"])) == 2
 
 
 @pytest.mark.parametrize("kind", ["delta-s3", "parquet"])
@@ -385,3 +410,36 @@ def test_progress_counts_the_used_ids_that_there_are(empty: Path, tmp_path: Path
     restore(options, clock=SystemClock(), progress=said.append)
 
     assert [one for one in said if one.startswith("used ids")] == ["used ids 3", "used ids 4"]
+
+
+def test_events_that_come_back_to_their_store_are_not_archived_again(
+    postgres: Store, place: str
+) -> None:
+    write_events(postgres, range(4))
+    settle(postgres)
+    archived(postgres, place)
+    assert rows_of(postgres) == []
+
+    assert restored(postgres, place).new_events == 4
+    settle(postgres)
+    options = ArchiveOptions(store=postgres.name, to=place, older_than=timedelta(days=30))
+    again = archive(options, clock=SystemClock())
+
+    assert (again.written, again.removed) == (0, 4)
+    assert sum(each.num_rows for each in open_table(place).files().read(["id"])) == 4
+
+
+def test_events_of_one_sequence_come_back_both_once(
+    place: str, empty: Path, tmp_path: Path
+) -> None:
+    source, _ = store_in(tmp_path, "source", empty)
+    target, _ = store_in(tmp_path, "target", empty)
+    for number in (1, 1, 2):  # SQLite gives a sequence again
+        write_events(source, [number], sequence=1, event="failed" if number == 2 else "dispatched")
+        archived(source, place)
+    open_table(place).compact(DAY.date() + timedelta(days=9))
+
+    first, second = (restored(target, place, batch=10) for _ in range(2))
+
+    assert (first.new_events, second.new_events) == (2, 0)
+    assert sorted(one["id"] for one in read(target, "history")) == ["id1", "id2"]

@@ -86,6 +86,9 @@ def test_a_stream_that_lost_its_checkpoint_stores_no_row_again(sqlite: Store) ->
         ({"destination": "error\n"}, "the row with the key 'k1' cannot be sent"),
         ({"due": None}, "key, due and body are needed"),
         ({"key": None}, "key None cannot"),
+        ({"key": ""}, "key '' cannot"),
+        ({"headers": "[1]"}, r"headers are a JSON object of texts, got \[1\]"),
+        ({"headers": "5"}, "headers are a JSON object of texts, got 5"),
         ({"saga_id": "no\nsaga"}, "the row with the key 'k1' cannot be sent"),
         ({"message_type": None}, "a message type is a name"),
     ],
@@ -99,6 +102,14 @@ def test_a_row_that_an_endpoint_would_refuse_is_named_and_none_is_stored(
         write(sqlite, table)
 
     assert as_sent(sqlite) == []
+
+
+def test_a_row_that_is_due_outside_of_the_calendar_is_named(sqlite: Store) -> None:
+    table = pa.Table.from_pylist([ROW, ROW | {"key": "k2"}])
+    due = pa.array([0, 2**62], pa.timestamp("us", "UTC"))
+
+    with pytest.raises(InvalidMessage, match="the row with the key 'k2' cannot be sent"):
+        write(sqlite, table.set_column(1, "due", due))
 
 
 def test_columns_that_are_not_read_and_columns_that_are_missing_are_named(sqlite: Store) -> None:

@@ -60,6 +60,8 @@ _KNOWN: Final = (
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
     *("any_timeline", "dataset", "message_type"),
 )
+_OF_SPARK: Final = ("checkpointlocation", "queryname")
+"""Options of a query that writes a stream: Spark gives them to the data source, too."""
 _OF_TABLES: Final = (
     *("table", "version", "of_store", "before_xid", "at_from", "at_before"),
     *("endpoint", "destination", "partitions", "at_to"),
@@ -73,7 +75,7 @@ class TimeoutsDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         keep_modules()
-        unknown = sorted(name for name in options if name.lower() not in _KNOWN)
+        unknown = sorted(name for name in options if name.lower() not in (*_KNOWN, *_OF_SPARK))
         if unknown:
             raise ConfigurationError(
                 f"the data source 'timeouts' has no option {unknown[0]!r}, only {', '.join(_KNOWN)}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from tests.pipeline.rows import count
 from tests.pipeline.sending import are_mixed, as_table, messages, row_to_send, sent_by_an_endpoint
 from tests.pipeline.spark.test_lateness import write_events
-from tests.pipeline.test_sent_rows import as_sent
+from tests.pipeline.test_sent_rows import ROW, as_sent
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.pipeline import register, schedule
 from timeoutmgr.pipeline.jobs.lateness import lateness
@@ -75,6 +77,25 @@ def test_a_frame_is_written_by_the_data_source(new_york: SparkSession, sqlite: S
 
     assert [one["due"] for one in as_sent(sqlite)] == [datetime(2031, 1, 1, tzinfo=UTC)]
     assert count(sqlite, "timeouts") == 1
+
+
+def test_a_stream_is_written_by_the_data_source(
+    new_york: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    columns = "destination STRING, due TIMESTAMP, body STRING, key STRING"
+    given = [ROW | {"key": key} for key in ("k1", "k2")]
+    pq.write_table(pa.Table.from_pylist(given), tmp_path / "rows.parquet")
+    options = {"store": sqlite.name, "message_type": "T", **OF_SALES}
+    rows = new_york.readStream.schema(columns).parquet(f"{tmp_path}/*.parquet")
+
+    written = (
+        rows.writeStream.format("timeouts")
+        .queryName("reminders")
+        .options(**options, checkpointLocation=str(tmp_path / "state"))
+    )
+    written.trigger(availableNow=True).start().awaitTermination()
+
+    assert [one["message_id"] for one in as_sent(sqlite)] == ["spring/k1", "spring/k2"]
 
 
 def test_a_day_is_of_utc_in_every_zone(new_york: SparkSession, sqlite: Store) -> None:

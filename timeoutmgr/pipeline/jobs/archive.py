@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, any_, delete, literal, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    any_,
+    delete,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.sql.elements import literal_column
 
 from timeoutmgr.contracts import Clock
@@ -20,7 +30,7 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns, writer_lock
 from timeoutmgr.pipeline.lake.message_snapshots import pending_table, write_pending
 from timeoutmgr.pipeline.lake.places import open_table
-from timeoutmgr.pipeline.lake.table import ROW
+from timeoutmgr.pipeline.lake.table import ROW, HistoryTable
 from timeoutmgr.pipeline.lake.writer import (
     HistoryWriter,
     SequenceWriter,
@@ -31,7 +41,12 @@ from timeoutmgr.pipeline.lake.writer import (
 )
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
 from timeoutmgr.pipeline.options import ArchiveOptions
-from timeoutmgr.pipeline.readers.transactions import index_transactions, oldest_transaction
+from timeoutmgr.pipeline.readers.transactions import (
+    between,
+    index_transactions,
+    oldest_transaction,
+    require_same,
+)
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 
 KIND: Final = "archive"
@@ -134,8 +149,17 @@ class _Archive:
                 "another process writes the history table, which would lack what was sent since; "
                 "archive pending messages once it has ended"
             )
+        table = pending_table(self._options.to)
+        if self._store.is_postgresql:
+            # Before the older snapshot is removed: it may be all that is left of another server.
+            for one in (self._table, table):
+                self._require_same_server(one)
         self._progress("writing pending messages")
-        return write_pending(self._store, pending_table(self._options.to), self._now)
+        return write_pending(self._store, table, self._now)
+
+    def _require_same_server(self, table: HistoryTable) -> None:
+        now, any_timeline = oldest_transaction(self._store), self._options.any_timeline
+        require_same(table.marks(self._name), now, any_timeline=any_timeline)
 
     def _write(self) -> int:
         writer, written = self._writer(), 0
@@ -214,12 +238,32 @@ class _Archive:
     def _held(self, rows: int) -> str:
         with self._store.database.read() as connection:
             position = self._low_water(connection)
+            lost = self._written_before(connection) if position is None else 0
+        if lost:
+            return (
+                f"{rows} old events stay in the store: {self._table.place} has lost {lost} of them "
+                "since they were written there, or has others in their place; bring back the "
+                "version of the table that had them, or archive to another place"
+            )
         behind = (
             "the history table has not got them yet"
             if position is None
             else f"{position.described()} has not read them yet"
         )
         return f"{rows} old events stay in the store, since {behind}; the next run removes them"
+
+    def _written_before(self, connection: Connection) -> int:
+        """Return how many old events of the store are behind the mark of the table.
+
+        Called once all that the table has were removed. Without transactions no mark tells; there a
+        writer adds what the table lacks.
+        """
+        xid = self._table.marks(self._name).get("xid")
+        if xid is None:
+            return 0
+        history = self._store.tables.history
+        old = select(func.count()).select_from(history).where(history.c.at < self._cutoff)
+        return int(connection.execute(old.where(*between(0, xid))).scalar_one())
 
     def _compact(self) -> int:
         """Put small files of past days together; a writer that commits meanwhile goes first."""

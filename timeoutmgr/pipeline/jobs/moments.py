@@ -120,7 +120,7 @@ def _moment(held: Snapshot, table: HistoryTable | None) -> Moment:
         return Moment(held)
     if isinstance(held, SharedSnapshot):
         now = held.oldest
-        if (marks.get("system"), marks.get("timeline")) == (now.system, now.timeline):
+        if now.is_counted_as(marks):
             # Before this transaction the table has all events, and the snapshot saw all of them.
             border = min(marks["xid"], now.xid)
             kept = Where(store=store, before_xid=border)

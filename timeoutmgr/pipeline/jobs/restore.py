@@ -22,9 +22,10 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
     require_store,
     stores_in,
 )
-from timeoutmgr.pipeline.lake.table import HistoryTable, Where
+from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
 from timeoutmgr.pipeline.lake_options import RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.readers.transactions import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.views import HISTORY, TO_STORE
 from timeoutmgr.pipeline.writers.history_writer import ENDS, HistoryRestore, plain
@@ -116,11 +117,22 @@ class _Restore:
         if not self._options.dry_run:
             self._writer.reserve(self._last_sequence())
         count = new = 0
-        for rows in self._events(HISTORY):
+        for rows in self._events(self._restored_columns()):
             count += len(rows)
             new += self._written(rows, self._writer.missing, self._writer.put)
             self._progress(f"events {count}")
         return count, new
+
+    def _restored_columns(self) -> pa.Schema:
+        """Return the columns of events; with their transactions where this store counts them.
+
+        Under new transactions the next ``archive`` would write them into the table again, and a
+        reader of both would see them twice.
+        """
+        is_home = self._store.is_postgresql and self.name == identity(self._store)
+        if is_home and oldest_transaction(self._store).is_counted_as(self._table.marks(self.name)):
+            return pa.schema([*HISTORY, STORED.field("xid")])
+        return HISTORY
 
     def _written(self, rows: Any, missing: Callable[..., Any], write: Callable[..., int]) -> int:
         """Return how many of *rows* were missing; *write* them, unless this is a dry run."""

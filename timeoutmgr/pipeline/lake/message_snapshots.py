@@ -27,6 +27,7 @@ from timeoutmgr.pipeline.lake.table import (
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.options import ICEBERG
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.transactions import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.views import INSTANT, TO_STORE, Selection
 
@@ -88,7 +89,9 @@ def require_store(name: str, *tables: HistoryTable) -> str:
 def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
     """Commit the pending timeouts of *store* as its newest snapshot; return how many.
 
-    Timeouts that a migration has hidden are left out: they are on their way to another place.
+    Timeouts that a migration has hidden are left out: they are on their way to another place. On
+    PostgreSQL the marks name the server, for ``require_same``: where the table may have a snapshot
+    of another server, ask before.
     """
     name = identity(store)
     return tried(table, lambda: _commit(store, table, name, as_of))
@@ -97,8 +100,9 @@ def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
 def _commit(store: Store, table: HistoryTable, name: str, as_of: Micros) -> int:
     number = table.marks(name).get("batch", 0) + 1
     counted = [0]
+    server = oldest_transaction(store)._asdict() if store.is_postgresql else {}
     rows = _snapshot_rows(store, (name, number, as_of), counted)
-    table.append(name, rows, {"batch": number})
+    table.append(name, rows, {"batch": number, **server})
     table.refresh()
     older = tuple(one for one in _snapshots(table, name) if one != number)
     if older:

@@ -84,7 +84,7 @@ class TransactionWriter:
         self.has_more = False
         marks = self.table.marks(self._name)
         now = oldest_transaction(self.store)
-        require_same(marks or now._asdict(), now, any_timeline=self.any_timeline)
+        require_same(marks, now, any_timeline=self.any_timeline)
         begin, last = marks.get("xid", 0), now.xid if self.last is None else min(now.xid, self.last)
         while begin < last:
             end = end_of_batch(self.store, begin, last, self.most)

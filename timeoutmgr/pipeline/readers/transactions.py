@@ -41,10 +41,18 @@ class OldestTransaction(NamedTuple):
     system: int
     timeline: int
 
+    def is_counted_as(self, position: Mapping[str, int]) -> bool:
+        """Whether ids of transactions in *position* mean the same as here."""
+        given = position.get("system"), position.get("timeline")
+        return given == (self.system, self.timeline)
+
 
 def require_same(start: Mapping[str, int], now: OldestTransaction, *, any_timeline: bool) -> None:
-    """Raise RunConflict where the position *start* means nothing to the server of *now*."""
-    anew = "begin anew in another place"
+    """Raise RunConflict where the position *start* means nothing to the server of *now*.
+
+    A position without any number, of a table that has no events yet, is a position of every server.
+    """
+    anew, start = "begin anew in another place", {**now._asdict(), **start}
     if now.system != start["system"]:
         raise RunConflict(
             f"the position is of database system {start['system']}, this is {now.system}; a "

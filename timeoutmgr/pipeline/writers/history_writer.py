@@ -1,10 +1,25 @@
 """Archived events back into a store's history, and the tombstones of the ids that they ended."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Insert,
+    MetaData,
+    Table,
+    cast,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import UserDefinedType
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.pipeline.stores import Store
@@ -34,7 +49,8 @@ class HistoryRestore:
     """Inserts events and tombstones that *store* lacks, each call in one transaction.
 
     An event keeps its sequence, by which a history table knows the event. If the store has given
-    that sequence to another event meanwhile, the event gets a new sequence.
+    that sequence to another event meanwhile, the event gets a new sequence. Rows with an ``xid``
+    keep their transaction too: a history table that has them does not get them again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -52,11 +68,20 @@ class HistoryRestore:
     def missing(self, connection: Connection, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Return those of *rows*, as ``plain`` gives them, that the history lacks."""
         known = self._by_sequence(connection, [row["sequence"] for row in rows])
-        free = [dict(row) for row in rows if row["sequence"] not in known]
-        others = [row for row in rows if known.get(row["sequence"], _content(row)) != _content(row)]
+        free, others = list[Row](), list[Row]()
+        for row in rows:
+            sequence = row["sequence"]
+            if sequence not in known:
+                known[sequence] = _content(row)  # *rows* may have another event of that sequence
+                free.append(row)
+            elif known[sequence] != _content(row):
+                others.append(row)
         stored = self._contents(connection, others)
-        moved = {_content(row) for row in others if _content(row) not in stored}
-        return free + [dict(zip(_CONTENT, row, strict=True)) for row in sorted(moved, key=str)]
+        moved = {_content(row): row for row in others if _content(row) not in stored}
+        return [
+            *map(dict, free),
+            *({name: row[name] for name in row if name != "sequence"} for row in moved.values()),
+        ]
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> int:
         """Insert the missing ones of *rows*; return how many."""
@@ -66,7 +91,7 @@ class HistoryRestore:
             [row for row in new if "sequence" not in row],
         ):
             if some:
-                connection.execute(insert(self._history), some)
+                connection.execute(_inserted(self._history, "xid" in some[0]), some)
         return len(new)
 
     def unused(self, connection: Connection, ends: Sequence[Row]) -> list[Row]:
@@ -124,6 +149,32 @@ class HistoryRestore:
         """The largest sequence of the store."""
         with self._store.database.read() as connection:
             return connection.execute(select(func.max(self._history.c.sequence))).scalar() or 0
+
+
+class _Transaction(UserDefinedType[int]):
+    """A transaction of PostgreSQL; the server reads it from a text, and from no number."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_kw: Any) -> str:
+        """Return the name of the type."""
+        return "xid8"
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[int | None], str | None]:
+        """Return what makes a text of a number."""
+        return lambda xid: None if xid is None else str(xid)
+
+    def bind_expression(self, bindvalue: BindParameter[int]) -> ColumnElement[int]:
+        """Return the transaction that the text names."""
+        return cast(bindvalue, self)
+
+
+def _inserted(history: Table, has_transactions: bool) -> Insert:
+    """Return the statement that inserts events; by itself the server gives the transaction."""
+    if has_transactions:
+        history = history.to_metadata(MetaData())
+        history.append_column(Column("xid", _Transaction))
+    return insert(history)
 
 
 def plain(rows: pa.Table) -> list[dict[str, Any]]:

@@ -61,14 +61,15 @@ class SentRows:
     def timeouts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the timeouts of *batch*; raise InvalidMessage, with its key, for a wrong row."""
         composer = self._composer()
-        found = []
-        for row in batch.to_pylist():
-            try:
-                found.append(self._timeout(composer, row))
-            except (InvalidMessage, ValueError) as error:
-                raise InvalidMessage(
-                    f"the row with the key {row['key']!r} cannot be sent: {error}"
-                ) from error
+        try:
+            found = [self._timeout(composer, row) for row in batch.to_pylist()]
+        except (InvalidMessage, ValueError, OverflowError) as error:
+            if batch.num_rows > 1:
+                for at in range(batch.num_rows):
+                    self.timeouts(batch.slice(at, 1))
+            raise InvalidMessage(
+                f"the row with the key {batch['key'][0].as_py()!r} cannot be sent: {error}"
+            ) from error
         return pa.RecordBatch.from_pylist(found, schema=TO_STORE)
 
     def _composer(self) -> Composer:
@@ -84,7 +85,7 @@ class SentRows:
         )
 
     def _timeout(self, composer: Composer, row: Mapping[str, Any]) -> dict[str, Any]:
-        if row["key"] is None or row["due"] is None or row["body"] is None:
+        if row["key"] in (None, "") or row["due"] is None or row["body"] is None:
             raise InvalidMessage("key, due and body are needed, and one of the three is empty")
         body, content_type = row["body"], row.get("content_type")
         if isinstance(body, str):
@@ -129,4 +130,6 @@ def _headers(given: Any) -> dict[str, str]:
     """Return *given*, a map of Arrow's (pairs) or a JSON object, as headers."""
     if isinstance(given, str):
         given = json.loads(given)
+        if not isinstance(given, dict | None):
+            raise InvalidMessage(f"headers are a JSON object of texts, got {given!r:.80}")
     return dict(given or {})
