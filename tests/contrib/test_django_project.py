@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,50 @@ def test_a_coroutine_handler_is_registered_as_it_is(
     handler("Ping")(ping)
 
     assert configuration().settings().handlers["Ping"] == (ping,)
+
+
+class Awaits:
+    """An object whose calls are coroutines."""
+
+    async def __call__(self, _message: object, _context: object) -> None: ...
+
+
+async def yields(_message: object, _context: object) -> AsyncIterator[int]:
+    yield 1
+
+
+def takes_one(_message: object) -> None: ...
+
+
+def test_an_object_with_a_coroutine_function_is_registered_as_it_is(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+    ping = Awaits()
+
+    handler("Ping")(ping)
+
+    assert configuration().settings().handlers["Ping"] == (ping,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (takes_one, "is called with (message, context)"),
+        (yields, "is an asynchronous generator function"),
+        (Awaits, "got the class Awaits"),
+        (5, "got 5"),
+    ],
+)
+def test_a_wrong_handler_is_refused_by_the_check(
+    database: Any, monkeypatch: pytest.MonkeyPatch, wrong: Any, sentence: str
+) -> None:
+    monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+
+    handler("Ping")(wrong)
+
+    [error] = check_timeoutmgr()
+    assert sentence in error.msg
 
 
 def test_the_command_gives_its_arguments_on_without_those_of_manage_py() -> None:

@@ -1,12 +1,12 @@
 """Handlers that are registered before there is a configuration, as a framework's modules load."""
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from threading import Lock
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
+from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
 from timeoutmgr.endpoint.async_context import AnyHandler
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import ANY
@@ -57,21 +57,23 @@ class HandlerRegistry:
         with self._lock:
             handlers = list(self._handlers)
         for message_type, function, batch in handlers:
+            # Here, since the wrapper would pass each check.
+            role = f"a handler of {message_type!r:.80}"
+            check_callable(function, role, ("message", "context"), may_await=True)
             config.add_handler(message_type, _surrounded(function, surroundings), batch=batch)
 
 
-def _surrounded(function: AnyHandler, surroundings: Surroundings) -> AnyHandler:
+def _surrounded(function: Any, surroundings: Surroundings) -> Any:
     """Return *function* inside of *surroundings*; a coroutine function as it is.
 
     The surroundings belong to a thread, and a coroutine runs on the loop, beside others.
     """
-    own: Any = function
-    if inspect.iscoroutinefunction(own) or inspect.isgeneratorfunction(own):
+    if is_coroutine_function(function):
         return function
 
     @wraps(function)
     def handle(message: Any, context: Any) -> Any:
         with surroundings():
-            return own(message, context)
+            return function(message, context)
 
     return handle
