@@ -153,6 +153,9 @@ def test_queues_and_timeouts_rest_in_djangos_database_unless_they_are_named(
         assert parts() == (named, f"sqlite:///{tmp_path / 'other.sqlite3'}")
     monkeypatch.setenv("TIMEOUTMGR_TRANSPORT", named)
     assert parts() == (named, own)
+    monkeypatch.setenv("TIMEOUTMGR_FEATURES", "timeout-manager")
+    with override_settings(TIMEOUTMGR={"endpoint": "shop"}):
+        assert parts() == (named, own)
 
 
 def test_wrong_settings_are_refused_by_the_check(database: Any) -> None:
@@ -164,6 +167,10 @@ def test_wrong_settings_are_refused_by_the_check(database: Any) -> None:
         [error] = check_timeoutmgr()
     assert error.id == "timeoutmgr.E001"
     assert "features" in error.msg
+    for features in (None, 5):
+        with override_settings(TIMEOUTMGR={"endpoint": "shop", "features": features}):
+            [error] = check_timeoutmgr()
+            assert "features in code: expected a list of texts" in error.msg
     for wrong in (None, ["shop"]):
         with override_settings(TIMEOUTMGR=wrong):
             [error] = check_timeoutmgr()

@@ -1,7 +1,7 @@
 """The settings of a framework's dict, with the framework's own database as the default place."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
@@ -34,7 +34,8 @@ def configuration_in(
 
 
 def _is_needed(key: str, values: Mapping[str, Any]) -> bool:
-    return key == "transport" or _MANAGER in values.get("features", ())
+    given = values.get("features", os.environ.get(environment_name("features")))
+    return key == "transport" or (isinstance(given, Collection) and _MANAGER in given)
 
 
 def _is_in_environment(key: str) -> bool:
