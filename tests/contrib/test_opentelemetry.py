@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from opentelemetry import baggage, propagate, trace
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
@@ -213,6 +214,54 @@ def test_a_header_that_no_tracer_wrote_fails_no_message() -> None:
     [handled] = traced.spans("process shop")
     assert not handled.links
     assert len(traced.handled) == 1
+
+
+def test_a_header_of_which_a_propagator_raises_fails_no_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(propagate, "extract", _extract_by_jaeger)
+    traced = Traced()
+    kit = traced.kit()
+    for delay in (None, timedelta(seconds=5)):
+        kit.send_local("Hello", 1, delay=delay, headers={"uber-trace-id": "no:number:in:it"})
+    kit.advance(seconds=5)
+
+    assert len(traced.handled) == 2
+    assert kit.errors == []
+    [logged] = [one for one in caplog.records if "tracing" in one.message]
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], ValueError)
+
+
+def _extract_by_jaeger(carrier: Mapping[str, str], context: otel_context.Context) -> Any:
+    """As ``JaegerPropagator`` of OpenTelemetry reads it, which raises for other characters."""
+    trace_id, _span, _parent, _flags = carrier.get("uber-trace-id", "1:1:1:1").split(":")
+    int(trace_id, 16)
+    return context
+
+
+class UnsettableSpan(trace.NonRecordingSpan):
+    """A span of another SDK, which refuses each status."""
+
+    def set_status(self, *_given: Any, **_options: Any) -> None:
+        raise OSError("no status")
+
+
+def test_a_span_that_refuses_a_status_leaves_the_error_of_a_batch_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    traced = Traced()
+    span = UnsettableSpan(trace.INVALID_SPAN_CONTEXT)
+    monkeypatch.setattr(SdkTracer, "start_span", lambda *_given, **_options: span)
+    traced.kit()
+    telemetry = traced.config.telemetry
+    assert isinstance(telemetry, ObservesOperations)
+
+    with (
+        pytest.raises(TransportUnavailable),
+        telemetry.during(Operation.CONFIRM, [("shop", Message(id="a"))]),
+    ):
+        raise TransportUnavailable("away")
 
 
 def test_coroutine_handlers_run_in_their_spans() -> None:

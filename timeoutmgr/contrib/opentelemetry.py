@@ -106,11 +106,31 @@ class _Spans:
         with self.tried():
             span = self.tracer.start_span(name, **options)
         try:
-            with _errors_noted(span):
-                yield span
+            yield span
+        except Exception as error:
+            self._note(span, error)
+            raise
         finally:
             with self.tried():
                 span.end()
+
+    def _note(self, span: Span, error: Exception) -> None:
+        """Note *error* in *span*; an error whose text raises is noted without it."""
+        name = type(error).__qualname__
+        with self.tried():
+            span.set_attribute("error.type", name)
+            span.set_status(StatusCode.ERROR, f"{name}: {text_of(error)}")
+            with suppress(Exception):  # of the text, which the SDK asks for
+                span.record_exception(error)
+
+    def propagated(self, given: Mapping[str, str], around: Context) -> Context:
+        """Return *around* with what the sender of the headers *given* propagated.
+
+        A malformed header, of which a propagator may raise, leaves it as it is.
+        """
+        with self.tried():
+            return propagate.extract(given, context=around)
+        return around
 
     @contextmanager
     def tried(self) -> Iterator[None]:
@@ -175,7 +195,7 @@ class _Handling:
     @contextmanager
     def _span(self, message: HandlerContext) -> Iterator[Span]:
         given = message.headers
-        created = propagate.extract(given)
+        created = self.spans.propagated(given, context.get_current())
         creation = trace.get_current_span(created).get_span_context()
         is_delayed = headers.RELATED_TO_TIMEOUT in given
         begins = given.get(NEW_TRACE, "").lower() == "true" or (is_delayed and not self.join_traces)
@@ -252,23 +272,14 @@ class _Satellites:
             context=Context(),
             kind=kind,
             attributes=_batch_attributes(name, queue, messages),
-            links=[Link(each) for each in map(_creation, messages) if each.is_valid],
+            links=[Link(each) for each in map(self._creation, messages) if each.is_valid],
         ):
             yield
 
-
-@contextmanager
-def _errors_noted(span: Span) -> Iterator[None]:
-    """Note an error of the body in *span*; an error whose text raises is noted without it."""
-    try:
-        yield
-    except Exception as error:
-        name = type(error).__qualname__
-        span.set_attribute("error.type", name)
-        span.set_status(StatusCode.ERROR, f"{name}: {text_of(error)}")
-        with suppress(Exception):  # of the text, which the SDK asks for
-            span.record_exception(error)
-        raise
+    def _creation(self, message: Message) -> SpanContext:
+        """Return the context in which *message* was created; it is not valid if there is none."""
+        created = self._spans.propagated(message.headers, Context())
+        return trace.get_current_span(created).get_span_context()
 
 
 def _by_queue(messages: Iterable[Addressed]) -> Mapping[str, Sequence[Message]]:
@@ -276,12 +287,6 @@ def _by_queue(messages: Iterable[Addressed]) -> Mapping[str, Sequence[Message]]:
     for queue, message in messages:
         found[queue].append(message)
     return found
-
-
-def _creation(message: Message) -> SpanContext:
-    """Return the context in which *message* was created; it is not valid if there is none."""
-    created = propagate.extract(message.headers, context=Context())
-    return trace.get_current_span(created).get_span_context()
 
 
 def _batch_attributes(
