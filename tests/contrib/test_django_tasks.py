@@ -394,6 +394,38 @@ def test_a_value_that_ends_the_connection_twice_is_refused(
     assert (result.status, result.attempts) == (status, 1)
 
 
+def test_an_outage_while_a_value_is_saved_has_the_task_executed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = connections["default"]
+    save, connect, is_away = TaskRecord.save, own.connect, list[bool]()
+
+    def lose_connections(record: TaskRecord) -> None:
+        if record.return_value is None:
+            is_away.clear()  # by then, the server is back
+            save(record)
+            return
+        is_away.append(True)
+        own.close()
+        raise OperationalError("server closed the connection")
+
+    def connect_if_there() -> None:
+        if is_away:
+            raise OperationalError("connection refused")
+        connect()
+
+    result = note.enqueue("a")
+    with monkeypatch.context() as outage:
+        outage.setattr(TaskRecord, "save", lose_connections)
+        outage.setattr(own, "connect", connect_if_there)
+        with pytest.raises(OperationalError, match="refused"):
+            handle(result)
+    handle(result)
+
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.SUCCESSFUL, 2)
+
+
 def test_an_error_that_quotes_what_no_database_stores_is_the_result(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -133,20 +133,30 @@ def _save_finished(record: TaskRecord) -> None:
 
     MariaDB ends the connection for a value that is too large; so may a restart of the server.
     """
-    connection = connections[alias()]
-    try:
-        try:
-            with transaction.atomic(using=alias()):
-                record.save()
-        except OperationalError:
-            connection.close_if_unusable_or_obsolete()
-            record.save()
-    except DatabaseError as error:
-        connection.close_if_unusable_or_obsolete()
+    refusal = _refusal(record)
+    if isinstance(refusal, OperationalError):
+        refusal = _refusal(record)
+    if refusal is not None:
         record.return_value = None
         record.status = TaskResultStatus.FAILED
-        record.errors = [*record.errors, _described(error)]
+        record.errors = [*record.errors, _described(refusal)]
         record.save()
+
+
+def _refusal(record: TaskRecord) -> DatabaseError | None:
+    """Save *record*; return the error of a database that refuses it.
+
+    Raises OperationalError if the database is away, which refuses nothing.
+    """
+    try:
+        with transaction.atomic(using=alias()):
+            record.save()
+    except DatabaseError as error:
+        connection = connections[alias()]
+        connection.close_if_unusable_or_obsolete()
+        connection.ensure_connection()
+        return error
+    return None
 
 
 def _storable(value: Any) -> Any:
