@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from tests.testing.kit import START, Shop
 from timeoutmgr import (
+    BulkInterrupted,
     CancelResult,
     ChangeResult,
     DelayedDeliverySettings,
@@ -237,6 +239,13 @@ def test_send_many_and_store_many_are_handled_too() -> None:
     kit.advance(minutes=1)
 
     assert shop.bodies == [0, 1, 2, 3]
+
+
+def test_a_bulk_of_something_else_is_refused_as_by_any_endpoint() -> None:
+    wrong: Any = 5
+
+    with pytest.raises(BulkInterrupted, match="a bulk is made of ToSend, got 5"):
+        Shop().open().endpoint.send_many([wrong])
 
 
 def test_a_session_sends_with_its_commit_and_not_with_its_rollback(memory: Engine) -> None:

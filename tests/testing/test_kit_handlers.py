@@ -28,6 +28,7 @@ from timeoutmgr import (
     HandlerContext,
     Limits,
     RecoverabilitySettings,
+    ToSend,
     TransactionMode,
 )
 from timeoutmgr.contracts import ModeName, Timeout
@@ -266,6 +267,8 @@ def test_inline_handles_messages_without_a_delay_before_the_send_returns() -> No
     other = Shop()
     other.open(inline=True).send_local("Note", "by a setting")
     assert other.bodies == ["by a setting"]
+    other.kit.endpoint.send_many([ToSend("sales", "Note", number) for number in range(2)])
+    assert other.bodies == ["by a setting", 0, 1]
 
 
 def test_a_handler_that_sends_to_itself_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

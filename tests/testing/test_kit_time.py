@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.testing.kit import START, Shop
-from timeoutmgr import HandlerContext, TransactionMode
+from timeoutmgr import Endpoint, HandlerContext, SendOptions, ToSend, TransactionMode
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 
@@ -130,8 +131,17 @@ def test_a_frozen_clock_of_the_host_moves_along_and_handlers_read_it() -> None:
         assert datetime.now(UTC) == kit.now == START + timedelta(days=2)
 
 
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda endpoint, one: endpoint.send_local("Note", 1, deliver_at=one.options.deliver_at),
+        lambda endpoint, one: endpoint.send_many([one]),
+        lambda endpoint, one: endpoint.store_many([one]),
+    ],
+    ids=["send", "send_many", "store_many"],
+)
 def test_a_due_time_from_the_hosts_clock_is_within_an_advance_of_as_much(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, send: Callable[[Endpoint, ToSend], object]
 ) -> None:
     instant = datetime(2031, 1, 1, tzinfo=UTC)
     micros = [int(instant.timestamp()) * 1_000_000]
@@ -141,7 +151,7 @@ def test_a_due_time_from_the_hosts_clock_is_within_an_advance_of_as_much(
     micros[0] += 1500  # a test takes a moment before it reads the host's clock
     in_14_days = instant + timedelta(microseconds=1500) + timedelta(days=14)
 
-    kit.send_local("Note", 1, deliver_at=in_14_days)
+    send(kit.endpoint, ToSend("sales", "Note", 1, SendOptions(deliver_at=in_14_days)))
     kit.advance(days=13, hours=23)
     assert shop.bodies == []
     kit.advance(hours=1)

@@ -1,7 +1,7 @@
 """The endpoint of a testing kit: a program sends with it as with any other."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.timeouts import Timeouts
@@ -14,7 +14,10 @@ from timeoutmgr.testing.kit.transport import KitTransport
 from timeoutmgr.testing.kit.worker import KitWorker
 
 if TYPE_CHECKING:
+    from timeoutmgr.sender.bulk import OnSent
     from timeoutmgr.sender.in_transaction import CallerSession
+
+Answer = TypeVar("Answer")
 
 
 class KitEndpoint(Endpoint):
@@ -68,11 +71,27 @@ class KitEndpoint(Endpoint):
     def _send_named(self, message: ToSend, session: "CallerSession | None") -> Sent:
         if self._config.given.send_only and message.destination == self.name:
             raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
-        if message.options.deliver_at is not None:
-            self._clock.catch_up()
+        self._catch_up(message)
         if session is not None:
             return self._send_on_commit(message, session)
-        sent = super()._send_named(message, None)
+        return self._noted(super()._send_named(message, None))
+
+    def send_many(self, messages: Iterable[ToSend], *, on_sent: "OnSent | None" = None) -> int:
+        """Send many messages, as ``Endpoint.send_many``."""
+        return self._noted(super().send_many(map(self._catch_up, messages), on_sent=on_sent))
+
+    def store_many(self, messages: Iterable[ToSend], *, on_sent: "OnSent | None" = None) -> int:
+        """Store many delayed messages, as ``Endpoint.store_many``."""
+        return super().store_many(map(self._catch_up, messages), on_sent=on_sent)
+
+    def _catch_up(self, message: ToSend) -> ToSend:
+        # Anything else in a bulk is for the endpoint to refuse.
+        if isinstance(message, ToSend) and message.options.deliver_at is not None:
+            self._clock.catch_up()
+        return message
+
+    def _noted(self, sent: Answer) -> Answer:
+        """Return *sent*, once the messages behind it are stored, or handled inline."""
         self.worker.store()
         self.sent_now()
         return sent
