@@ -300,6 +300,20 @@ def test_a_handler_cannot_move_the_clock() -> None:
         kit.drain()
 
 
+def test_a_coroutine_handler_cannot_move_the_clock() -> None:
+    shop = Shop()
+
+    @shop.config.handler("Advance")
+    async def advance(body: object, context: AsyncHandlerContext) -> None:
+        shop.kit.advance(days=1)
+
+    kit = shop.open()
+    kit.send_local("Advance", 1)
+
+    with pytest.raises(ConfigurationError, match="a handler called advance or drain"):
+        kit.drain()
+
+
 def test_a_message_that_expires_before_it_is_handled_is_discarded() -> None:
     shop = Shop()
     kit = shop.open()

@@ -89,7 +89,8 @@ class KitWorker:
 
     def work(self, failed: Callable[[ObservedFailure], None]) -> None:
         """Handle all messages that are there or due; call *failed* with each failure at once."""
-        if self._busy_thread == threading.get_ident():
+        is_awaited = self._coroutines is not None and self._coroutines.is_here()
+        if is_awaited or self._busy_thread == threading.get_ident():
             raise ConfigurationError(
                 "a handler called advance or drain of the testing kit that handles its message; "
                 "the call in the test handles also the messages that handlers send"
