@@ -15,10 +15,16 @@ from pathlib import Path
 
 from timeoutmgr.persistence import MemoryPersistence, SqlDelayedMessageStore
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.sql import SqlTransport
 
 persistence = MemoryPersistence(accept_loss=True)
 make_persistence = lambda: persistence
 make_transport = lambda: KombuTransport("memory://", accept_loss=True)
+
+def make_expiring_transport():
+    transport = SqlTransport(f"sqlite:///{Path(__file__).with_name('queues.db')}")
+    transport.install()
+    return transport
 
 def make_delayed_store():
     return SqlDelayedMessageStore(f"sqlite:///{Path(__file__).with_name('delayed.db')}")
@@ -86,6 +92,17 @@ def test_parts_can_be_named_on_the_command_line(project: Path) -> None:
 
     assert code == 0, said
     assert counts["passed"] > 250
+
+
+def test_messages_of_a_named_transport_expire_if_it_says_so(project: Path) -> None:
+    code, counts, said = run(
+        project,
+        *("--pyargs", "timeoutmgr.testing.conformance.given", "-k", "capabilities or is_over"),
+        *("--timeoutmgr-transport", "parts:make_expiring_transport"),
+    )
+
+    assert code == 0, said
+    assert counts["passed"] == 2
 
 
 def test_a_name_without_a_function_is_refused(project: Path) -> None:

@@ -22,6 +22,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
     Transport,
 )
+from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.testing.conformance.delayed import DelayedStoreConformance
 from timeoutmgr.testing.conformance.delayed.suite import forms
@@ -70,12 +71,14 @@ if "delayed-store" in given:
 if "transport" in given:
     with closing(given["transport"]()) as _transport:
         _transport_can = _transport.capabilities
+        _expires = isinstance(_transport, ExpiresMessages)
 
     class TestTransport(TransportConformance):
         """The given transport."""
 
         durable = _transport_can.durable
         transactions = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in _transport_can.modes
+        expires_messages = _expires
 
         @pytest.fixture
         def make_transport(self) -> Callable[[], Transport]:

@@ -66,7 +66,6 @@ class QueryCases(StoreSuite):
 
         if isinstance(store, Insight):
             assert store.count_in_bounds(which) == Count(len(FILTERS[which]))
-        if isinstance(store, Insight):
             page = store.list_in_bounds(which)
             assert "".join(one.id for one in page.timeouts) == FILTERS[which]
             assert page.searched_to is None
