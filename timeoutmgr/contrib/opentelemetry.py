@@ -156,12 +156,7 @@ class _Sends:
         given = message.options.headers
         if "traceparent" in given:
             return message
-        attributes = {
-            "messaging.system": SYSTEM,
-            "messaging.operation.name": "create",
-            "messaging.operation.type": "create",
-            "messaging.destination.name": str(message.destination),
-        }
+        attributes = _about("create", str(message.destination))
         if message.options.message_id is not None:
             attributes["messaging.message.id"] = message.options.message_id
         name = f"create {message.destination}"
@@ -289,16 +284,19 @@ def _by_queue(messages: Iterable[Addressed]) -> Mapping[str, Sequence[Message]]:
     return found
 
 
+def _about(operation: str, destination: str) -> dict[str, AttributeValue]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+
+
 def _batch_attributes(
     name: str, queue: str, messages: Sequence[Message]
 ) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": name,
-        "messaging.operation.type": name,
-        "messaging.destination.name": queue,
-        "messaging.batch.message_count": len(messages),
-    }
+    found = _about(name, queue) | {"messaging.batch.message_count": len(messages)}
     if len(messages) == 1:
         found["messaging.message.id"] = messages[0].id
     return found
@@ -316,14 +314,9 @@ def _attached(around: Context) -> Iterator[None]:
 
 def _attributes(endpoint: str, message: Message) -> dict[str, AttributeValue]:
     given = message.headers
-    found: dict[str, AttributeValue] = {
-        "messaging.system": SYSTEM,
-        "messaging.operation.name": "process",
-        "messaging.operation.type": "process",
-        "messaging.destination.name": endpoint,
-        "messaging.message.id": message.id,
-        "timeoutmgr.delayed_retries": delayed_retries(message),
-    }
+    found = _about("process", endpoint)
+    found["messaging.message.id"] = message.id
+    found["timeoutmgr.delayed_retries"] = delayed_retries(message)
     conversation = given.get(headers.CONVERSATION_ID)
     if conversation is not None:
         found["messaging.message.conversation_id"] = conversation

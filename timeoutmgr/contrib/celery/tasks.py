@@ -110,7 +110,7 @@ def stamp_labels(headers: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
 
     A store keeps a bounded number; workers know the stamps beyond it.
     """
-    found = [*map(_label_value, _stamp_texts(headers.get("stamps") or {}))]
+    found = [*map(_storable, _stamp_texts(headers.get("stamps") or {}))]
     return {STAMP: found[:MOST_LABELS]} if found else {}
 
 
@@ -122,7 +122,7 @@ def bears(headers: Mapping[str, Any], stamps: Mapping[str, Any]) -> bool:
 
 def labels_of_stamps(stamps: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
     """Return the label of each of *stamps*, whose values may be lists."""
-    return [{STAMP: _label_value(text)} for text in _stamp_texts(stamps)]
+    return [{STAMP: _storable(text)} for text in _stamp_texts(stamps)]
 
 
 def _stamp_texts(stamps: Mapping[str, Any]) -> Mapping[str, None]:
@@ -133,17 +133,16 @@ def _stamp_texts(stamps: Mapping[str, Any]) -> Mapping[str, None]:
     }
 
 
-def _label_value(stamp: str) -> str:
-    if len(stamp) <= _LONGEST_ID and stamp.isprintable():
-        return stamp
-    return hashlib.sha256(stamp.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def saga_of(task_id: str) -> str:
     """Return the saga id of the timeouts of a task: its id, hashed if it is too long to be one."""
-    if len(task_id) <= _LONGEST_ID and task_id.isprintable() and task_id:
-        return task_id
-    return hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return _storable(task_id)
+
+
+def _storable(text: str) -> str:
+    """Return *text*, hashed if a store would refuse it as a saga id or as the value of a label."""
+    if 0 < len(text) <= _LONGEST_ID and text.isprintable():
+        return text
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def foreign_task(producer: Any, body: Any, options: Mapping[str, Any], *, is_amqp: bool) -> Foreign:
@@ -205,13 +204,12 @@ def fields_of(foreign: Foreign, accept: Sequence[str]) -> Mapping[str, Any]:
     else:
         properties, _defect = read_properties(foreign.properties, 0)
         about = properties.get("content_type"), properties.get("content_encoding")
-    make, prepare = _MESSAGE, _PREPARE_ACCEPT
-    message = make(
+    message = _MESSAGE(
         foreign.body,
         content_type=about[0],
         content_encoding=about[1],
         headers=headers,
-        accept=prepare(accept),
+        accept=_PREPARE_ACCEPT(accept),
     )
     decoded = message.decode()
     return {**headers, **(decoded if isinstance(decoded, Mapping) else decoded[2])}

@@ -9,4 +9,3 @@ class TasksApp(AppConfig):  # type: ignore[misc]  # Django ships no types
     name = "timeoutmgr.contrib.django_tasks"
     label = "timeoutmgr_tasks"
     verbose_name = "Tasks"
-    default_auto_field = "django.db.models.BigAutoField"
