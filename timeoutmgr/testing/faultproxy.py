@@ -198,12 +198,7 @@ class FaultProxy:
 
     def reset(self) -> None:
         """End all open connections with a RST at both ends."""
-
-        def change() -> None:
-            for link in self._open():
-                link.reset()
-
-        self._do(change)
+        self._do_each(Link.reset)
 
     def half_open(self, direction: Direction = Direction.REQUESTS) -> None:
         """Lose one end of all open connections without telling the other.
@@ -211,12 +206,7 @@ class FaultProxy:
         REQUESTS: the server's end is gone; the client's bytes are accepted and never answered.
         ANSWERS: the client's end is gone, and the server keeps its state for that client.
         """
-
-        def change() -> None:
-            for link in self._open():
-                link.leave(direction)
-
-        self._do(change)
+        self._do_each(lambda link: link.leave(direction))
 
     # --- in the proxy's own thread --------------------------------------------------------
 
@@ -241,6 +231,9 @@ class FaultProxy:
             work()
 
         asyncio.run_coroutine_threadsafe(done(), self._loop).result(PATIENCE)
+
+    def _do_each(self, work: Callable[[Link], object]) -> None:
+        self._do(lambda: [work(link) for link in self._open()])
 
     def _open(self) -> list[Link]:
         return [link for link in self._links.values() if link is not None]

@@ -15,8 +15,6 @@ from timeoutmgr.message.message import Message
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.testing.signals import PATIENCE, Signal
 
-# --- the configuration of an endpoint for a test, in one call ---------------------------------
-
 
 def configure(
     name: str,

@@ -51,12 +51,13 @@ def listing(scheduled: Sequence[ObservedMessage]) -> str:
     return "\n".join(["scheduled are:", *(f"  {one}" for one in scheduled)])
 
 
-def instant_of(due: datetime | timedelta, now: datetime) -> datetime:
+def instant_of(due: datetime | timedelta | None, now: datetime) -> datetime | None:
     """Return *due*, counted from *now* if it is a time span; raise InvalidMessage without a zone.
 
     The kit's own clock is in UTC, and so is the text of an assertion.
     """
     if isinstance(due, timedelta):
         return now + due
-    to_micros(due)  # raises for a naive datetime
+    if due is not None:
+        to_micros(due)  # raises for a naive datetime
     return due

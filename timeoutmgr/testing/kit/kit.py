@@ -167,7 +167,8 @@ class TimeoutKit:
 
         *due* is an instant, or a time span from now; a due time up to *tolerance* away fits.
         """
-        expected, scheduled = self._expected(type, saga, due, tolerance), self.scheduled()
+        expected = Expectation(type, saga, instant_of(due, self.now), tolerance)
+        scheduled = self.scheduled()
         for one in scheduled:
             if expected.matches(one):
                 return one
@@ -182,7 +183,8 @@ class TimeoutKit:
         tolerance: timedelta = _SECOND,
     ) -> None:
         """Raise AssertionError if a timeout with these properties is pending."""
-        expected, scheduled = self._expected(type, saga, due, tolerance), self.scheduled()
+        expected = Expectation(type, saga, instant_of(due, self.now), tolerance)
+        scheduled = self.scheduled()
         for one in scheduled:
             if expected.matches(one):
                 raise AssertionError(expected.unexpected(one, scheduled))
@@ -221,13 +223,3 @@ class TimeoutKit:
         if destination is None:
             return one.destination not in self._inner
         return one.destination == destination
-
-    def _expected(
-        self,
-        type: str | None,
-        saga: str | None,
-        due: datetime | timedelta | None,
-        tolerance: timedelta,
-    ) -> Expectation:
-        instant = None if due is None else instant_of(due, self.now)
-        return Expectation(type, saga, instant, tolerance)

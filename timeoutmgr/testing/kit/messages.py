@@ -1,7 +1,7 @@
 """Messages as a test sees them: sent, scheduled or failed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -59,16 +59,12 @@ def observed(message: Message, destination: str) -> ObservedMessage:
 
 def observed_timeout(timeout: Timeout) -> ObservedMessage:
     """Return a pending *timeout*, which may have been rescheduled."""
-    types = enclosed_types(timeout.message)
-    return ObservedMessage(
+    return replace(
+        observed(timeout.message, timeout.destination),
         destination=timeout.destination,
-        type=types[0] if types else None,
-        body=_body(timeout.message),
-        message_id=timeout.message.id,
         saga_id=timeout.saga_id,
         due=from_micros(timeout.due),
         timeout_id=timeout.id,
-        headers=timeout.message.headers,
     )
 
 

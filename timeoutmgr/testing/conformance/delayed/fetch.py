@@ -1,5 +1,7 @@
 """A fetch returns the oldest due message, locked, and never before it is due."""
 
+# ruff: noqa: D102 - the name of a case is its claim
+
 from __future__ import annotations
 
 from timeoutmgr.contracts import Clock, DelayedMessageStore, FetchesInBatches
@@ -17,13 +19,9 @@ from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
 from timeoutmgr.testing.conformance.shared_cases import ids
 
-# --- A failure is counted by itself, and puts the message off ---------------------------------
-
-# ruff: noqa: D102 - the name of a case is its claim
-
 
 class DelayedAttempts(DelayedSuite):
-    """``increment_failure_count``."""
+    """``increment_failure_count`` counts a failure by itself, and puts the message off."""
 
     def test_the_next_fetch_shows_each_counted_failure(
         self, store: DelayedMessageStore, now: Micros, clock: Clock

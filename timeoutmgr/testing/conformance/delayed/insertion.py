@@ -1,5 +1,7 @@
 """A message is stored once while it is there, and comes back as it went in."""
 
+# ruff: noqa: D102 - the name of a case is its claim
+
 from __future__ import annotations
 
 from functools import partial
@@ -31,13 +33,9 @@ from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, Track, race, timeout
 from timeoutmgr.testing.conformance.shared_cases import ids
 
-# --- concurrent calls: every removal, failure and insert counts exactly once ------------------
-
-# ruff: noqa: D102 - the name of a case is its claim
-
 
 class DelayedRaces(DelayedSuite):
-    """The races that the docstrings of the contract name."""
+    """Each of concurrent removals, failures and inserts counts exactly once."""
 
     def test_two_processes_store_a_shared_id_once(
         self,
@@ -111,11 +109,8 @@ class DelayedRaces(DelayedSuite):
         assert sorted(drain(store, clock)) == sorted(kept)
 
 
-# --- A removal tells whether the message was there, and it is gone with the transaction's end ---
-
-
 class DelayedRemoval(DelayedSuite):
-    """``remove`` and ``remove_many``."""
+    """``remove`` and ``remove_many`` tell whether the message was there."""
 
     def test_a_removal_returns_whether_the_store_had_the_message(
         self, store: DelayedMessageStore, now: Micros, clock: Clock

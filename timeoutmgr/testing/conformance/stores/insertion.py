@@ -1,5 +1,7 @@
 """Each id is stored once in its life, even if its message comes again."""
 
+# ruff: noqa: D102 - the name of a case is its claim
+
 from __future__ import annotations
 
 import pytest
@@ -18,13 +20,9 @@ from timeoutmgr.testing.conformance.stores.suite import (
     pending,
 )
 
-# --- in a caller's transaction everything comes and goes with it ------------------------------
-
-# ruff: noqa: D102 - the name of a case is its claim
-
 
 class TimeoutTransactions(StoreSuite):
-    """Methods with a *transaction*."""
+    """Methods with a *transaction*: everything comes and goes with it."""
 
     @needs(transactions=True)
     def test_cancel_saga_ends_with_the_callers_transaction(

@@ -1,5 +1,7 @@
 """Concurrent senders and receivers: each message arrives exactly once."""
 
+# ruff: noqa: D102 - the name of a case is its claim
+
 from __future__ import annotations
 
 import threading
@@ -25,10 +27,6 @@ from timeoutmgr.testing.conformance.transports.suite import (
     receive,
     receive_all,
 )
-
-# --- receiving and sending in one transaction, where the transport has that -------------------
-
-# ruff: noqa: D102 - the name of a case is its claim
 
 
 @needs(expires_messages=True)

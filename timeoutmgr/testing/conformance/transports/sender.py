@@ -1,5 +1,7 @@
 """A send returns the result of each message, in order; a confirmed message has arrived."""
 
+# ruff: noqa: D102 - the name of a case is its claim
+
 from __future__ import annotations
 
 import gzip
@@ -27,12 +29,6 @@ from timeoutmgr.testing.conformance.transports.suite import (
     receive_all,
     with_properties,
 )
-
-# --- A message arrives as it was sent, with any content ---------------------------------------
-
-
-# ruff: noqa: D102 - the name of a case is its claim
-
 
 BODIES = {
     "empty": b"",
@@ -70,7 +66,7 @@ HEADERS = {
 
 
 class TransportContents(TransportSuite):
-    """Bodies, headers, ids and types."""
+    """Bodies, headers, ids and types arrive as they were sent, with any content."""
 
     def _send_and_receive(
         self, session: TransportSession, receiver: Receiver, queue: str, message: Message
