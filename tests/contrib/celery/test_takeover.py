@@ -162,6 +162,7 @@ def parked(
     times: list[float],
     revoked: tuple[str, ...] = (),
     stamps: Mapping[str, Any] = MappingProxyType({}),
+    borne: object = MappingProxyType({"customer": ["c1"]}),
 ) -> list[str]:
     """Receive a task at each of *times*; return what became of them."""
     queue = SimpleNamespace(name="q", routing_key="q", exchange=SimpleNamespace(name=""))
@@ -179,7 +180,7 @@ def parked(
         headers={
             "id": "t",
             "eta": "2099-01-01T00:00:00+00:00",
-            "stamps": {"customer": ["c1"]},
+            "stamps": borne,
         },
         delivery_info={"routing_key": "q"},
     )
@@ -212,6 +213,12 @@ def test_a_task_that_cannot_be_stored_keeps_no_other_task_from_the_store() -> No
 
     assert parked(delays, [0.0, 1.0]) == ["parked"] * 2
     assert delays.asked == 2
+
+
+def test_a_task_whose_stamps_are_no_table_is_left_to_celery_and_ends_no_worker() -> None:
+    delays = Delays(lambda: True)
+
+    assert parked(delays, [0.0], borne=["c1"]) == ["parked"]
 
 
 def test_a_task_that_a_worker_knows_as_revoked_is_left_to_celery() -> None:

@@ -60,11 +60,12 @@ class Takeover:
 
     def _moves_in(self, message: Any, body: Any, about: Mapping[str, Any]) -> bool:
         task_id, state = about.get("id"), self._consumer.controller.state
-        is_revoked = task_id in state.revoked or bears(about, state.revoked_stamps)
         queue = _queue_of(self._consumer, message.delivery_info)
-        if is_revoked or queue is None or self._monotonic() < self._rests_until:
+        if queue is None or self._monotonic() < self._rests_until:
             return False
         try:
+            if task_id in state.revoked or bears(about, state.revoked_stamps):
+                return False
             return self._delays.move_in(message, body, queue)
         except Exception as error:  # Celery's own way takes every task that ours cannot take
             if isinstance(error, StorageUnavailable | TransportUnavailable):
