@@ -267,6 +267,20 @@ def test_a_session_sends_with_its_commit_and_not_with_its_rollback(memory: Engin
         assert len(kit.scheduled()) == 2
 
 
+def test_a_session_that_is_closed_and_used_again_sends_only_what_it_commits(
+    memory: Engine,
+) -> None:
+    kit = Shop().open()
+    with Session(memory) as session:
+        kit.send_local("Note", "closed", delay=60, session=session)
+        session.close()
+        with session.begin_nested():
+            kit.send_local("Note", "committed", delay=60, session=session)
+        session.commit()
+
+    assert [one.body for one in kit.scheduled()] == ["committed"]
+
+
 def test_a_connection_sends_with_its_commit(memory: Engine) -> None:
     kit = Shop().open()
     with memory.begin() as connection:

@@ -56,8 +56,10 @@ class _WaitingActions:
         if session.in_nested_transaction():
             return  # a savepoint is released; the transaction around it may still roll back
         actions, self.actions = self.actions, []
-        for _owner, action in actions:
-            action()
+        committed = session.get_transaction()
+        for owner, action in actions:
+            if _is_inside(owner, committed):  # not in a transaction that a close has ended
+                action()
 
     def rolled_back(self, _session: Session, ended: SessionTransaction) -> None:
         self.actions = [
@@ -65,7 +67,7 @@ class _WaitingActions:
         ]
 
 
-def _is_inside(owner: SessionTransaction | None, ended: SessionTransaction) -> bool:
+def _is_inside(owner: SessionTransaction | None, ended: SessionTransaction | None) -> bool:
     walked: Any = owner
     while walked is not None:
         if walked is ended:
