@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration.ports import PlanInputs
 from timeoutmgr.migration.runs import Problem
 
 _SECOND: Final = 1_000_000
@@ -49,37 +50,6 @@ class OriginClock:
         return self._host.monotonic()
 
 
-class _Place(Protocol):
-    def describe(self) -> str: ...
-
-    def now(self) -> Micros: ...
-
-
-class _PlaceOrQueue(Protocol):
-    def describe(self) -> str: ...
-
-    def now(self) -> Micros | None: ...
-
-
-class Clocked(Protocol):
-    """A source, a target and a host, each with a clock; a queue has none."""
-
-    @property
-    def source(self) -> _Place:
-        """Where from."""
-        ...
-
-    @property
-    def target(self) -> _PlaceOrQueue:
-        """Where to."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """The host's clock."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Offset:
     """Offset of two clocks: that of *place* is *ahead* of the clock of *other*, or behind it."""
@@ -110,12 +80,12 @@ class Offset:
         return f"{self.place}: {self}; due times are kept by the clock of the source"
 
 
-def offsets(parts: Clocked) -> list[Offset]:
+def offsets(parts: PlanInputs) -> list[Offset]:
     """Return by how much the clocks of *parts* differ, where a run is to tell of it."""
     return [one for one in _measured(parts) if abs(one.ahead) > REPORTED]
 
 
-def _measured(parts: Clocked) -> Iterator[Offset]:
+def _measured(parts: PlanInputs) -> Iterator[Offset]:
     source, target = parts.source, parts.target
     host = _apart(parts.clock.now, source.now)
     yield Offset("this host", source.describe(), host)
