@@ -97,6 +97,15 @@ def test_metrics_and_probes_of_one_process(folder: Folder) -> None:
     assert program.stop() == 0
 
 
+def test_a_variable_with_the_metrics_address_has_the_supervisor_alone_serve(folder: Folder) -> None:
+    folder.variables["TIMEOUTMGR_CLI_RUN_METRICS_ADDRESS"] = ANY_PORT
+    program = folder.start("run", "--app", "app:config", "--processes", "2")
+    program.wait_for(f"endpoint {folder.endpoint} runs", times=2)
+
+    assert sum("shows its metrics at" in line for line in program.err) == 1
+    assert program.stop() == 0
+
+
 @pytest.mark.slow
 def test_a_killed_child_neither_loses_nor_repeats_a_count(folder: Folder) -> None:
     health = folder.path / "health.json"

@@ -96,8 +96,11 @@ class Observation:
 
     @contextmanager
     def served(self, memory: "CountMemory", endpoint: str) -> Iterator[None]:
-        """Serve metrics and probes, if an address was given, until the block ends."""
-        if self.metrics_address is None:
+        """Serve metrics and probes, if an address was given, until the block ends.
+
+        The supervisor serves the counts of its children, which inherit the address in a variable.
+        """
+        if self.metrics_address is None or self.counts is not None:
             yield
             return
         if importlib.util.find_spec("prometheus_client") is None:
