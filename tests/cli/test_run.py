@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.programs import Folder, wait_until
+from tests.cli.programs import PATIENCE, Folder, wait_until
+from timeoutmgr.cli.run import Child
 from timeoutmgr.testing.faultproxy import FaultProxy
 
 FETCH = "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
@@ -147,6 +151,37 @@ def test_two_processes_are_started_again_when_killed_and_stopped_together(
     assert program.stop() == 0
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
     assert list(folder.path.glob("*health*")) == []
+
+
+def test_a_process_that_cannot_be_started_now_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("timeoutmgr.cli.run._FIRST_PAUSE", 0.0)
+    child = Child(1, [sys.executable, "-c", ""], None)
+
+    def refuse(*_given: object, **_more: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        child.start_when_due()
+
+    assert not child.is_running
+    assert "restarts process 1 in 0 s: cannot be started" in caplog.text
+    child.start_when_due()
+    assert child.is_running
+    assert child.wait(PATIENCE)
+
+
+def test_a_health_file_that_cannot_be_removed_stops_no_supervisor(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("")  # as little can be removed from a disk that is read-only
+    child = Child(1, [sys.executable, "-c", ""], folder / "health.json")
+
+    child.start_when_due()
+
+    assert child.wait(PATIENCE)
+    assert not child.is_running
 
 
 def test_a_critical_error_in_either_of_two_processes_stops_all_and_is_the_last_line(

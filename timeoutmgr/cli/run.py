@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -166,7 +166,13 @@ class HealthFile:
 
     def __exit__(self, *_error: object) -> None:
         for path in (self._new, self._path):
-            path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a health file, if it is there; a disk that is read-only by now stops no endpoint."""
+    with suppress(OSError):
+        path.unlink()
 
 
 # --- ``run --processes N``: the parent, which starts and supervises its children --------------
@@ -254,7 +260,8 @@ class Supervisor:
                     extra={"event": "endpoint_stopped"},
                 )
                 return Exit.OK
-            child.wait_before_next(code)
+            how = f"ended by signal {-code}" if code < 0 else f"exited with {code}"
+            child.wait_before_next(how)
         return None
 
     def _stop_all(self) -> bool:
@@ -310,9 +317,16 @@ class Child:
         return self._process is not None
 
     def start_when_due(self) -> None:
-        """Start a process, unless the last one died a moment ago."""
+        """Start a process, unless the last one died a moment ago; later if that is refused now."""
         if time.monotonic() < self._due:
             return
+        self._started = time.monotonic()
+        try:
+            self._start()
+        except OSError as error:  # no memory, process or descriptor is free: the others go on
+            self.wait_before_next(f"cannot be started: {on_one_line(error)}")
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             own = ["--child", str(self.number), str(theirs.fileno())]
@@ -321,12 +335,15 @@ class Child:
             if self._observer is not None:
                 passed.append(self._observer.memory.descriptor)
                 own += ["--counts", str(passed[-1])]
-            self._process = subprocess.Popen(
-                [*self._command, *own, *health], stdin=subprocess.DEVNULL, pass_fds=passed
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [*self._command, *own, *health], stdin=subprocess.DEVNULL, pass_fds=passed
+                )
+            except OSError:
+                ours.close()
+                raise
         ours.setblocking(False)
         self._line = ours
-        self._started = time.monotonic()
         self._restarts += 1
         logger.info(
             "supervisor started process %d (pid %d)",
@@ -343,14 +360,13 @@ class Child:
             self._forget()
         return code
 
-    def wait_before_next(self, code: int) -> None:
+    def wait_before_next(self, how: str) -> None:
         """Set when the next process is to be started: 1, 2, 4 … 30 s after the death."""
         steady = time.monotonic() - self._started > _STEADY
         self._pause = (
             _FIRST_PAUSE if steady or not self._pause else min(2 * self._pause, _LONGEST_PAUSE)
         )
         self._due = time.monotonic() + self._pause
-        how = f"ended by signal {-code}" if code < 0 else f"exited with {code}"
         logger.error(
             "supervisor restarts process %d in %g s: %s",
             self.number,
@@ -388,7 +404,7 @@ class Child:
         if self._observer is not None:
             self._observer.ended(self.number)
         if self._health_file is not None:
-            self._health_file.unlink(missing_ok=True)
+            _remove(self._health_file)
 
     def health(self) -> dict[str, object]:
         """Return the state of the process, for the health file."""
