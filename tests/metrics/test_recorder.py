@@ -11,6 +11,7 @@ from threading import Barrier
 
 import pytest
 
+from timeoutmgr.message.instants import EARLIEST
 from timeoutmgr.message.message import Message
 from timeoutmgr.metrics.memory import (
     BUCKETS,
@@ -105,7 +106,7 @@ def test_no_count_of_many_threads_is_lost() -> None:
         assert (cells[first], cells[first + total]) == (20_000, 20_000)
 
 
-@pytest.mark.parametrize("method", [Recorder.count, Recorder.late, Recorder.took])
+@pytest.mark.parametrize("method", [Recorder.count, Recorder.late, Recorder._add, Recorder.took])
 def test_no_other_thread_runs_between_the_read_and_the_write_of_a_cell(
     method: Callable[..., None],
 ) -> None:
@@ -166,6 +167,17 @@ def test_a_message_before_its_time_is_early_and_shortens_no_sum() -> None:
 
     cells = counts.sections[0].counts[LATENESS_CELLS:]
     assert [at for at, count in enumerate(cells) if count] == [0, 20]
+
+
+def test_a_sum_that_is_full_stays_full_and_each_message_counts() -> None:
+    recorder, counts = made()
+
+    for _ in range(2):
+        recorder.late(0, [(name, EARLIEST) for name in ("billing", "sales") for _ in range(100)])
+
+    billing = counts.sections[0].counts[LATENESS_CELLS:][:LATENESS_EACH]
+    assert sum(billing[:BUCKETS]) == 200
+    assert billing[BUCKETS] == 2**63 - 1
 
 
 def test_a_duration_is_in_the_bucket_of_its_operation_and_in_the_sum() -> None:

@@ -41,6 +41,7 @@ from timeoutmgr.telemetry import (
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
 _EDGES: Final = list(pairwise((-1, *_BOUNDS, 1 << 63)))
 """What each bucket of lateness begins above, and its bound; nothing early is between both."""
+_MOST: Final = (1 << 63) - 1
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
 # Plain dictionaries: a read-only view costs a second look-up on each call.
 _EVENTS: Final = dict(EVENT_CELLS)
@@ -116,7 +117,7 @@ class Recorder:
                 continue
             if number:
                 counts[cell] += number
-                counts[first + BUCKETS] += total
+                self._add(first + BUCKETS, total)
             try:
                 first = cells[destination]
             except KeyError:
@@ -133,7 +134,17 @@ class Recorder:
                 counts[first + BUCKETS + 1] += 1
         if number:
             counts[cell] += number
-            counts[first + BUCKETS] += total
+            self._add(first + BUCKETS, total)
+
+    def _add(self, at: int, amount: int) -> None:
+        """Add *amount* to the sum at *at*, which stays at its maximum: no send waits for a metric.
+
+        A message whose due time is year 1, as of an empty date, is late by 2,000 years.
+        """
+        try:
+            self._counts[at] += amount
+        except ValueError:
+            self._counts[at] = _MOST
 
     def _cells_of(self, destination: str) -> int:
         """Return the first cell of *destination*, which is kept if it has cells of its own."""
