@@ -156,6 +156,29 @@ def test_a_change_has_all_numbers_read_again(readings: Readings) -> None:
     assert readings.get(Question("key", lambda: next(values), max_age=100)).value == 1
 
 
+def test_a_read_that_began_before_a_change_is_not_shown_behind_it(readings: Readings) -> None:
+    began, may_end, state = threading.Event(), threading.Event(), ["before"]
+
+    def read() -> str:
+        seen = state[0]
+        began.set()
+        may_end.wait(30)
+        return seen
+
+    asked = Question("key", read, max_age=100)
+    earlier = threading.Thread(target=readings.get, args=[asked])
+    earlier.start()
+    assert began.wait(30)
+    state[0] = "after"
+    readings.forget()
+    may_end.set()
+
+    behind = readings.get(asked)
+    earlier.join()
+
+    assert (behind.value, readings.get(asked).value) == ("after", "after")
+
+
 def test_the_last_good_number_is_shown_at_once_and_read_again_behind(
     readings: Readings, monotonic: Monotonic
 ) -> None:

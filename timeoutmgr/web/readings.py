@@ -84,10 +84,13 @@ class Readings:
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def forget(self) -> None:
-        """Have each reading be read again when it is asked for: something was changed."""
+        """Have each reading be read again when it is asked for: something was changed.
+
+        A read that runs now may have seen the former state: its answer is dropped.
+        """
         with self._lock:
-            for slot in self._slots.values():
-                slot.tried = None
+            for key, slot in [*self._slots.items()]:
+                self._slots[key] = _Slot(slot.reading)
 
     def fresh(self, key: Hashable, max_age: float) -> Reading | None:
         """Return the reading of *key* if nothing is to be read for it now."""
