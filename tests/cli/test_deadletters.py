@@ -216,6 +216,12 @@ def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
     assert shop.listed() == ["m1"]
 
 
+def test_a_number_that_is_no_message_class_is_a_usage_error(shop: Shop) -> None:
+    code, text = shop.dead("list", "--class", "99999999999999999999")
+
+    assert (code, "is not a message class" in text) == (2, True)
+
+
 def test_selected_dead_letters_are_deleted_after_a_dry_run(shop: Shop) -> None:
     shop.manager.place(a_stored_copy("old", kept=OLD))
     shop.manager.place(a_stored_copy("new"))

@@ -3,10 +3,34 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass, is_well_formed
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.message import Message
+
+
+def class_name(number: int) -> str:
+    """Return the name of the message class *number*, or the number in hex if it has no name."""
+    try:
+        return MessageClass(number).name
+    except ValueError:
+        return f"{number:#06x}"
+
+
+def class_number(text: str) -> int:
+    """Return the message class that a person names, or gives as a number. Raises InvalidMessage."""
+    try:
+        known = MessageClass.__members__.get(text.upper())
+        number = int(text, 0) if known is None else known.value
+    except ValueError:
+        number = -1
+    if not is_well_formed(number):
+        names = ", ".join(each.name for each in MessageClass if each.is_negative)
+        raise InvalidMessage(
+            f"{text!r:.80} is not a message class; expected a number such as 0x8000, or {names}"
+        )
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +64,7 @@ class StoredCopy:
     @property
     def class_name(self) -> str:
         """The name of its class, or the number in hex if it has no name."""
-        try:
-            return MessageClass(self.message_class).name
-        except ValueError:
-            return f"{self.message_class:#06x}"
+        return class_name(self.message_class)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -5,11 +5,15 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
 from timeoutmgr.contracts.audit import ChangedBy
-from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
 from timeoutmgr.deadletter.retry import RetriedDeadLetter, Retry, retry
 from timeoutmgr.deadletter.service import DeadLetterService
-from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
+from timeoutmgr.deadletter.stored_copy import (
+    NodeQueue,
+    StoredCopy,
+    class_name,
+    class_number,
+)
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.attempts import audited
 from timeoutmgr.endpoint.audited_retries import selection_of
@@ -32,12 +36,7 @@ class CopyForm:
         """The filter that the texts describe. Raises InvalidMessage."""
         if not self.message_class:
             return StoredCopyFilter()
-        try:
-            return StoredCopyFilter(message_class=int(self.message_class, 0))
-        except ValueError:
-            raise InvalidMessage(
-                f"{self.message_class[:40]!r} is not the number of a message class"
-            ) from None
+        return StoredCopyFilter(message_class=class_number(self.message_class))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +120,10 @@ def _groups(queue: StoredCopyQueue) -> list[CopyGroup]:
     found: dict[int, list[StoredCopyGroup]] = {}
     for group in queue.groups():
         found.setdefault(group.message_class, []).append(group)
-    names = {each.value: each.name for each in MessageClass}
     made = [
         CopyGroup(
             queue=str(queue.kind),
-            name=names.get(number, f"{number:#06x}"),
+            name=class_name(number),
             number=number,
             count=sum(group.count for group in groups),
             oldest=min(group.oldest for group in groups),

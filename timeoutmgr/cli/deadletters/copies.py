@@ -118,20 +118,15 @@ def _whole_document(copy: "StoredCopy", *, with_body: bool) -> dict[str, Any]:
 
 
 def _group_document(group: "StoredCopyGroup") -> dict[str, Any]:
+    from timeoutmgr.deadletter.stored_copy import class_name
+
     return {
-        "class": _class_name(group.message_class),
+        "class": class_name(group.message_class),
         "reason": group.reason,
         "count": group.count,
         "oldest": output.shown_time(group.oldest),
         "newest": output.shown_time(group.newest),
     }
-
-
-def _class_name(number: int) -> str:
-    from timeoutmgr.contracts.dead_letters import MessageClass
-
-    known = {each.value: each.name for each in MessageClass}
-    return known.get(number, f"{number:#06x}")
 
 
 def _print_list(

@@ -58,16 +58,17 @@ class CopySelection:
         """Return the filters for *queue*: a filter for each id, or a single filter."""
         from timeoutmgr.deadletter.addresses import destination
         from timeoutmgr.deadletter.queues import StoredCopyFilter
+        from timeoutmgr.deadletter.stored_copy import class_number
         from timeoutmgr.message.instants import to_micros
 
-        now, wanted = datetime.now(UTC), self.destination
+        number, now, wanted = self.message_class, datetime.now(UTC), self.destination
         if wanted is not None:
             wanted = destination(wanted, queue.manager.node, queue.manager.store.nodes)
         return [
             StoredCopyFilter(
                 message_id=each,
                 destination=wanted,
-                message_class=_class_number(self.message_class),
+                message_class=None if number is None else class_number(number),
                 reason=self.reason,
                 kept_before=None if self.older_than is None else to_micros(now - self.older_than),
                 kept_from=None if self.newer_than is None else to_micros(now - self.newer_than),
@@ -208,21 +209,3 @@ def _queue(service: "DeadLetterService", name: str, journal: bool) -> "StoredCop
             f"{'deadletters' if journal else 'journal'}` for it"
         )
     return StoredCopyQueue(replace(manager, node=found.node), found.kind, found.queue)
-
-
-def _class_number(text: str | None) -> int | None:
-    from timeoutmgr.contracts.dead_letters import MessageClass
-
-    if text is None:
-        return None
-    try:
-        return MessageClass[text.upper()].value
-    except KeyError:
-        pass
-    try:
-        return int(text, 0)
-    except ValueError:
-        known = ", ".join(each.name for each in MessageClass if each.is_negative)
-        raise InvalidMessage(
-            f"{text!r} is not a message class; expected a number such as 0x8000, or {known}"
-        ) from None
