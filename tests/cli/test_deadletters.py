@@ -222,6 +222,14 @@ def test_a_number_that_is_no_message_class_is_a_usage_error(shop: Shop) -> None:
     assert (code, "is not a message class" in text) == (2, True)
 
 
+def test_each_age_selects(shop: Shop) -> None:
+    shop.manager.place(a_stored_copy("old", kept=OLD))
+
+    assert shop.listed("--newer-than", "1000000d") == ["old"]
+    assert shop.listed("--older-than", "1000000d") == []
+    assert shop.dead("delete", "--older-than", "0") == (0, "1 deleted\n")
+
+
 def test_selected_dead_letters_are_deleted_after_a_dry_run(shop: Shop) -> None:
     shop.manager.place(a_stored_copy("old", kept=OLD))
     shop.manager.place(a_stored_copy("new"))

@@ -52,16 +52,22 @@ class CopySelection:
     def is_narrowed(self) -> bool:
         """Whether any filter was given."""
         given = (self.message_class, self.reason, self.message_type, self.destination)
-        return any((self.ids, *given, self.older_than, self.newer_than))
+        ages = (self.older_than, self.newer_than)
+        return bool(self.ids) or any(each is not None for each in (*given, *ages))
 
     def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
         """Return the filters for *queue*: a filter for each id, or a single filter."""
         from timeoutmgr.deadletter.addresses import destination
         from timeoutmgr.deadletter.queues import StoredCopyFilter
         from timeoutmgr.deadletter.stored_copy import class_number
-        from timeoutmgr.message.instants import to_micros
+        from timeoutmgr.message.instants import duration_micros, to_micros
 
-        number, now, wanted = self.message_class, datetime.now(UTC), self.destination
+        now, number, wanted = to_micros(datetime.now(UTC)), self.message_class, self.destination
+        # An age may reach behind the year 1, which no datetime does.
+        older, newer = (
+            None if age is None else now - duration_micros(age)
+            for age in (self.older_than, self.newer_than)
+        )
         if wanted is not None:
             wanted = destination(wanted, queue.manager.node, queue.manager.store.nodes)
         return [
@@ -70,8 +76,8 @@ class CopySelection:
                 destination=wanted,
                 message_class=None if number is None else class_number(number),
                 reason=self.reason,
-                kept_before=None if self.older_than is None else to_micros(now - self.older_than),
-                kept_from=None if self.newer_than is None else to_micros(now - self.newer_than),
+                kept_before=older,
+                kept_from=newer,
             )
             for each in self.ids or (None,)
         ]
