@@ -122,6 +122,11 @@ def test_a_run_goes_on_with_the_very_same_file_only(
         (None, "cannot be read: No such file"),
         ('Id,Destination,SagaId,State,Time,Headers\n1,"b\n', "behind row 0: unexpected end"),
         ("Id,Destination,SagaId,State,Time,Headers\n1,b\xff,,,2030-01-01,{}\n", "can't decode"),
+        ("Id,Destination,SagaId,State,Time,Headers\n1,b,,,2030-01-01,{},more\n", "more cells"),
+        (
+            "Id,Destination,SagaId,State,Time,Headers\n1,b,,,2030-01-01,{}\n2,b,,,2030-01-01,{},x\n",
+            "behind row 1: a row has more cells",
+        ),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
@@ -153,6 +158,16 @@ def test_a_row_of_no_calendar_is_a_problem_and_no_row_that_stays(tmp_path: Path)
     found = source.survey(Window(overdue=True))
 
     assert "outside the years 1 to 9999" in str(found.problems[0])
+    source.close()
+
+
+def test_a_row_whose_headers_are_nested_too_deep_is_a_problem(tmp_path: Path) -> None:
+    path = export(tmp_path / "a.csv", [row(Headers="[" * 200_000)])
+    source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
+
+    found = source.survey(Window(overdue=True))
+
+    assert "recursion" in str(found.problems[0])
     source.close()
 
 

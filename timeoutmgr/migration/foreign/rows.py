@@ -19,7 +19,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
+from timeoutmgr.errors import ConfigurationError, MessageRejected
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, instant_of, to_micros, to_wire
 from timeoutmgr.message.message import Message
@@ -107,7 +107,7 @@ class RowTranslator:
         """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
         try:
             return self._timeout(row)
-        except (InvalidMessage, MessageRejected, ValueError, KeyError) as error:
+        except (MessageRejected, ValueError, KeyError, RecursionError) as error:
             raise Untranslatable(str(error) or type(error).__name__) from error
 
     def _timeout(self, row: Mapping[str, Any]) -> Timeout:

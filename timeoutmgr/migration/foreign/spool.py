@@ -192,7 +192,7 @@ def _due(row: Mapping[str, Any]) -> Micros:
     """Return when *row* is due; the beginning of time where it does not say: a survey tells why."""
     try:
         return check_due(due_of(time_of(row["Time"]), read_headers(row["Headers"])))
-    except ValueError:
+    except (ValueError, RecursionError):
         return EARLIEST
 
 
@@ -238,7 +238,10 @@ def _column_names(row: Mapping[str, Any], path: Path, layout: ForeignColumns) ->
 def _from_csv(path: Path) -> Iterator[Mapping[str, Any]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are longer than its 128 kB
     with path.open(newline="", encoding="utf-8-sig") as file:
-        yield from csv.DictReader(file, strict=True)
+        for row in csv.DictReader(file, strict=True):
+            if None in row:
+                raise csv.Error("a row has more cells than the header line")
+            yield row
 
 
 def _from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
