@@ -10,8 +10,10 @@ import pytest
 from tests.deadletter.making import ids
 from tests.deadletter.scene import Scene
 from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.removal import remove_messages
 from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 
 
@@ -59,6 +61,25 @@ def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
 
     with pytest.raises(TransportUnavailable, match="dead-letter queue is full"):
         remove_messages(scene.transport, service, "asleep", delete_queue=True)
+
+    assert scene.session.count("asleep") == 1
+
+
+def test_a_message_whose_source_is_refused_stays_and_the_error_says_so(scene: Scene) -> None:
+    sales = scene.endpoint("sales", "n1", {})
+    service = sales._parts.features.dead_letters
+    assert service is not None
+    scene.session.create_queues(["asleep"])
+    asked = DeliveryHeaders(
+        journal=JournalLevel.DEADLETTER,
+        transactional=True,
+        source_node="n2",
+        source_queue="amq.gen-x",
+    )
+    scene.session.send([Outgoing("asleep", Message(id="m", headers=asked.as_headers()))])
+
+    with pytest.raises(TransportUnavailable, match="the source that it names is refused"):
+        remove_messages(scene.transport, service, "asleep")
 
     assert scene.session.count("asleep") == 1
 

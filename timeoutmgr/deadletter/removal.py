@@ -45,7 +45,7 @@ def remove_messages(
     A message is placed first and acknowledged second: a crash in between leaves both, and a second
     purge mends it. Stop consumers first: their unacknowledged messages are invisible here. A
     message whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for
-    reserved queues, TransportUnavailable and StorageUnavailable.
+    reserved queues, MessageRejected (no copy fits), TransportUnavailable and StorageUnavailable.
     """
     check_destination(queue, Limits(is_satellite=InstalledSatellites(transport)))
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
@@ -100,9 +100,9 @@ def _remove(
         session.send(result.notifications)
     elif dead_letters.expires_with_trace(received.message):
         raise TransportUnavailable(
-            f"message {received.message.id!r:.80} asks for a dead letter and the dead-letter queue "
-            f"is full; the message stays in {received.queue!r}. Delete dead letters, or raise the "
-            "quota"
+            f"message {received.message.id!r:.80} asks for a dead letter and stays in "
+            f"{received.queue!r}: the dead-letter queue is full (delete dead letters, or raise the "
+            "quota), or the source that it names is refused (the log has the reason)"
         )
     receiver.ack([received])
     if result is not None and result.report:
