@@ -45,14 +45,9 @@ class Observation:
     counts: int | None = None
     log_format: str = "text"
 
-    @property
-    def logs_json(self) -> bool:
-        """Whether log lines are JSON."""
-        return self.log_format == "json"
-
     def formatter(self, process: int | None) -> logging.Formatter:
         """Return the formatter of the log lines of child *process*, or None for a parent."""
-        if not self.logs_json:
+        if self.log_format != "json":
             return text_formatter(process)
         from timeoutmgr.cli.log_format import JsonFormatter
 
@@ -60,7 +55,7 @@ class Observation:
 
     def prepare_log(self, config: "EndpointConfiguration") -> None:
         """Have lines about a message bear its ids, also the lines of a handler of *config*."""
-        if self.logs_json:
+        if self.log_format == "json":
             from timeoutmgr.cli.log_format import note_handled
 
             note_handled(config)

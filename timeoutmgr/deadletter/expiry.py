@@ -118,8 +118,7 @@ class ExpirySweep:
         def send(copies: Sequence[Outgoing]) -> list[SendAnswer]:
             return list(session.send(copies, transaction=transaction))
 
-        endpoint = self.dead_letters.endpoint
-        queue = ErrorQueue(self.error_queue, endpoint, self.clock.now())
+        queue = ErrorQueue(self.error_queue, self.dead_letters.endpoint, self.clock.now())
         [answer] = queue.move([FailedMessage(received.message, late, received.queue)], send)
         if answer is not SendResult.CONFIRMED:
             raise DeliveryFailed(

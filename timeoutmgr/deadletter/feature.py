@@ -314,14 +314,13 @@ class DeadLetterQueues:
             "The queues are in no database, so the dead letters need one of their own. Say "
             "DeadLetterQueues(node=..., store='postgresql+psycopg://...').",
         )
-        own = {settings.name}
         yield Prerequisite(
             self.collect_from is None or settings.transport.capabilities.name == "amqp",
             "collect_from is for RabbitMQ: no other transport gives up messages by itself. Leave "
             "it out.",
         )
         yield Prerequisite(
-            set(self.journaled) <= own,
+            set(self.journaled) <= {settings.name},
             f"journaled names queues of this endpoint only ({settings.name!r}), got "
             f"{', '.join(map(repr, self.journaled))}.",
         )

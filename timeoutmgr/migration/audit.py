@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.endpoint.attempts import AuditedWork, audited_in
 from timeoutmgr.message.routes import CLI
 from timeoutmgr.migration.runs import Terms
-
-BY_COMMAND: Final = ChangedBy(channel=CLI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +20,12 @@ class MigrationAudit:
     stores: Sequence[TimeoutStore]
 
     @contextmanager
-    def kept(self, action: str, terms: Terms, by: ChangedBy = BY_COMMAND) -> Iterator[AuditedWork]:
+    def kept(self, action: str, terms: Terms) -> Iterator[AuditedWork]:
         """Have each audit keep that *action* begins, and how it ends.
 
         The rows tell what a person asked for; which timeout is where, the ledger knows.
         """
-        work = AuditedWork()
+        work, by = AuditedWork(), ChangedBy(channel=CLI)
         with ExitStack() as stack:
             rows = [
                 stack.enter_context(audited_in(store, action, by, terms.document()))
