@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fill, pending
 from tests.web.test_site import ids
 from timeoutmgr import Endpoint
+from timeoutmgr.contracts.bulk_runs import BulkRun
 from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
@@ -171,6 +174,31 @@ def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint)
     site.post("/changes", f"{page}/apply", reason="again")
 
     wait_until(lambda: "note bad" in site.get(page), "the reason is shown")
+
+
+def test_a_second_click_begins_no_second_run(
+    site: Site, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, apply = threading.Event(), threading.Event(), BulkRuns.apply
+
+    def held(bulk: BulkRuns, run_id: str, **more: Any) -> BulkRun:
+        began.set()
+        may_end.wait(30)
+        return apply(bulk, run_id, **more)
+
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    page = planned(site)
+    monkeypatch.setattr(BulkRuns, "apply", held)
+    site.post(page, f"{page}/apply", reason="first")
+    assert began.wait(30)
+
+    second = site.post("/changes", f"{page}/apply", reason="first")
+    may_end.set()
+
+    assert "the run goes on already" in second.text
+    assert "note bad" not in wait_for(site, page, "Completed")
+    site.app.state.operations.close()
+    assert "note bad" not in site.get(page)
 
 
 def test_an_unexpected_error_of_a_run_is_logged_and_shown(

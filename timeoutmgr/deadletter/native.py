@@ -38,8 +38,7 @@ def class_of_death(death: Death) -> MessageClass:
     A message that expired in a queue of the delay levels had not yet reached its own queue.
     """
     if death.reason == "expired":
-        on_the_way = any(part in death.queue for part in _ON_THE_WAY)
-        if on_the_way:
+        if any(part in death.queue for part in _ON_THE_WAY):
             return MessageClass.NACK_REACH_QUEUE_TIMEOUT
         return MessageClass.NACK_RECEIVE_TIMEOUT
     return _BY_REASON.get(death.reason, MessageClass.NACK_RECEIVE_REJECTED)

@@ -110,8 +110,10 @@ class Operations:
         return self._source.timeouts.bulk.plan(change, by=by, **given).run
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
-        """Have the run applied or undone, or go on, while the page shows its progress."""
+        """Have a thread apply or undo the run, or go on. Raises InvalidMessage if it does so."""
         bulk = self._source.timeouts.bulk
+        if run_id in self._active:  # a second click
+            raise InvalidMessage("the run goes on already; the page shows its progress")
         self._problems.pop(run_id, None)
         self._active.add(run_id)
         work = bulk.undo if undo else bulk.apply
