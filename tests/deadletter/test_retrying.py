@@ -9,7 +9,7 @@ import pytest
 from tests.deadletter.making import Nodes, ids, queues
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
-from timeoutmgr.contracts.dead_letters import DeliveryOptions, MessageClass
+from timeoutmgr.contracts.dead_letters import AcknowledgeLevel, DeliveryOptions, MessageClass
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.retry import Retry, retry
 from timeoutmgr.deadletter.service import DeadLetterService, JournalingRules
@@ -23,7 +23,7 @@ class DeadOrders:
     """Transactional messages for a queue of a broker, which are dead letters of a node now."""
 
     def __init__(self, nodes: Nodes, *names: str) -> None:
-        self.transport = FakeTransport("billing")
+        self.transport = FakeTransport("billing", "answers")
         self.service = DeadLetterService(
             manager=nodes.manager(),
             endpoint="sales",
@@ -33,7 +33,12 @@ class DeadOrders:
             limits=Limits(),
             joins=False,
         )
-        asked = self.service.delivery_headers(DeliveryOptions(transactional=True), {}, "billing")
+        options = DeliveryOptions(
+            transactional=True,
+            acknowledge=AcknowledgeLevel.FULL_REACH_QUEUE,
+            admin_queue="answers",
+        )
+        asked = self.service.delivery_headers(options, {}, "billing")
         for name in names:
             self.service.before_sending([Outgoing("billing", with_headers(a_message(name), asked))])
             self.service.manager.acknowledge((name, "billing"), MessageClass.NACK_Q_PURGED)
@@ -69,6 +74,15 @@ def test_a_second_retry_of_the_same_dead_letters_sends_nothing(nodes: Nodes) -> 
     assert orders.retry() == [Retry.RETRIED] * 2
     assert orders.retry() == [Retry.MISSING] * 2
     assert orders.transport.ids("billing") == ["a", "b"]
+
+
+def test_the_arrival_of_a_retried_message_is_acknowledged_once(nodes: Nodes) -> None:
+    orders = DeadOrders(nodes, "a")
+
+    orders.retry()
+    orders.retry()
+
+    assert len(orders.transport.ids("answers")) == 1
 
 
 def test_two_retries_at_once_send_each_dead_letter_once(nodes: Nodes) -> None:

@@ -106,12 +106,15 @@ def _retry(
         within.before_sending([outgoing], transaction)
         result = _sent(session, outgoing, transaction if service.joins else None)
         if result is SendResult.CONFIRMED:
-            within.after_sending([outgoing], transaction)
+            acknowledgements = within.after_sending([outgoing], transaction)
             queue.delete([copy], transaction=transaction)
         elif copy.transactional:
             # ``before_sending`` moved the copy to ``awaiting``: place it again, with its class.
             service.manager.place(copy, transaction=transaction)
-    return Retry.RETRIED if result is SendResult.CONFIRMED else Retry(result.value)
+    if result is not SendResult.CONFIRMED:
+        return Retry(result.value)
+    session.send(acknowledgements)  # behind the commit: its failure must not repeat the message
+    return Retry.RETRIED
 
 
 def _sent(

@@ -8,12 +8,7 @@ from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyGroup, StoredCopyQueue
 from timeoutmgr.deadletter.retry import RetriedDeadLetter, Retry, retry
 from timeoutmgr.deadletter.service import DeadLetterService
-from timeoutmgr.deadletter.stored_copy import (
-    NodeQueue,
-    StoredCopy,
-    class_name,
-    class_number,
-)
+from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy, class_name, class_number
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.attempts import audited
 from timeoutmgr.endpoint.audited_retries import selection_of
