@@ -12,7 +12,6 @@ from sqlalchemy import (
     Delete,
     Row,
     Select,
-    Table,
     Update,
     any_,
     bindparam,
@@ -69,7 +68,7 @@ def _reaches(order: SagaClear, row: Any) -> bool:
 
 
 class SagaCommands:
-    """Cancels the timeouts of sagas; ``locks`` explains the order of locks."""
+    """Cancels the timeouts of sagas; ``context`` explains the order of locks."""
 
     def __init__(self, context: StoreContext, cleared: ClearedSagas, audit: Audit) -> None:
         self._context = context
@@ -102,7 +101,9 @@ class SagaCommands:
         )
         one_by_one = context.locks_what_it_reads
         id_ = keys.c.id == bindparam("id_") if one_by_one else self._among(keys.c.id)
-        self._close: Final[Update] = closing_cancelled(keys, key, id_)
+        tombstone = {"state": TimeoutState.CANCELLED.value, "closed_at": bindparam("at_")}
+        closing = update(keys).where(key, id_).values(**tombstone, maybe_sent=bindparam("sent_"))
+        self._close: Final[Update] = closing
         removed = at_place(context) if one_by_one else (*of_saga, self._among(timeouts.c.id))
         self._remove: Final[Delete] = delete(timeouts).where(*removed)
 
@@ -206,12 +207,6 @@ class SagaCommands:
 
     def _among(self, id_: ColumnElement[Any]) -> ColumnElement[bool]:
         return among_ids(self._context, id_)
-
-
-def closing_cancelled(keys: Table, *which: ColumnElement[bool]) -> Update:
-    """Return the statement that gives the keys *which* the tombstone of a cancel."""
-    tombstone = {"state": TimeoutState.CANCELLED.value, "closed_at": bindparam("at_")}
-    return update(keys).where(*which).values(**tombstone, maybe_sent=bindparam("sent_"))
 
 
 def _through(channel: str | None) -> ChangedBy:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, select
+from sqlalchemy import ColumnElement, Connection, select
 from sqlalchemy.sql import FromClause
 
 from timeoutmgr.contracts import Cancelled, CancelResult, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import AuditEntry, ChangedBy
 from timeoutmgr.contracts.sagas import memory_of
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.routes import API
 
 from .audit import Audit
-from .commands import AT_ONCE, among_ids, closing_cancelled, free_rows
+from .commands import AT_ONCE, among_ids
 from .context import StoreContext, lock_endpoint
-from .labels import LabelRows, of_label
-from .rows import PLACED, after, at_place, entry_of, from_placed, record
+from .labels import of_label
+from .row_changes import RowChanges
+from .rows import PLACED, after, from_placed
 from .sagas import ClearedSagas
 
 _BODY: Final = PLACED.index("body")
-_LOCKED: Final = (
-    *("due", "original_due", "id", "destination", "attempts", "run_id", "maybe_sent"),
-    *("hidden_by", "headers"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +49,18 @@ class _Part:
 
 
 class MassCancel:
-    """Cancels timeouts of one endpoint; ``SagaCommands`` explains the order of locks."""
+    """Cancels timeouts of one endpoint; ``context`` explains the order of locks."""
 
-    def __init__(self, context: StoreContext, cleared: ClearedSagas, audit: Audit) -> None:
+    def __init__(
+        self, context: StoreContext, cleared: ClearedSagas, audit: Audit, changes: RowChanges
+    ) -> None:
         self._context = context
         self._cleared = cleared
         self._audit = audit
-        self._labels = LabelRows(context)
-        timeouts, keys = context.tables.timeouts, context.tables.keys
-        one_key = keys.c.endpoint == context.endpoint
+        self._changes = changes
+        keys = context.tables.keys
         self._keys = select(keys.c.id, keys.c.due, keys.c.state).where(
-            one_key, among_ids(context, keys.c.id)
-        )
-        self._close = closing_cancelled(keys, one_key, keys.c.id == bindparam("id_"))
-        self._one_row = at_place(context)
-        self._rows = select(*(timeouts.c[name] for name in _LOCKED)).with_for_update(
-            skip_locked=True, of=timeouts
+            keys.c.endpoint == context.endpoint, among_ids(context, keys.c.id)
         )
 
     def cancel(
@@ -131,9 +123,15 @@ class MassCancel:
 
     def _cancel(self, connection: Connection, order: _Order, part: _Part) -> None:
         by_key = {timeout.key: timeout for timeout in part.found}
-        rows, known = self._lock(connection, order, list(by_key))
-        free = free_rows(connection, self._context, [r for r in rows if Key(r.due, r.id) in by_key])
-        self._end(connection, free, order.channel)
+        free = self._changes.free(connection, by_key)
+        if len(free) < len(by_key) and not self._context.locks_what_it_reads:
+            # A claim locks rows too, for a moment, to flag them: see ``TimeoutCommands``.
+            lock_endpoint(connection, self._context)
+            free = self._changes.free(connection, by_key)
+        given = {"ids": sorted(key.id for key in by_key)}
+        known = {id_: (state, due) for id_, due, state in connection.execute(self._keys, given)}
+        if free:
+            self._changes.cancel(connection, free, None, order.channel)
         for key, timeout in by_key.items():
             state, due = known.get(key.id, (TimeoutState.CANCELLED.value, key.due))
             if key in free:
@@ -146,60 +144,6 @@ class MassCancel:
             else:
                 result = CancelResult.TOO_LATE
             part.met[key.id] = Cancelled(timeout, result)
-
-    def _lock(
-        self, connection: Connection, order: _Order, keys: list[Key]
-    ) -> tuple[Sequence[Row[Any]], dict[str, tuple[str, Micros]]]:
-        """Lock keys and rows; return the rows that are to be had, and the keys as they are now."""
-        given = {"ids": sorted(key.id for key in keys)}
-        if self._context.locks_what_it_reads:
-            lock_endpoint(connection, self._context)
-            one = self._rows.where(*self._one_row)
-            each = (connection.execute(one, {"due_": due, "id_": id_}).first() for due, id_ in keys)
-            rows = [row for row in each if row is not None]
-            return rows, self._known(connection, given, lock=False)
-        known = self._known(connection, given, lock=True)
-        rows = list(self._locked(connection, order, keys, given))
-        missing = len(rows) < len(keys)
-        if missing and self._context.database.dialect.row_locks:
-            # A claim locks rows too, for a moment, to mark them: see ``TimeoutCommands``.
-            lock_endpoint(connection, self._context)
-            rows = list(self._locked(connection, order, keys, given))
-        return rows, known
-
-    def _known(
-        self, connection: Connection, given: dict[str, Any], *, lock: bool
-    ) -> dict[str, tuple[str, Micros]]:
-        keys = self._context.tables.keys
-        statement = self._keys.order_by(keys.c.id).with_for_update() if lock else self._keys
-        return {row.id: (row.state, row.due) for row in connection.execute(statement, given)}
-
-    def _locked(
-        self, connection: Connection, order: _Order, keys: list[Key], given: dict[str, Any]
-    ) -> Sequence[Row[Any]]:
-        among = among_ids(self._context, self._context.tables.timeouts.c.id)
-        within = order.at.c.due.between(keys[0].due, keys[-1].due)
-        return connection.execute(self._rows.where(*order.conditions, within, among), given).all()
-
-    def _end(
-        self, connection: Connection, free: dict[Key, tuple[Row[Any], bool]], channel: str | None
-    ) -> None:
-        if not free:
-            return
-        at = self._context.now(connection)
-        closed = [
-            {"id_": key.id, "at_": at, "sent_": int(maybe_sent)}
-            for key, (_, maybe_sent) in sorted(free.items(), key=lambda one: one[0].id)
-        ]
-        execute_many(connection, self._close, closed)
-        reach("changing.key_cancelled")
-        remove = delete(self._context.tables.timeouts).where(*self._one_row)
-        execute_many(connection, remove, [{"due_": key.due, "id_": key.id} for key in free])
-        self._labels.remove(connection, [(key, row.headers) for key, (row, _) in free.items()])
-        reach("changing.row_cancelled")
-        entries = [entry_of(row, at) for row, _ in free.values()]
-        record(connection, self._context, "cancelled", entries, channel)
-        reach("changing.cancelled")
 
 
 def _audited(order: _Order, part: _Part) -> AuditEntry:

@@ -70,8 +70,10 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     # Each part makes its statements when it is first used: most stores never use most of them.
     _saga_commands = cached_property(lambda s: SagaCommands(s.context, s._cleared, s._audit))
-    _mass_cancel = cached_property(lambda s: MassCancel(s.context, s._cleared, s._audit))
     _changes = cached_property(lambda s: RowChanges(s.context))
+    _mass_cancel = cached_property(
+        lambda s: MassCancel(s.context, s._cleared, s._audit, s._changes)
+    )
     _pauses = cached_property(lambda s: Pauses(s.context, s._audit, s._changes))
     _load_counter = cached_property(lambda s: LoadCounter(s.context))
 

@@ -89,9 +89,8 @@ ALLOWED: Final = {
         "queue_declare",
     ): _EACH_DISPATCH,
     ("timeoutmgr/transport/sql/split.py:_send_one_here", "send", "send"): _ALONE,
-    (f"{_STORE}/mass_cancel.py:_end", "execute", "execute_many"): _LOCKED,
-    (f"{_STORE}/mass_cancel.py:_lock", "execute", "execute"): _LOCKED,
-    (f"{_STORE}/mass_cancel.py:_locked", "execute", "execute"): _LOCKED,
+    (f"{_STORE}/mass_cancel.py:_cancel", "execute", "free"): _LOCKED,
+    (f"{_STORE}/mass_cancel.py:_cancel", "free", "free"): _LOCKED,
     ("timeoutmgr/deadletter/manager.py:work", "execute", "execute"): _PARTS,
     (
         "timeoutmgr/endpoint/installation.py:create_queues",
