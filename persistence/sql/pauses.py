@@ -89,14 +89,17 @@ class Parking:
         )
 
     def park(self, connection: Connection, rows: Mapping[Key, Row[Any]]) -> Mapping[Key, Row[Any]]:
-        """Park the members of the locked *rows* that a pause holds; return the other members."""
+        """Park the members of the locked *rows* that a pause holds; return the other members.
+
+        A row may be locked before it is due: a pause that is over by then does not hold it.
+        """
         now, places = self._context.now(connection), dict[str, Micros]()
         for destination, parked in connection.execute(self._pauses):
             places[destination] = max(parked, places.get(destination, parked))
         moves = []
         for key, row in rows.items():
             place = max(places.get(name, now) for name in (_ALL, row.destination))
-            if place > now:
+            if place > max(now, key.due):
                 moves.append(PlaceMove(key, place, due_of(row), row.headers))
         if moves:
             self._changes.find_by_keys(connection)

@@ -116,9 +116,17 @@ class RowChanges:
     def move(self, connection: Connection, moves: Sequence[PlaceMove], *, changes: bool) -> None:
         """Move locked rows and their keys to other places.
 
-        If it *changes* the timeouts, and does not only park them, their versions count it.
+        If it *changes* the timeouts, and does not only park them, their versions count it. A
+        timeout that is not due yet moves to its due time: a dispatcher closes it by the later of
+        due time and place, and would find no row there.
         """
-        ordered = sorted(moves, key=lambda one: one.key.id)
+        ordered = sorted(
+            (
+                one if one.original is None else one._replace(to=max(one.to, one.original))
+                for one in moves
+            ),
+            key=lambda one: one.key.id,
+        )
         labelled = [one for one in ordered if one.headers is not None]
         self._labels.move(connection, [((one.key, one.headers), one.to) for one in labelled])
         columns: dict[str, list[Any]] = {

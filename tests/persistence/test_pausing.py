@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 from sqlalchemy import event, select
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
+from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, timeout
 from timeoutmgr.contracts import CancelResult, Key, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.contracts.pauses import PausesDispatch
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message.instants import from_micros
-from timeoutmgr.persistence import MemoryPersistence
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 BY = ChangedBy(channel="cli", actor="ann", reason="billing is down")
@@ -106,6 +107,51 @@ def test_a_resume_sends_all_that_was_parked(sql: Stores) -> None:
     assert sorted(sent(store)) == names
     assert timeouts.pauses() == []
     assert timeouts.resume("billing", by=BY) is None
+
+
+LEAD = 10_000
+
+
+def lock_ahead(store: Any, ahead: int = LEAD) -> list[str]:
+    """Claim and lock what is due *ahead* of now, as poller and dispatcher do; return the ids."""
+    chunk = store.claim(NOW, 10, "o", ahead=ahead)
+    assert chunk.keys
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=ahead) as locked:
+        locked.close(outcomes([one.key for one in locked.timeouts]))
+        return [one.id for one in locked.timeouts]
+
+
+def test_a_timeout_that_is_parked_before_it_is_due_is_sent_once_after_a_resume(
+    sql: Stores,
+) -> None:
+    store: Any = sql()
+    store.store_many([timeout("a", NOW + LEAD // 2)])
+    timeouts = face(store)
+    timeouts.pause("billing", by=BY)
+    assert lock_ahead(store) == []
+
+    assert timeouts.resume("billing", by=BY) == 1
+
+    assert store.claim(NOW, 10, "o").keys == ()
+    sql.clock.at = NOW + LEAD
+    assert dispatch(store, store.claim(NOW + LEAD, 10, "o"), NOW + LEAD) == ["a"]
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+
+def test_a_pause_that_ends_before_a_timeout_is_due_leaves_it_to_the_dispatcher(
+    row_locking: Stores, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    shared = row_locking.persistence.database
+    by_database: Any = persistence_of(shared, prefix="suite_").timeouts(
+        row_locking.endpoint, row_locking.clock
+    )
+    end = by_database.now() + HOUR
+    by_database.store_many([timeout("a", end + 1)])
+    by_database.pause("billing", end, BY)
+
+    assert lock_ahead(by_database, 2 * HOUR) == ["a"]
+
+    assert by_database.find("a") == (TimeoutState.DISPATCHED, None)
 
 
 def test_a_pause_of_all_holds_every_destination_until_its_end(sql: Stores) -> None:
