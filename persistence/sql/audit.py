@@ -22,6 +22,7 @@ from sqlalchemy import Connection, insert, select
 from timeoutmgr.contracts.audit import AuditCheck, AuditEntry, AuditRecord, AuditVerdict, to_text
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 from .context import StoreContext
 
@@ -43,8 +44,8 @@ class Audit:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self._lock = threading.Lock()
-        self._free: list[_Chain] = []
+        self.after_fork()
+        begin_anew_after_fork(self)
         audit = context.tables.audit
         self._mine = audit.c.endpoint == context.endpoint
         self._insert = insert(audit)
@@ -54,6 +55,11 @@ class Audit:
             .order_by(audit.c.at.desc(), audit.c.chain, audit.c.number.desc())
             .limit(1)
         )
+
+    def after_fork(self) -> None:
+        """Begin chains of this child's own: the parent goes on with its chains."""
+        self._lock = threading.Lock()
+        self._free: list[_Chain] = []
 
     def write(self, connection: Connection, entry: AuditEntry) -> None:
         """Insert *entry* in the transaction of the change that it tells of."""

@@ -10,7 +10,8 @@ from sqlalchemy import delete, update
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, rolled_back, timeout
-from timeoutmgr.contracts import LockedSchedule
+from tests.support.forks import ended_in_a_child
+from timeoutmgr.contracts import CancelResult, LockedSchedule
 from timeoutmgr.contracts.audit import AuditOutcome, ChangedBy
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
@@ -53,6 +54,19 @@ def test_each_change_leaves_exactly_one_row(sql: Stores) -> None:
     assert "@" in rows[0].actor
     assert (rows[5].actor, rows[5].role, rows[5].reason) == ("ann", "operator", "because")
     assert timeouts.verify_audit().faults == []
+
+
+def test_parent_and_forked_child_write_chains_of_their_own(sql: Stores) -> None:
+    store = sql_store(sql)
+    store.store_many([timeout("a"), timeout("b"), timeout("c")])
+    assert store.cancel("a") is CancelResult.CANCELLED
+
+    failed = ended_in_a_child(lambda: store.cancel("b") is not CancelResult.CANCELLED)
+
+    assert not failed
+    assert store.cancel("c") is CancelResult.CANCELLED
+    assert len(store.audit()) == 3
+    assert store.verify_audit({}).faults == []
 
 
 @pytest.mark.parametrize("reason", ["é" * 40_000, "a\0b", "\ud800"])
