@@ -39,6 +39,7 @@ from timeoutmgr.database.session_locks import owner_folder
 from timeoutmgr.errors import FeatureRefused, StorageUnavailable
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import own_name
 from timeoutmgr.resilience.thread_task import ThreadTask
 
 from .batch_writes import insert_missing
@@ -150,7 +151,8 @@ class NotifyWakeups:
         self, context: StoreContext, channel: str, wake: WakePoller, has_others: Callable[[], bool]
     ) -> None:
         self._database: Final = context.database
-        self._parameters: Final = {"channel": channel, "payload": context.me}
+        self._channel: Final = channel
+        self._me: Final = context.me
         self._wake = wake
         self._has_others = has_others
         self._listener: Final = NotificationListener(
@@ -159,7 +161,8 @@ class NotifyWakeups:
 
     def notify(self) -> None:
         """Ask all other processes for a poll, whether or not this process knows of another."""
-        self._database.run(lambda connection: connection.execute(NOTIFY, self._parameters))
+        parameters = {"channel": self._channel, "payload": own_name(self._me)}
+        self._database.run(lambda connection: connection.execute(NOTIFY, parameters))
 
     def check(self) -> None:
         """Listen if there is another process; the heartbeat has told."""
@@ -171,7 +174,8 @@ class NotifyWakeups:
         self._listener.stop()
 
     def _hear(self, payload: str) -> None:
-        if payload != self._parameters["payload"]:
+        # A forked child is another process, with the store of its parent.
+        if payload != own_name(self._me):
             self._wake()
 
 

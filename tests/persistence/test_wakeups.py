@@ -14,6 +14,7 @@ from tests.persistence.making import SECOND, timeout
 from tests.satellites.polling import RECEIVE, SOON, Watching
 from tests.support.clock import FakeClock
 from tests.support.forked import forked
+from tests.support.forks import ended_in_a_child
 from tests.support.makers import a_breaker
 from tests.support.ports import FakeTransport
 from timeoutmgr.clock import SystemClock
@@ -152,6 +153,28 @@ def test_a_process_does_not_ask_itself(
     assert watching.snapshot() == {"mine": first + 1, "theirs": first + 1}
     for wakeups in (mine, theirs):
         wakeups.close()
+    persistence.close()
+
+
+def test_a_process_hears_its_forked_child(unique: str, postgres_url: str) -> None:
+    persistence = SqlPersistence(postgres_url, prefix=f"{unique}_")
+    persistence.install()
+    store, other = (persistence.timeouts("e", SystemClock()) for _ in range(2))
+    watching = Watching()
+    wakeups = store.wakeups(lambda _due=None: watching.count("heard"))
+    for owner, each in (("other", other), ("parent", store)):
+        each.heartbeat(owner, {})
+
+    def ask_in_the_child() -> int:
+        wakeups.notify()
+        return 0
+
+    wakeups.check()
+    assert watching.reaches("heard", 1)  # the first check: notifications before LISTEN were lost
+    assert ended_in_a_child(ask_in_the_child) == 0
+
+    assert watching.reaches("heard", 2)
+    wakeups.close()
     persistence.close()
 
 
