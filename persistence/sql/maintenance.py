@@ -446,6 +446,9 @@ def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: b
                 f"{pending} timeouts of {endpoint!r} are pending, and would be lost; let its "
                 "timeout manager send them, migrate them, or use force"
             )
+        of_runs = select(tables.runs.c.run_id).where(tables.runs.c.endpoint == endpoint)
+        connection.execute(delete(tables.batches).where(tables.batches.c.run_id.in_(of_runs)))
+        reach("forgetting.rows_deleted")
         for each in all_tables(tables):
             if "endpoint" in each.c:
                 connection.execute(delete(each).where(each.c.endpoint == endpoint))
