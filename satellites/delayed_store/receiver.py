@@ -83,7 +83,7 @@ class StoreDelayed(StoringStep):
         self._put(later, work)
         left = self._straight_on([one for one in timeouts if one.due in due], work)
         self._put(left, work)
-        self._wake_after_commit([*timeouts, *left], batch, orders, work)
+        self._wake_after_commit([*later, *left], batch, orders, work)
 
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None

@@ -128,11 +128,13 @@ def test_a_rollback_wakes_no_poller_and_stores_nothing() -> None:
 @pytest.mark.behaviour(25)
 def test_a_message_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
     harness = DispatchHarness(mode)
+    due = START + SECOND
 
-    harness.receive(a_delayed("now", START), a_delayed("later"))
+    harness.receive(a_delayed("now", START), a_delayed("later", due))
 
     assert harness.transport.ids("billing") == ["now"]
     assert [one.message.id for one in harness.store.rows.values()] == ["later"]
+    assert harness.woken == [due]  # nothing is stored that an earlier poll would find
     joined = "send" if mode is RECEIVE else "send in transaction"
     assert f"{joined} billing confirmed" in harness.transport.journal
 
