@@ -58,18 +58,19 @@ class SettleUnroutable:
         found = classify_results(arrived, outgoing, send_each(outgoing, work), attempts=1)
         self.telemetry.count("unroutable_delivered", len(found.confirmed))
         reach("unroutable.sent_on")
-        if found.again:
-            raise TransportUnavailable(
-                f"{len(found.again)} messages were sent on from the delay levels without a "
-                "confirm; they are tried again"
-            )
         failed += found.failed
-        self.telemetry.count("unroutable", len(failed))
         try:
+            if found.again:
+                raise TransportUnavailable(
+                    f"{len(found.again)} messages were sent on from the delay levels without a "
+                    "confirm; they are tried again"
+                )
+            self.telemetry.count("unroutable", len(failed))
             self._to_error_queue(self._not_settled(failed, work), at, work)
         except (StorageUnavailable, TransportUnavailable):
-            # Messages that were sent on must not come back with messages that have no place now.
+            # Messages that were sent on must not come back with messages that were not.
             undone = {one.message.id for one in failed}
+            undone |= {one.message.id for one, _ in found.again}
             work.ack([each for each in batch if each.message.id not in undone])
             raise
 

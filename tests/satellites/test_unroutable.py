@@ -122,6 +122,20 @@ def test_an_unconfirmed_message_comes_back(queue: str, answer: SendResult) -> No
         bench.settle(out_of_the_levels(a_message("m1"), destination))
 
 
+def test_a_forwarded_message_does_not_return_with_an_unconfirmed_message() -> None:
+    bench = Bench()
+    bench.transport.script("billing", SendResult.UNKNOWN)
+
+    with pytest.raises(TransportUnavailable, match="1 messages"):
+        bench.settle(
+            out_of_the_levels(a_message("m1"), "billing"),
+            out_of_the_levels(a_message("m2"), "billing"),
+            out_of_the_levels(a_message("m3")),
+        )
+
+    assert [line for line in bench.transport.journal if line.startswith("ack")] == ["ack m2"]
+
+
 def test_a_full_queue_is_no_reason_to_try_for_ever() -> None:
     bench = Bench()
     bench.transport.script("billing", SendResult.REFUSED)
