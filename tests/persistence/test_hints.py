@@ -6,6 +6,7 @@ import pytest
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.persistence.sql.claim.claimer import Claimer
 from timeoutmgr.persistence.sql.claim.hints import Burst, Gaps, KeyCursor, NextDue
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
@@ -40,3 +41,14 @@ def test_claimer_without_a_hint_claims_the_same_keys(sql: Stores, without: tuple
     assert claimed[:4] == [["0", "1"], ["2", "3"], ["4", "5"], ["late"]]
     assert sorted(name for names in claimed[4:] for name in names) == ["2b", "6", "7", "8", "soon"]
     assert (ids(nothing), nothing.next_due) == ([], NOW + SECOND)
+
+
+def test_a_child_that_is_forked_while_a_thread_of_the_parent_stores_claims(sqlite: Stores) -> None:
+    store = sqlite()
+    assert isinstance(store, SqlTimeoutStore)
+    store.store_many([timeout("a")])
+
+    with store.claimer._cursor._lock:
+        missed = ended_in_a_child(lambda: not store.claim(NOW, 1, "o").keys)
+
+    assert not missed

@@ -18,6 +18,7 @@ from timeoutmgr.database.arrays import NumberArray, TextArray
 from timeoutmgr.message.instants import EARLIEST, Micros
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.rows import before_key, from_key
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 from .rows import Claim
 
@@ -150,10 +151,15 @@ class KeyCursor:
     def __init__(self, clock: Clock, *, enabled: bool = True) -> None:
         self._clock = clock
         self._enabled = enabled
-        self._lock = threading.Lock()
+        self.after_fork()
+        begin_anew_after_fork(self)
         self._start = FROM_THE_BEGINNING
         self._number = 0
         self._full_scan = clock.monotonic() + FULL_SCAN
+
+    def after_fork(self) -> None:
+        """Make the lock: a thread of the parent may have locked it."""
+        self._lock = threading.Lock()
 
     def position(self) -> CursorPosition:
         """Return the key to read from now."""
