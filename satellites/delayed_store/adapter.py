@@ -34,6 +34,7 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
 from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.satellites.delivery.dispatch import (
@@ -196,7 +197,7 @@ class FetchedBatch:
         self.telemetry.count("delayed_gone", missing)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class DispatchDue:
     """The step: fetched under a lock, sent and confirmed, then removed and committed.
 
@@ -204,8 +205,6 @@ class DispatchDue:
     removal share a transaction of the store, and the send is outside of it: if the removal fails,
     the message goes out again under the same id. A failed attempt is counted in a transaction of
     its own; an attempt that broker or storage made impossible, being away, is not.
-    *fetch_lock* is held during a fetch, and while failures are counted of messages that the next
-    fetch may lock.
     """
 
     batches: Batches
@@ -218,15 +217,23 @@ class DispatchDue:
     telemetry: Telemetry
     dispatch: OutageBreaker
     recovery: RateBreaker
-    fetch_lock: AbstractContextManager[Any]
     policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
     """Number of messages to fetch singly: a message among them made a batch fail."""
+    fetch_lock: threading.Lock = field(init=False)
+    """Locked during a fetch, and while failures are counted of messages that the next fetch may
+    lock."""
     _meter: DispatchMeter = field(init=False)
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
         self._meter = DispatchMeter(self.telemetry, "delayed")
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Make the lock: in a child, a fetch of the parent keeps it locked."""
+        self.fetch_lock = threading.Lock()
 
     def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""

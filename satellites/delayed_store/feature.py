@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from threading import Lock
 from typing import Final
 
 from timeoutmgr.contracts import Clock, RaisesCriticalErrors, TransactionMode
@@ -126,7 +125,6 @@ class DelayedDelivery:
             recovery=context.breakers.over_rates(
                 "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
             ),
-            fetch_lock=Lock(),
             policy=context.delivery.forwarding,
         )
         # With a shared transaction and a single writer at a time a second lane would only wait.

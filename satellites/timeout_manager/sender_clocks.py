@@ -15,6 +15,7 @@ from timeoutmgr.contracts.reports import SENDERS_AHEAD
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.telemetry import Telemetry
 
@@ -60,6 +61,11 @@ class SenderClocks:
         self._offset = offset
         self._clock = clock
         self._telemetry = telemetry
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin anew: a thread of the parent may have locked the lock."""
         self._lock = threading.Lock()
         self._senders: dict[str, _Sender] = {}
 

@@ -19,6 +19,7 @@ from timeoutmgr.contracts import Wakeups
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,11 @@ class WakeLimit:
     """
 
     def __init__(self) -> None:
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin anew: a thread of the parent may have locked the lock."""
         self._lock = Lock()
         self._next: Micros = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -62,7 +61,6 @@ class DispatchHarness:
             recovery=RateBreaker(
                 "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
             ),
-            fetch_lock=threading.Lock(),
             policy=DeadLetterForwarding(self.node.service),
         )
         self.arriving = StoreDelayed(

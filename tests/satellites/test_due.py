@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.delayed import BatchStore, SingleStore
+from tests.support.forks import ended_in_a_child
 from tests.support.makers import SECOND, a_breaker, a_timeout
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
@@ -59,7 +60,6 @@ class DispatchHarness:
             telemetry=self.telemetry,
             dispatch=self.breaker,
             recovery=self.recovery,
-            fetch_lock=threading.Lock(),
         )
         self.rounds = DrainLoop(self.step, sessions=SessionPool(self.transport), lanes=lanes)
 
@@ -433,6 +433,20 @@ def test_while_one_batch_is_sent_the_next_is_fetched(form: type[SingleStore]) ->
     assert harness.poll() is None
 
     assert sorted(harness.sent()) == ["m0", "m1", "m2"]
+
+
+def test_a_child_that_is_forked_during_a_fetch_of_the_parent_sends() -> None:
+    harness = DispatchHarness()
+    harness.put(a_timeout("m1"))
+
+    def send_in_the_child() -> int:
+        harness.poll()
+        return 0 if harness.sent() == ["m1"] else 1
+
+    with harness.step.fetch_lock:
+        ended = ended_in_a_child(send_in_the_child)
+
+    assert ended == 0
 
 
 @pytest.mark.behaviour(97)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.clock import START, FakeClock
+from tests.support.forks import ended_in_a_child
 from tests.support.makers import SECOND, a_timeout
 from timeoutmgr import Endpoint
 from timeoutmgr.clock import SystemClock
@@ -44,6 +45,19 @@ def sent(ahead: Micros, sender: str = "billing", *, now: Micros = START) -> Time
     made = a_timeout()
     named = {**made.message.headers, headers.ORIGINATING_ENDPOINT: sender}
     return replace(made, created=now + ahead, message=with_headers(made.message, named))
+
+
+def test_a_child_that_is_forked_while_a_sender_is_noted_notes_senders_too() -> None:
+    gate = Gate()
+
+    def note_in_the_child() -> int:
+        gate.senders.compare([sent(60 * SECOND)])
+        return 0 if gate.senders.report() else 1
+
+    with gate.senders._lock:
+        ended = ended_in_a_child(note_in_the_child)
+
+    assert ended == 0
 
 
 @pytest.mark.parametrize(

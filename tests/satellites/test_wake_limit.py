@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.satellites.timeout_manager.wakeups import EVERY, WakeLimit
 
 NOW = 1_000_000
@@ -32,3 +33,12 @@ def test_a_clock_that_is_set_back_keeps_no_wake_waiting() -> None:
     limit.poll_time(0, NOW + 3600 * EVERY)
 
     assert limit.poll_time(0, NOW) == 0
+
+
+def test_a_child_that_is_forked_while_a_thread_of_the_parent_is_limited_is_limited_too() -> None:
+    limit = WakeLimit()
+
+    with limit._lock:
+        ended = ended_in_a_child(lambda: limit.poll_time(0, NOW))
+
+    assert ended == 0
