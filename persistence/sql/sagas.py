@@ -26,12 +26,13 @@ from timeoutmgr.contracts.sagas import (
 from timeoutmgr.database.session_locks import lock_number
 from timeoutmgr.message.instants import Micros
 
+from .batch_writes import insert_missing
 from .context import StoreContext
 
 _ALONE: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _TOGETHER: Final = text("SELECT pg_advisory_xact_lock_shared(:key)")
 _LOCK_ROW: Final = ""
-"""No saga has this id: the row is MySQL's lock."""
+"""No saga has this id: the row is the lock of MySQL and SQL Server."""
 _RECEIVERS: Final = 1 << 16
 
 
@@ -55,13 +56,17 @@ class ClearedSagas:
         dialect = connection.dialect.name
         if dialect == "postgresql":
             connection.execute(_ALONE if alone else _TOGETHER, {"key": self._key})
-        elif dialect in {"mysql", "mariadb"}:
+        elif self._context.locks_what_it_reads:
+            sagas = self._context.tables.sagas
+            row = {"endpoint": self._context.endpoint, "saga_id": _LOCK_ROW}
             locked = self._lock_row.with_for_update(read=not alone)
-            if connection.execute(locked).first() is None:
+            if connection.execute(locked).first() is not None:
+                return
+            if dialect == "mssql":
+                insert_missing(connection, sagas, [row])
+            else:
                 # Like ``lock_endpoint``: an insert that meets the row waits for it exclusively.
-                first = mysql.insert(self._context.tables.sagas).values(
-                    endpoint=self._context.endpoint, saga_id=_LOCK_ROW
-                )
+                first = mysql.insert(sagas).values(row)
                 connection.execute(first.on_duplicate_key_update(saga_id=_LOCK_ROW))
 
     def reaching(self, connection: Connection, timeouts: Iterable[Timeout]) -> dict[str, Cleared]:

@@ -889,6 +889,31 @@ SELECT timeoutmgr_recurring.endpoint, timeoutmgr_recurring.name, timeoutmgr_recu
 FROM timeoutmgr_recurring 
 WHERE timeoutmgr_recurring.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_recurring.name
 
+-- clears of sagas
+
+SELECT timeoutmgr_cleared_sagas.saga_id 
+FROM timeoutmgr_cleared_sagas WITH (UPDLOCK, ROWLOCK) 
+WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.saga_id = CAST(%(saga_id_1)s AS VARBINARY(1020))
+
+INSERT INTO timeoutmgr_cleared_sagas (endpoint, saga_id) SELECT CAST(%(endpoint_)s AS VARBINARY(1020)) AS anon_1, CAST(%(saga_id_)s AS VARBINARY(1020)) AS anon_2 
+WHERE NOT (EXISTS (SELECT 1 
+FROM timeoutmgr_cleared_sagas AS present WITH (UPDLOCK, HOLDLOCK, ROWLOCK) 
+WHERE present.endpoint = CAST(%(endpoint_)s AS VARBINARY(1020)) AND present.saga_id = CAST(%(saga_id_)s AS VARBINARY(1020))))
+
+SELECT timeoutmgr_cleared_sagas.saga_id, timeoutmgr_cleared_sagas.order_id, timeoutmgr_cleared_sagas.cleared_at, timeoutmgr_cleared_sagas.sent, timeoutmgr_cleared_sagas.receiver, timeoutmgr_cleared_sagas.kept, timeoutmgr_cleared_sagas.channel 
+FROM timeoutmgr_cleared_sagas 
+WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.saga_id IN (CAST(%(sagas_1)s AS VARBINARY(1020)))
+
+INSERT INTO timeoutmgr_cleared_sagas (endpoint, saga_id, order_id, cleared_at, sent, receiver, kept, channel) VALUES (CAST(%(endpoint)s AS VARBINARY(1020)), CAST(%(saga_id)s AS VARBINARY(1020)), %(order_id)s, %(cleared_at)s, %(sent)s, %(receiver)s, %(kept)s, %(channel)s)
+
+SELECT timeoutmgr_cleared_sagas.saga_id, timeoutmgr_cleared_sagas.order_id, timeoutmgr_cleared_sagas.cleared_at, timeoutmgr_cleared_sagas.sent, timeoutmgr_cleared_sagas.receiver, timeoutmgr_cleared_sagas.kept, timeoutmgr_cleared_sagas.channel 
+FROM timeoutmgr_cleared_sagas 
+WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.saga_id IN (CAST(%(sagas_1)s AS VARBINARY(1020)), CAST(%(sagas_2)s AS VARBINARY(1020)))
+
+UPDATE timeoutmgr_timeout_keys SET due=%(due_)s, closed_at=%(at_)s, content=CAST(%(content_)s AS VARBINARY(max)) WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id = CAST(%(id_)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.content = CAST(%(known_)s AS VARBINARY(max))
+
+INSERT INTO timeoutmgr_timeout_history (id, event, at, due, endpoint, destination, attempt, node, run_id, channel) OUTPUT inserted.sequence VALUES (CAST(%(id)s AS VARBINARY(1020)), CAST(%(event)s AS VARBINARY(1020)), %(at)s, %(due)s, CAST(%(endpoint)s AS VARBINARY(1020)), CAST(%(destination)s AS VARBINARY(1020)), %(attempt)s, CAST(%(node)s AS VARBINARY(1020)), CAST(%(run_id)s AS VARBINARY(1020)), %(channel)s)
+
 -- housekeeping
 
 SELECT TOP (%(param_1)s) timeoutmgr_timeout_keys.id 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from pathlib import Path
@@ -19,7 +20,9 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Outcome,
     OutcomeKind,
+    Place,
     RepeatKind,
+    SagaClear,
     Timeout,
     TimeoutFilter,
     TimeoutState,
@@ -136,6 +139,12 @@ def _walk_timeouts(server: Server, persistence: SqlPersistence) -> None:
         assert len(store.cancel_saga("s1", sent_until=now + 3 * HOUR)) == 1
         assert store.change_schedule("nightly", lambda locked: locked.record.name) == "nightly"
         assert [one.name for one in store.schedules()] == ["nightly"]
+    with server.part("clears of sagas"):
+        store.store_many([timeout("e", now + HOUR, saga="s2")])
+        clear = SagaClear(saga_id="s2", order_id="order", sent=now + HOUR)
+        assert [store.clear_saga(clear) for _ in range(2)] == [["e"], []]
+        late = replace(timeout("f", now + HOUR, saga="s2"), place=Place(0, None, now))
+        assert [one.kind for one in store.store_many([late])] == [RepeatKind.CANCELLED]
     with server.part("housekeeping"):
         store.release(store.claim(now, 10, "me").token)
         assert store.purge() == 0
