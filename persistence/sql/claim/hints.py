@@ -82,7 +82,7 @@ def _not_empty(context: StoreContext) -> Select[Any]:
     """Return the statement that tells the numbers, from 1, of the gaps that hold something due.
 
     It finds the first row from the start of a gap on, and compares it with the end. As a bound of
-    the search the end would not stop it within one instant, see ``conditions.OnKeys``.
+    the search the end would not stop it within one instant, see ``rows.OnKeys``.
     """
     timeouts = context.tables.timeouts
     arrays: Any = func.unnest(

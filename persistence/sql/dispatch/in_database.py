@@ -97,7 +97,7 @@ class InDatabaseDispatch:
         return moved
 
     def _passed_on(self, removed: CTE) -> Insert:
-        # As ``satellites.delivery.message.delivered`` does with a message that is sent.
+        # As ``satellites.delivery.forwarder.delivered`` does with a message that is sent.
         added = {RELATED_TO_TIMEOUT: removed.c.id, DISPATCHED_AT: bindparam("stamp", type_=Text)}
         at = bindparam("at", type_=BigInteger)
         return self._into.insert(removed, added, at, removed.c.due, removed.c.id)

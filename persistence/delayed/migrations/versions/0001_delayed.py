@@ -44,7 +44,7 @@ def upgrade() -> None:
         Column("content_encoding", _WORD, nullable=False),
         Column("created", BigInteger(), nullable=False),
         Column("attempts", Integer(), nullable=False),
-        # Where there are no row locks a row in hand is marked, see ``fencing``.
+        # Where there are no row locks a row in hand is marked, see ``FencingToken``.
         Column("claimed_by", _WORD),
         Column("claimed_until", BigInteger(), nullable=False, server_default="0"),
         **_CLUSTERED,
