@@ -197,7 +197,7 @@ class FileWakeups:
             os.utime(self._path, ns=(at, at))
         except OSError as error:
             raise StorageUnavailable(f"{self._path} could not be touched: {error}") from error
-        self._seen = self._time()
+        self._seen = at  # not the time of the file: another process may have asked since
 
     def check(self) -> None:
         """Ask the file system for the time; it takes no statement."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event
@@ -21,7 +23,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Wakeups
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.persistence.sql.maintenance import DuePeek
+from timeoutmgr.persistence.sql.maintenance import DuePeek, FileWakeups
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.satellites.poller import Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
@@ -154,6 +156,30 @@ def test_a_process_does_not_ask_itself(
     for wakeups in (mine, theirs):
         wakeups.close()
     persistence.close()
+
+
+def test_a_process_that_asks_beside_another_process_hears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[str] = []
+    here, there = (
+        FileWakeups(tmp_path / "wakeups", lambda _due=None, name=name: woken.append(name))
+        for name in ("here", "there")
+    )
+    touch = os.utime
+
+    def touch_before_the_other(path: Path, *, ns: tuple[int, int]) -> None:
+        monkeypatch.setattr(os, "utime", touch)
+        touch(path, ns=ns)
+        there.notify()
+
+    monkeypatch.setattr(os, "utime", touch_before_the_other)
+
+    here.notify()
+    for wakeups in (here, there):
+        wakeups.check()
+
+    assert woken == ["there", "here"]
 
 
 def test_a_process_hears_its_forked_child(unique: str, postgres_url: str) -> None:
