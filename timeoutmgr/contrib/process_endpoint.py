@@ -1,6 +1,7 @@
 """An endpoint that is made at its first use, once in each process, and what frameworks store."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import Final, Generic, TypeVar
 
@@ -66,6 +67,17 @@ def installed(configuration: EndpointConfiguration) -> Endpoint:
     endpoint = Endpoint(configuration)
     endpoint.install()
     return endpoint
+
+
+def check(endpoint: Endpoint, message: ToSend) -> None:
+    """Raise the error that *message* meets when it is stored; store nothing.
+
+    Middleware sees the message once, when it is stored.
+    """
+    composer = replace(endpoint.parts.composer, middleware=())
+    composer.compose(
+        message.destination, message.message_type, message.body, message.options, stored=True
+    )
 
 
 def store(endpoint: Endpoint, messages: Sequence[ToSend], on_sent: OnSent | None = None) -> None:

@@ -19,14 +19,16 @@ from sqlalchemy import Engine, create_engine, event, text
 from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
 from tests.support.clock import FakeClock
 from tests.support.redis_keys import forget_keys
-from timeoutmgr import Endpoint
+from timeoutmgr import BulkInterrupted, Endpoint
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays, delays
 from timeoutmgr.contrib.celery.tasks import RUN
+from timeoutmgr.contrib.process_endpoint import store
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
     ContentConflict,
+    MessageTooLarge,
     StorageUnavailable,
 )
 from timeoutmgr.message.instants import to_micros
@@ -411,6 +413,62 @@ def test_a_batch_that_fails_stores_nothing(embedded: Site) -> None:
         fails()
 
     assert embedded.stored() == []
+
+
+def test_a_wrong_task_of_a_batch_raises_when_it_is_sent_and_the_others_are_stored(
+    embedded: Site,
+) -> None:
+    with embedded.delays.batch():
+        for number in (1, 2, 3):
+            headers = {"x": "y" * 100_000} if number == 2 else {}
+            with pytest.raises(MessageTooLarge) if headers else nullcontext():
+                embedded.add.apply_async((number, 0), countdown=HOUR, headers=headers)
+
+    assert [task.args for task in embedded.delays.list()] == ["(1, 0)", "(3, 0)"]
+
+
+def add_all(site: Site, numbers: range, eta: datetime) -> None:
+    """Send a task of a fixed id for each of *numbers*, in a batch."""
+    with site.delays.batch():
+        for number in numbers:
+            site.add.apply_async((number, 0), eta=eta, task_id=f"t{number}")
+
+
+def test_a_batch_that_an_outage_interrupts_knows_its_stored_tasks_and_is_completed(
+    embedded: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
+    windows: list[Any] = []
+    eta = later()
+
+    def away_behind_a_window(endpoint: Any, tasks: Any, on_sent: Any) -> None:
+        windows.append(tasks)
+        store(endpoint, tasks[:2], on_sent)
+        raise StorageUnavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delays, "store", away_behind_a_window)
+        with pytest.raises(OperationalError, match=r"away; 4 tasks .* and 2 are not") as away:
+            add_all(embedded, range(6), eta)
+
+    interrupted = away.value.__cause__
+    assert isinstance(interrupted, BulkInterrupted)
+    assert (interrupted.sent, [len(tasks) for tasks in windows]) == (4, [6, 4])
+    assert [one.options.saga_id for one in interrupted.unsent] == ["t4", "t5"]
+    add_all(embedded, range(6), eta)
+    assert sorted(embedded.stored()) == [f"t{number}" for number in range(6)]
+
+
+def test_a_batch_with_a_used_id_knows_that_the_others_are_stored(embedded: Site) -> None:
+    eta = later()
+    embedded.add.apply_async((0, 1), eta=eta, task_id="t1")
+
+    with pytest.raises(BulkInterrupted) as interrupted:
+        add_all(embedded, range(3), eta)
+
+    assert isinstance(interrupted.value.__cause__, ContentConflict)
+    assert [one.options.saga_id for one in interrupted.value.unsent] == ["t1"]
+    assert sorted(embedded.stored()) == ["t0", "t1", "t2"]
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis", "rabbitmq"])

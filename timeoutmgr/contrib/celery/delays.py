@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from functools import cached_property, partial
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
@@ -41,7 +41,7 @@ from timeoutmgr.contrib.celery.tasks import (
     stamp_labels,
 )
 from timeoutmgr.contrib.celery.worker import DispatchStep, SenderStep, TakeoverStep
-from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, installed, store
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, check, installed, store
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import (
@@ -55,6 +55,7 @@ from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.sender.bulk import BulkInterrupted
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 from timeoutmgr.transport.foreign import headers_of, with_foreign_headers
 
@@ -241,7 +242,7 @@ class DurableDelays:
         if task.retries:
             # By an exception a retry ends the block that it is made in: it must not end with it. A
             # redelivered task retries under the same id with a later eta: stored once is right.
-            self._store_all([to_send], retry, policy)
+            self._store_all([to_send], [], retry, policy)
         else:
             self._send(to_send, retry, policy)
 
@@ -249,25 +250,27 @@ class DurableDelays:
         session = self._inside.get()
         gathered = self._batch.get()
         if session is not None:
-            self._send_first([task], lambda tasks: [self._send_in(session, one) for one in tasks])
+            self._send_first([task], partial(self._send_in, session))
         elif gathered is not None:
+            self._insist(lambda: check(self.endpoint, task), retry, policy)
             # The last replacement counts; other tasks of one id are for the store to compare.
             is_replaceable = task.options.on_conflict is not None
             gathered[task.options.saga_id if is_replaceable else len(gathered)] = task
         else:
-            self._send_first([task], lambda tasks: self._store_all(tasks, retry, policy))
+            self._send_first([task], partial(self._store_all, retry=retry, policy=policy))
 
-    def _send_in(self, session: CallerSession, task: ToSend) -> Sent:
-        return self.endpoint.send(
-            task.destination, task.message_type, task.body, options=task.options, session=session
-        )
+    def _send_in(self, session: CallerSession, tasks: Sequence[ToSend], sent: list[Sent]) -> None:
+        for one in tasks:
+            answer = self.endpoint.send(
+                one.destination, one.message_type, one.body, options=one.options, session=session
+            )
+            sent.append(answer)
 
     def _store_all(
-        self, tasks: Sequence[ToSend], retry: Any = True, policy: Any = None
-    ) -> Sequence[Sent]:
-        sent: list[Sent] = []
-        self._insist(lambda: store(self.endpoint, tasks, sent.extend), retry, policy)
-        return sent
+        self, tasks: Sequence[ToSend], sent: list[Sent], retry: Any = True, policy: Any = None
+    ) -> None:
+        """Store *tasks* and add the answers to *sent*; a repeated try goes on behind these."""
+        self._insist(lambda: store(self.endpoint, tasks[len(sent) :], sent.extend), retry, policy)
 
     def _insist(self, call: Callable[[], Result], retry: Any = True, policy: Any = None) -> Result:
         """Return the result of *call*, which is repeated while the store is away."""
@@ -292,18 +295,29 @@ class DurableDelays:
     # --- ids that are used again
 
     def _send_first(
-        self, tasks: Sequence[ToSend], send: Callable[[Sequence[ToSend]], Sequence[Sent]]
+        self, tasks: Sequence[ToSend], send: Callable[[Sequence[ToSend], list[Sent]], None]
     ) -> None:
         """Have first sends sent; under their next id if *on_duplicate* replaces pending tasks.
 
-        Raises ContentConflict if a task is not stored, which must not be dropped without a word.
+        *send* adds the answers to a list. Raises ContentConflict if a task is not stored, which
+        must not be dropped without a word. Once a task is stored, the error counts the others.
         """
         used: dict[str, str] = {}
-        while tasks:
-            refused = [one for one in send(tasks) if self._is_refused(one)]
-            used |= {one.message_id: one.id or "" for one in refused}
-            given = {one.options.message_id: one for one in tasks}
-            tasks = [self._under_next_id(given[one.message_id], used) for one in refused]
+        left = tasks
+        while left:
+            sent: list[Sent] = []
+            try:
+                send(left, sent)
+                refused = [one for one in sent if self._is_refused(one)]
+                used |= {one.message_id: one.id or "" for one in refused}
+                given = {one.options.message_id: one for one in left}
+                again = [self._under_next_id(given[one.message_id], used) for one in refused]
+            except Exception as error:
+                unsent = _unsent(left, sent)
+                if len(unsent) == len(tasks):
+                    raise
+                _raise_interrupted(len(tasks) - len(unsent), unsent, error)
+            left = again
 
     def _is_refused(self, sent: Sent) -> bool:
         if sent.repeat is not RepeatKind.SUPERSEDED:
@@ -384,8 +398,10 @@ class DurableDelays:
     def batch(self) -> Iterator[None]:
         """Store the delayed tasks that are sent in this block at its end, 500 in a transaction.
 
-        An error in the block drops them, but no retry: that is stored at once. Raises kombu's
-        OperationalError at the end.
+        An error in the block drops them, but no retry: that is stored at once. A task that cannot
+        be stored raises its error when it is sent. Raises kombu's OperationalError while the store
+        is away. An error at the end that leaves some tasks stored is a BulkInterrupted, or an
+        OperationalError with that cause; a block with the same ids and etas completes it.
         """
         gathered: dict[object, ToSend] = {}
         token = self._batch.set(gathered)
@@ -525,6 +541,25 @@ def _to_send(
         labels=stamp_labels(task.headers),
     )
     return ToSend(foreign.route.destination, task.name, foreign, options)
+
+
+def _unsent(tasks: Sequence[ToSend], sent: Sequence[Sent]) -> list[ToSend]:
+    """Return *tasks* that by the answers *sent* are not, or perhaps not, stored."""
+    refusals = (RepeatKind.CONFLICT, RepeatKind.SUPERSEDED)
+    both = zip_longest(tasks, sent)
+    return [task for task, one in both if one is None or one.repeat in refusals]
+
+
+def _raise_interrupted(stored: int, unsent: Sequence[ToSend], error: Exception) -> NoReturn:
+    """Raise the error of a block that has *stored* tasks, and *unsent* tasks for *error*."""
+    interrupted = BulkInterrupted(stored, unsent, error)
+    interrupted.__cause__ = error
+    if not isinstance(error, OperationalError):
+        raise interrupted
+    raise OperationalError(
+        f"{error}; {stored} tasks of the block are stored, and {len(unsent)} are not, the first of "
+        f"which is {unsent[0].options.saga_id!r:.80}; see .unsent of the cause, a BulkInterrupted"
+    ) from interrupted
 
 
 def _place(connection: Any) -> tuple[Any, ...]:
