@@ -183,7 +183,7 @@ class StoreTimeouts(StoringStep):
         repeats = self.store.store_many(timeouts, transaction=transaction)
         if transaction is None:  # a caller may still roll back
             self._count_stored(timeouts, repeats)
-            self._report(repeats)
+            self._report(repeats, is_answered=True)
         kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
         return [kinds.get(id(timeout)) for timeout in timeouts]
 
@@ -269,11 +269,15 @@ class StoreTimeouts(StoringStep):
                 self.on_cancelled(repeat.timeout)
         work.after_commit(lambda: self._report(repeats))
 
-    def _report(self, repeats: Sequence[Repeat]) -> None:
+    def _report(self, repeats: Sequence[Repeat], *, is_answered: bool = False) -> None:
         for repeat in repeats:
             event, level, did = _REPORTS[repeat.kind]
             self.telemetry.count(event)
             timeout = repeat.timeout
+            is_conflict = repeat.kind is RepeatKind.CONFLICT
+            if is_answered and is_conflict and timeout.on_conflict is OnConflict.REPLACE:
+                # The sender has the answer, and may give the message another id.
+                level, did = logging.INFO, "found no timeout to replace"
             logger.log(
                 level,
                 "timeout manager of %s %s: message %.80r, timeout %.80r",

@@ -169,6 +169,22 @@ def test_past_the_queue_the_caller_gets_the_answer(caplog: pytest.LogCaptureFixt
     assert "timeout manager of sales refused a used id: message 'm1'" in caplog.text
 
 
+def test_past_the_queue_a_replacement_that_finds_no_timeout_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "timeoutmgr")
+    counter = Counter()
+    counter.step.store_directly([a_delayed("m1", LATER)], None)
+    counter.store.cancel(timeout_id("sales", "m1"))
+
+    answers = counter.step.store_directly([replacing("m1", 1)], None)
+
+    assert answers == [RepeatKind.CONFLICT]
+    assert [(one.levelno, one.getMessage().partition(":")[0]) for one in caplog.records] == [
+        (logging.INFO, "timeout manager of sales found no timeout to replace")
+    ]
+
+
 def test_past_the_queue_an_error_is_raised_and_nothing_stored() -> None:
     counter = Counter()
     counter.step.store_directly([a_delayed("m1", LATER)], None)

@@ -155,7 +155,9 @@ def ended(site: Site, *, runs: bool) -> None:
 
 @pytest.mark.parametrize("around", [nullcontext, lambda site: site.delays.batch(), with_session])
 def test_the_id_of_a_task_that_ran_or_was_revoked_is_used_again(
-    make_site: MakeSite, around: Callable[[Site], AbstractContextManager[Any]]
+    make_site: MakeSite,
+    around: Callable[[Site], AbstractContextManager[Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     site = make_site("sqlite", on_duplicate="replace")
     for number in range(4):
@@ -165,6 +167,7 @@ def test_the_id_of_a_task_that_ran_or_was_revoked_is_used_again(
                     site.add.apply_async((number, hours + more), eta=later(hours), task_id="sum")
         assert [task.args for task in site.delays.list()] == [f"({number}, 12)"]
         ended(site, runs=bool(number % 2))
+    assert "used id" not in caplog.text
 
 
 @pytest.mark.parametrize("around", [nullcontext, lambda site: site.delays.batch(), with_session])
