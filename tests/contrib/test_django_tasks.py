@@ -45,7 +45,7 @@ from timeoutmgr.contrib.django_tasks.framework import (
 from timeoutmgr.contrib.django_tasks.handlers import _run, claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import HandlerFailed
+from timeoutmgr.errors import HandlerFailed, InvalidMessage
 from timeoutmgr.testing.signals import eventually
 
 HOUR = timedelta(hours=1)
@@ -134,6 +134,20 @@ def test_a_deferred_task_rests_in_the_store_until_it_may_run() -> None:
         eventually(lambda: note.get_result(result.id).is_finished, "the task is finished")
 
     assert some_tasks.ran == ["a"]
+
+
+@pytest.mark.parametrize(
+    "run_after",
+    [
+        datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-720)),
+        datetime.min.replace(tzinfo=timezone.get_fixed_timezone(840)),
+    ],
+)
+def test_a_time_outside_the_calendar_is_refused(run_after: datetime) -> None:
+    with pytest.raises(InvalidMessage, match="outside the years"):
+        note.using(run_after=run_after).enqueue("a")
+
+    assert not TaskRecord.objects.exists()
 
 
 def test_the_most_urgent_task_runs_first_and_each_task_runs_once() -> None:

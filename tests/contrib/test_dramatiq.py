@@ -174,9 +174,10 @@ def test_a_send_of_a_program_raises_while_the_store_is_away(shop: Shop) -> None:
         shop.note.send_with_options(args=("later",), delay=HOUR)
 
 
-def test_a_send_that_is_refused_raises_its_own_error(shop: Shop) -> None:
+@pytest.mark.parametrize("delay", [10**18, 10**400], ids=["long", "no float"])
+def test_a_send_that_is_refused_raises_its_own_error(shop: Shop, delay: int) -> None:
     with pytest.raises(InvalidMessage, match="9999"):
-        shop.note.send_with_options(args=("later",), delay=10**18)
+        shop.note.send_with_options(args=("later",), delay=delay)
 
 
 def test_a_delay_that_is_no_number_is_refused(shop: Shop) -> None:

@@ -198,8 +198,9 @@ def _to_send(message: Any, delay: int) -> ToSend:
             message_id,
         ),
         SendOptions(
-            # dramatiq itself handles a message with a negative delay at once.
-            delay=max(delay, 0) / 1000,
+            # dramatiq itself handles a message with a negative delay at once. The limit is past the
+            # calendar, and avoids the overflow of a quotient.
+            delay=min(max(delay, 0), 10**18) / 1000,
             message_id=message_id,
             saga_id=message.message_id,
             cancellable=True,

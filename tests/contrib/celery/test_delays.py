@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +28,7 @@ from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
     ContentConflict,
+    InvalidMessage,
     MessageTooLarge,
     StorageUnavailable,
 )
@@ -99,6 +100,18 @@ def test_a_task_that_is_due_is_published_at_once(embedded: Site) -> None:
 
     assert embedded.waiting() == 3
     assert embedded.stored() == []
+
+
+@pytest.mark.parametrize(
+    "eta",
+    [
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+    ],
+)
+def test_an_eta_outside_the_calendar_is_refused(embedded: Site, eta: datetime) -> None:
+    with pytest.raises(InvalidMessage, match="outside the years"):
+        embedded.add.apply_async((1, 2), eta=eta)
 
 
 def test_the_same_id_and_eta_is_one_task(embedded: Site) -> None:

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,7 +19,9 @@ from kombu.transport import pyamqp, virtual
 from kombu.utils import functional
 
 from timeoutmgr.message.foreign import KOMBU, Foreign, QueueDeclaration, Route
+from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import MOST_LABELS
+from timeoutmgr.message.validation import check_due
 from timeoutmgr.transport.amqp.frames import read_properties
 from timeoutmgr.transport.foreign import foreign_from_kombu, headers_of
 from timeoutmgr.transport.virtual.foreign import kombu_payload
@@ -73,13 +75,15 @@ class TaskMessage:
         return int(self.about.get("retries") or 0)
 
     def due(self) -> datetime | None:
-        """Return the eta in UTC; None without one. A naive eta is UTC, as workers read it."""
+        """Return the eta in UTC; None without one. A naive eta is UTC, as workers read it.
+
+        Raises InvalidMessage for an eta that is outside the years 1 to 9999 in UTC.
+        """
         eta = self.about.get("eta")
         if eta is None:
             return None
         found = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
-        aware: datetime = maybe_make_aware(found)
-        return aware.astimezone(UTC)
+        return from_micros(check_due(to_micros(maybe_make_aware(found))))
 
     def moved_id(self, queue: str, content: str) -> str:
         """Return the id of a task that a worker received from *queue*, and moved into the store.

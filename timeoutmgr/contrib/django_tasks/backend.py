@@ -18,6 +18,8 @@ from timeoutmgr.contrib.django_tasks.framework import (
     normalize_json,
     task_enqueued,
 )
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.message.validation import check_due
 
 if TYPE_CHECKING:
     from timeoutmgr.contrib.django_tasks.models import TaskRecord
@@ -39,13 +41,18 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no ty
     supports_priority = True
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue *task*; return its result, which is ready to be executed."""
+        """Enqueue *task*; return its result, which is ready to be executed.
+
+        Raises InvalidMessage for a ``run_after`` outside the years 1 to 9999 in UTC.
+        """
         from timeoutmgr.contrib.django_tasks.models import result_of  # models load behind tasks
 
         self.validate_task(task)
+        run_after = _aware(task.run_after)
+        if run_after is not None:
+            check_due(to_micros(run_after))  # the driver of Django's database has another error
         with transaction.atomic(using=alias()):
             record = self._recorded(task, args, kwargs)
-            run_after = _aware(task.run_after)
             # A broker joins no transaction; a timeout in Django's database does, due at once.
             delay = 0 if run_after is None and endpoint.has_broker else None
             endpoint.send_local(
