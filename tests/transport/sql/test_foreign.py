@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -114,6 +115,20 @@ def test_a_routed_message_ends_with_its_own_time_to_live(transport: SqlTransport
 
     assert transport.queues.count("tasks") == 1
     assert transport.queues.count_unexpired("tasks") == 0
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_message_expires_early_beside_a_routed_message_with_a_priority(
+    transport: SqlTransport, messages: Callable[[int], list[Outgoing]], is_first: bool
+) -> None:
+    lasting = [replace(one, time_to_live=3_600_000_000) for one in messages(5)]
+    task = routed(QueueDeclaration("tasks"), properties={"priority": 9})
+
+    results = transport.session().send([task, *lasting] if is_first else [*lasting, task])
+
+    assert results == [SendResult.CONFIRMED] * 6
+    assert transport.remove_expired(10, lambda *_: None) == 0
+    assert transport.queues.count("q") == 5
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def shaped(row: dict[str, Any], options: QueueOptions, now: Micros | None) -> di
     asked = int(row.get("priority") or 0)
     ends = [ttl for ttl in (row.get("ttl"), options.message_ttl) if ttl is not None]
     highest = options.max_priority
-    kept = {name: value for name, value in row.items() if name != "ttl"}
+    # Both columns last, whether the row asks or not: a COPY goes by the order of the first row.
+    kept = {name: value for name, value in row.items() if name not in ("priority", "ttl")}
     kept["priority"] = 0 if highest is None else -1 - min(max(asked, 0), highest)
     kept["discard_at"] = min(now + min(ends), LATEST) if ends and now is not None else None
     return kept
