@@ -310,6 +310,40 @@ def test_without_acknowledgement_a_message_is_deleted_on_delivery(
         assert get(other) is None
 
 
+def test_a_consumer_that_acknowledges_keeps_its_messages_behind_a_consumer_that_does_not(
+    connection: Any,
+) -> None:
+    queue = declare(connection)
+    queue.consume("first", callback=ignored, no_ack=True)
+    got: list[Any] = []
+    queue.consume("second", callback=got.append)
+    connection.Producer().publish("once", routing_key="q")
+
+    connection.drain_events(timeout=5)
+    [message] = got
+    message.requeue()
+
+    assert get(connection).payload == "once"
+
+
+def test_a_message_for_a_cancelled_consumer_without_acknowledgement_stays(
+    connection: Any,
+) -> None:
+    queue = declare(connection)
+    queue.consume("first", callback=ignored)
+    queue.consume("second", callback=ignored, no_ack=True)
+    queue.cancel("second")
+    connection.Producer().publish("once", routing_key="q")
+
+    connection.drain_events(timeout=5)
+
+    assert get(connection).payload == "once"
+
+
+def ignored(_message: Any) -> None:
+    """Do nothing with a message."""
+
+
 def test_a_consumer_has_no_more_unacknowledged_messages_than_its_prefetch_count(
     connection: Any,
 ) -> None:

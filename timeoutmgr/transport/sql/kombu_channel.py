@@ -361,8 +361,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
         """Consume from the queue."""
-        if no_ack:
-            self._without_ack.add(queue)
+        # As kombu's callback, that of the last consumer counts.
+        (self._without_ack.add if no_ack else self._without_ack.discard)(queue)
         self._receiver(queue)
         if (options := self._options[queue]).has_owners:
             self._own(queue, options, consuming=True)
@@ -373,8 +373,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         """Stop consuming; messages leased ahead go back."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
+        self._without_ack.discard(queue)  # kombu calls no consumer of the queue any more
         if queue is not None and queue not in self._active_queues:
-            self._without_ack.discard(queue)
             ahead = self._leased.pop(queue, ())
             if ahead:
                 self._receivers[queue].release_tags([_tag(row) for row in ahead])
