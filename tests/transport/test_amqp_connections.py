@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -13,7 +14,7 @@ from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.errors import ConfigurationError, LeaseLost, QueueMissing, TransportUnavailable
-from timeoutmgr.transport.amqp.connection import AmqpConnection
+from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -120,6 +121,29 @@ def test_heartbeats_keep_a_receiver_whose_thread_is_busy(
         assert receiver.receive(1, 0.1) == []
     assert proxy.connections == 1
     assert session.count(queue) == 0
+
+
+class Connection:
+    """A connection that tells of a heartbeat."""
+
+    broken: str | None = None
+
+    def __init__(self) -> None:
+        self.has_beaten = threading.Event()
+
+    def beat(self) -> None:
+        self.has_beaten.set()
+
+
+def test_a_connection_beats_although_the_heartbeats_were_closed_before() -> None:
+    with closing(Heartbeats(timedelta(milliseconds=4))) as heartbeats:
+        before, after = Connection(), Connection()
+        heartbeats.add(before)
+        heartbeats.close()
+
+        heartbeats.add(after)
+
+        assert after.has_beaten.wait(30)
 
 
 def test_a_sender_notices_that_the_broker_gave_it_up_while_idle(

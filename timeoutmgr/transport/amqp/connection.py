@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from amqp import spec
@@ -350,13 +351,13 @@ class Heartbeats:
 
     def __init__(self, interval: timedelta) -> None:
         self._pause = min(interval.total_seconds() / 4, threading.TIMEOUT_MAX)
-        self._stopped = threading.Event()
         self.after_fork()
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the parent's connections to it; its thread is not here."""
         self._guard = threading.Lock()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -366,8 +367,11 @@ class Heartbeats:
             return
         with self._guard:
             self._connections.add(connection)
-            if self._thread is None and not self._stopped.is_set():
-                self._thread = begin_thread(self._run, "timeoutmgr-heartbeats")
+            if self._thread is None:
+                self._stopped = threading.Event()
+                self._thread = begin_thread(
+                    partial(self._run, self._stopped), "timeoutmgr-heartbeats"
+                )
 
     def beat(self) -> None:
         """Have every connection beat."""
@@ -377,16 +381,18 @@ class Heartbeats:
             connection.beat()
 
     def close(self) -> None:
-        """Stop; the connections are their owners' to close."""
-        self._stopped.set()
-        thread = self._thread
+        """Stop until the next connection; the connections are their owners' to close."""
+        with self._guard:
+            thread, self._thread = self._thread, None
+            self._stopped.set()
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(self._pause):
+    def _run(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self._pause):
             self.beat()
             with self._guard:
-                if all(connection.broken is not None for connection in self._connections):
+                is_current = self._stopped is stopped
+                if is_current and all(one.broken is not None for one in self._connections):
                     self._thread = None  # the next connection starts another
                     return
