@@ -13,6 +13,7 @@ import pytest
 
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, TransportSession
+from timeoutmgr.errors import QueueMissing
 from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
@@ -134,14 +135,35 @@ def test_no_heartbeat_reads_the_answers_of_a_receiver_that_opens(
     asking, was_free = AmqpConnection.asking, list[bool]()
 
     def observed(connection: AmqpConnection) -> AbstractContextManager[None]:
-        with ThreadPoolExecutor(1) as heartbeats:
-            was_free.append(heartbeats.submit(connection.lock.acquire, blocking=False).result())
+        was_free.append(could_beat(connection))
         return asking(connection)
 
     monkeypatch.setattr(AmqpConnection, "asking", observed)
     session.receiver(queue, prefetch=1).close()
 
     assert was_free == [False]
+
+
+def test_no_heartbeat_reads_the_answer_to_the_close_of_a_receiver_that_cannot_open(
+    session: TransportSession, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, was_free = AmqpConnection.close, list[bool]()
+
+    def observed(connection: AmqpConnection) -> None:
+        was_free.append(could_beat(connection))
+        close(connection)
+
+    monkeypatch.setattr(AmqpConnection, "close", observed)
+    with pytest.raises(QueueMissing):
+        session.receiver(unique, prefetch=1)
+
+    assert was_free == [False]
+
+
+def could_beat(connection: AmqpConnection) -> bool:
+    """Return whether another thread may use *connection* now."""
+    with ThreadPoolExecutor(1) as heartbeats:
+        return heartbeats.submit(connection.lock.acquire, blocking=False).result()
 
 
 def test_a_receiver_waits_in_a_process_with_many_open_files(

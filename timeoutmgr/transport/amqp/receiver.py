@@ -250,7 +250,7 @@ class RabbitMQReceiver(BrokerReceiver):
         self._window = PrefetchWindow(self._prefetch, self._limit, self._held)
         connection.holds_back = lambda: self._held.is_full
         try:
-            # Locked: a heartbeat would read the answer that this thread waits for.
+            # Locked, as below: a heartbeat would read the answer that this thread waits for.
             doing = f"consuming queue {self._queue!r}"
             with connection.lock, broker_errors(doing), connection.asking():
                 channel = self._channel = connection.channel()
@@ -259,7 +259,8 @@ class RabbitMQReceiver(BrokerReceiver):
                 self._consume()
                 connection.watch(self._wake)
         except TransportUnavailable as error:
-            connection.close()
+            with connection.lock:
+                connection.close()
             if isinstance(error.__cause__, NotFound):
                 raise QueueMissing([self._queue], CREATE_QUEUE) from error.__cause__
             raise
