@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from tests.support.forks import ended_in_a_child
 from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
@@ -121,6 +122,13 @@ def test_heartbeats_keep_a_receiver_whose_thread_is_busy(
         assert receiver.receive(1, 0.1) == []
     assert proxy.connections == 1
     assert session.count(queue) == 0
+
+
+def test_a_child_waits_for_no_call_of_its_parent() -> None:
+    calls = KombuTransport("amqp://localhost").unanswered
+
+    with calls.waiting(None):
+        assert ended_in_a_child(lambda: 3 if calls.oldest() else 2) == 2
 
 
 class Connection:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from tests.support.forks import ended_in_a_child
 from timeoutmgr.contracts import Receiver
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Message, Outgoing
@@ -260,6 +261,13 @@ def test_a_connection_that_is_held_back_outlives_missed_heartbeats(
         session.delete_queues([unique])
 
     assert found + rest == sent
+
+
+def test_a_child_has_the_whole_budget() -> None:
+    budget = ByteBudget(100)
+    budget.add(70)
+
+    assert ended_in_a_child(lambda: budget.room or 0) == 100
 
 
 def test_a_receiver_that_holds_nothing_is_never_full() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from timeoutmgr.errors import ConfigurationError, LeaseLost, TransportUnavailable
 from timeoutmgr.message.message import Received
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """The usual bound, for all receivers of one transport together."""
@@ -31,9 +32,13 @@ class ByteBudget:
 
     def __init__(self, limit: int | None = BUFFER_BYTES) -> None:
         self.limit: Final = limit
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Hold nothing: the messages are the parent's, and a thread of it may have the lock."""
         self._lock = threading.Lock()
-        self._held = 0
-        self._most = 0
+        self._held = self._most = 0
 
     @property
     def held(self) -> int:

@@ -19,6 +19,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import redact
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats, kombu_connection
 from timeoutmgr.transport.amqp.management import management_api
 from timeoutmgr.transport.amqp.relay import Relay
@@ -89,6 +90,7 @@ class KombuTransport:
         patience = {Family.REDIS: self._settings.visibility_timeout}
         self._heartbeats = Heartbeats(patience.get(self._family, self._settings.heartbeat))
         self.unanswered: Final = Answers()
+        begin_anew_after_fork(self.unanswered)
         self._exchanges = ExchangeAddresses(self._settings.routing_topology)
 
     @property

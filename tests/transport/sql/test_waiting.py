@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -210,6 +211,28 @@ def test_a_process_does_not_hear_of_its_own_message_a_second_time(
     monkeypatch.setattr(os, "getpid", lambda: 0)  # a forked child has its parent's wakeups
     hear(payload)
     assert ours.any.count == 1
+
+
+def test_a_child_sends_though_a_thread_of_its_parent_notified_during_the_fork(
+    transport: SqlTransport, messages: Make
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        if threading.current_thread() is notifying:
+            began.set()
+            may_end.wait()
+
+    transport.wakeups.any.subscribe(wait)
+    notifying = threading.Thread(target=transport.wakeups.notify, args=(["q"],))
+    notifying.start()
+    began.wait()
+
+    sent = ended_in_a_child(lambda: len(transport.session().send(messages(2))))
+
+    may_end.set()
+    notifying.join()
+    assert sent == 2
 
 
 def test_a_child_reads_the_version_of_a_file_on_a_connection_of_its_own(sqlite_url: str) -> None:

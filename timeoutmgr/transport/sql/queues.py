@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -92,7 +91,7 @@ class SqlQueues:
         self._clock = clock
         self._channel = channel
         self._copies = can_copy(database.engine)
-        self._lock = threading.Lock()
+        # Without a lock: a thread of the parent may have acquired it in a child.
         self._known: dict[str, tuple[float, QueueOptions]] = {}
         self._is_quick = channel is not None and database.can_pipeline
         self._alone: dict[tuple[bool, tuple[str, ...]], DriverStatement] = {}
@@ -361,20 +360,17 @@ class SqlQueues:
 
     def _remember(self, found: Mapping[str, QueueOptions]) -> None:
         until = time.monotonic() + _KNOWN_FOR
-        with self._lock:
-            if len(self._known) > _MOST_KNOWN:
-                self._known.clear()
-            self._known.update((name, (until, options)) for name, options in found.items())
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known.update((name, (until, options)) for name, options in found.items())
 
     def _forget(self, names: Collection[str]) -> list[str]:
         """Forget that *names* were there; return the names that were."""
-        with self._lock:
-            return [name for name in sorted(names) if self._known.pop(name, None)]
+        return [name for name in sorted(names) if self._known.pop(name, None)]
 
     def _known_of(self, names: set[str]) -> dict[str, QueueOptions]:
         now = time.monotonic()
-        with self._lock:
-            known = {name: self._known.get(name, _UNKNOWN) for name in names}
+        known = {name: self._known.get(name, _UNKNOWN) for name in names}
         return {name: options for name, (until, options) in known.items() if until > now}
 
     def _existing(self, names: Collection[str], connection: Connection) -> dict[str, QueueOptions]:

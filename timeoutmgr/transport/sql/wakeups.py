@@ -26,9 +26,13 @@ class Wakeup:
     """The wakeup of one queue; its count reveals a notification without a waiting thread."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self.after_fork()
         self._count = 0
         self._subscribers: frozenset[Callable[[], None]] = frozenset()
+
+    def after_fork(self) -> None:
+        """Make the lock anew."""
+        self._condition = threading.Condition()
 
     @property
     def count(self) -> int:
@@ -63,12 +67,11 @@ class QueueWakeups:
     """The wakeups of one queue table: shared by all transports of this process that use it."""
 
     _shared: Final[WeakValueDictionary[tuple[str, str], "QueueWakeups"]] = WeakValueDictionary()
-    _shared_lock: Final = threading.Lock()
+    _shared_lock = threading.Lock()
 
     def __init__(self) -> None:
         self.any: Final = Wakeup()
         """Notified with every other, for threads that wait on several queues."""
-        self._lock = threading.RLock()  # a signal handler may send
         self._wakeups: dict[str, Wakeup] = {}
         self._signature = f"!{secrets.token_hex(6)}"
 
@@ -82,15 +85,21 @@ class QueueWakeups:
                 wakeups = cls._shared[where, table] = cls()
             return wakeups
 
+    @classmethod
+    def after_fork(cls) -> None:
+        """Make the locks anew, which other threads of the parent may have acquired."""
+        cls._shared_lock = threading.Lock()
+        for wakeups in list(cls._shared.values()):
+            for wakeup in (wakeups.any, *wakeups._wakeups.values()):
+                wakeup.after_fork()
+
     def wakeup(self, queue: str) -> Wakeup:
-        """Return the wakeup of *queue*."""
-        with self._lock:
-            return self._wakeups.setdefault(queue, Wakeup())
+        """Return the wakeup of *queue*, which is kept for ever."""
+        return self._wakeups.setdefault(queue, Wakeup())
 
     def notify(self, queues: Iterable[str]) -> None:
         """Wake the receivers of *queues*; a queue without receivers is fine."""
-        with self._lock:
-            wakeups = [self._wakeups[queue] for queue in queues if queue in self._wakeups]
+        wakeups = [self._wakeups[queue] for queue in queues if queue in self._wakeups]
         for wakeup in (*wakeups, self.any):
             wakeup.notify()
 
@@ -129,6 +138,8 @@ class QueueWakeups:
         if self._own_signature() not in queues:
             self.notify(queues)
 
+
+begin_anew_after_fork(QueueWakeups)
 
 _LONGEST_PAYLOAD: Final = 7900
 _ALL: Final = "*"
