@@ -19,6 +19,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport, register
+from timeoutmgr.transport.sql.owned_queues import OwnedQueues, Standing
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 register()
@@ -238,6 +239,27 @@ def test_a_declaration_writes_no_more_while_the_queue_has_its_time_left(
         assert owned.standing("q") is None
         declare(connection, expires=100, durable=False)
         assert rows(connection)["owners"] == 1
+
+
+def test_a_queue_that_ends_during_its_declaration_is_created_again(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(connection, expires=100)
+    declaring = OwnedQueues.declare
+
+    def sweep_and_declare(owned: OwnedQueues, *args: Any, **options: Any) -> str | None:
+        monkeypatch.setattr(OwnedQueues, "declare", declaring)
+        with connection.transport.sql.database.begin() as own:
+            own.execute(update(connection.transport.sql.tables.queues).values(expires_at=1))
+        owned.sweep()
+        return owned.declare(*args, **options)
+
+    monkeypatch.setattr(OwnedQueues, "declare", sweep_and_declare)
+    monkeypatch.setattr(Standing, "meets", lambda *_: False)
+
+    declare(connection, expires=100)
+
+    assert end_of_use(connection) > 1
 
 
 def test_a_declaration_makes_us_an_owner_of_an_existing_queue(url: str, prefix: str) -> None:

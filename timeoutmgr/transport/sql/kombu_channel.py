@@ -228,6 +228,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 self._queues.create([queue], options=options)
         if options.has_owners and (standing is None or not standing.meets(options)):
             self._own(queue, options)
+            if standing is not None and not self._has_queue(queue):
+                return self._new_queue(queue, **kwargs)  # another process swept it in between
         return 0 if standing is None else standing.messages
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
