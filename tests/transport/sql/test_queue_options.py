@@ -156,6 +156,18 @@ def test_a_full_queue_refuses_a_message_and_keeps_its_messages(connection: Any) 
 
 
 @EACH_DATABASE
+def test_a_batch_fills_a_queue_up_to_its_limit(connection: Any) -> None:
+    declare(connection, max_length=2)
+    declare(connection, "other")
+    batch = [Outgoing(queue, Message(id=queue + n)) for n in "123" for queue in ("q", "other")]
+
+    sent = connection.transport.sql.session().send(batch)
+
+    assert sent == [SendResult.CONFIRMED] * 4 + [SendResult.REFUSED, SendResult.CONFIRMED]
+    assert [connection.transport.sql.queues.count(queue) for queue in ("q", "other")] == [2, 3]
+
+
+@EACH_DATABASE
 def test_a_full_queue_drops_its_oldest_message_only_if_asked(
     connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

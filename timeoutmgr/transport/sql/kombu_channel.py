@@ -355,7 +355,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         rows = [from_kombu(queue, message, body, now) for queue in queues]
         with self._as_transport():
             transient = properties.get("delivery_mode") == _TRANSIENT
-            return self._queues.put(rows, None, transient=transient)
+            kept = self._queues.put(rows, None, transient=transient)
+            return {row["queue"] for row in kept}
 
     # --- receiving
 

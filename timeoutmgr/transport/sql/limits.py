@@ -34,14 +34,23 @@ class LimitedQueues:
         }
         self._dropping = {name for name in self._limits if options[name].drop_head}
 
-    def full(self, rows: Sequence[Mapping[str, Any]]) -> set[str]:
-        """Return the queues that have no room for all of their *rows*."""
-        return {
-            name
+    def fitting(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Return the first *rows* of each queue, as many as it has room for."""
+        room = {
+            name: max(limit - self._length(name), 0)
             for name, limit in self._limits.items()
             if name not in self._dropping
-            and self._length(name) + sum(row["queue"] == name for row in rows) > limit
         }
+        if not room:
+            return rows
+        kept = []
+        for row in rows:
+            left = room.get(row["queue"])
+            if left != 0:
+                kept.append(row)
+            if left:
+                room[row["queue"]] = left - 1
+        return kept
 
     def drop_oldest(self) -> None:
         """Delete, count and log what is too much in queues that make room."""

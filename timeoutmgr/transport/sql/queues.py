@@ -196,17 +196,17 @@ class SqlQueues:
         connection: Connection | None,
         *,
         transient: bool = False,
-    ) -> set[str]:
-        """Insert the *rows* whose queue exists; return the queues that do.
+    ) -> Sequence[dict[str, Any]]:
+        """Insert the *rows* whose queue exists and has room; return the inserted rows.
 
         In the transaction of *connection*, or in its own transaction. Receivers are woken after the
-        commit. A queue that is full is left out, unless it drops its oldest messages. Raises
-        InvalidMessage, with nothing inserted, for a message that the database cannot hold.
+        commit. A full queue has room if it drops its oldest messages. Raises InvalidMessage, with
+        nothing inserted, for a message that the database cannot hold.
         *transient* messages may be lost in a crash of PostgreSQL itself: a commit of their own does
         not wait for its disk.
         """
         if not rows:
-            return set()
+            return rows
         names = {row["queue"] for row in rows}
 
         def insert_sound_row(own: Connection) -> None:
@@ -214,17 +214,18 @@ class SqlQueues:
 
         with refusals(self._database, connection, insert_sound_row, _refused):
             if self._is_quick and connection is None and self._put_alone(rows, transient):
-                there = names
+                kept = rows
             elif connection is None:
-                there = self._database.run(lambda own: self._insert(rows, names, own, transient))
+                kept = self._database.run(lambda own: self._insert(rows, names, own, transient))
             else:
-                there = self._insert(rows, names, connection)
+                kept = self._insert(rows, names, connection)
+        there = {row["queue"] for row in kept}
         if connection is None:
             reach("queues.sent")
             self._wakeups.notify(there)
         else:
             after_commit(connection, lambda: self._wakeups.notify(there))
-        return there
+        return kept
 
     def _put_alone(self, rows: Sequence[dict[str, Any]], transient: bool) -> bool:
         """Insert and announce a single row in one round trip, if nothing else is to be asked.
@@ -316,7 +317,7 @@ class SqlQueues:
         names: set[str],
         connection: Connection,
         transient: bool = False,
-    ) -> set[str]:
+    ) -> Sequence[dict[str, Any]]:
         if transient:
             commit_lazily(connection)
         known = self._known_of(names)
@@ -331,8 +332,8 @@ class SqlQueues:
             if not connection.in_nested_transaction():
                 after_commit(connection, lambda: self._remember(found))
         limited = LimitedQueues(self._statements, known, self._now(), connection)
-        there = known.keys() - limited.full(rows)
-        routable = rows if there == names else [row for row in rows if row["queue"] in there]
+        there = [row for row in rows if row["queue"] in known] if known.keys() != names else rows
+        kept = routable = limited.fitting(there)
         if any(options != PLAIN for options in known.values()) or any(map(asks, routable)):
             needs_time = any(ends(row, known[row["queue"]]) for row in routable)
             now = self._time(connection) if needs_time else None
@@ -344,8 +345,8 @@ class SqlQueues:
                 self._insert_each(routable, connection)
             limited.drop_oldest()
             reach("queues.inserted")
-            self._notify(there, connection)
-        return there
+            self._notify({row["queue"] for row in kept}, connection)
+        return kept
 
     def _insert_each(self, rows: Sequence[dict[str, Any]], connection: Connection) -> None:
         reason = misfit(connection, rows, _reserve)

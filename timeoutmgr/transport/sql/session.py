@@ -65,10 +65,11 @@ def _messages(
         yield from_row(queue, LeasedRow(**leased, size=sizes[row.sequence]))
 
 
-def _answer(queues: set[str], there: set[str], full: set[str]) -> SendResult:
-    if queues & there:
+def _answer(rows: Sequence[dict[str, Any]], kept: set[int], full: set[str]) -> SendResult:
+    if not kept.isdisjoint(map(id, rows)):
         return SendResult.CONFIRMED
-    return SendResult.REFUSED if queues & full else SendResult.UNROUTABLE
+    is_refused = any(row["queue"] in full for row in rows)
+    return SendResult.REFUSED if is_refused else SendResult.UNROUTABLE
 
 
 class OpensReceivers(Protocol):
@@ -173,10 +174,11 @@ class SqlSession:
                 each = [routed.of(one) for one in outgoing]
             if any(one.time_to_live is not None for one in outgoing):
                 self._set_ends(each, outgoing, self.now(transaction=transaction) or now)
-            there = self.queues.put([row for rows in each for row in rows], connection)
-            left = {row["queue"] for rows in each for row in rows} - there
+            asked = [row for rows in each for row in rows]
+            kept = set(map(id, self.queues.put(asked, connection)))
+            left = {row["queue"] for row in asked if id(row) not in kept}
             full = left - set(self.queues.missing(left)) if left else set()
-        return [_answer({row["queue"] for row in rows}, there, full) for rows in each]
+        return [_answer(rows, kept, full) for rows in each]
 
     def _set_ends(
         self, each: Sequence[Sequence[dict[str, Any]]], outgoing: Sequence[Outgoing], now: Micros
