@@ -142,8 +142,7 @@ NAME_SETS: Final = MappingProxyType(
 
 def name_set(name: str) -> NameSet:
     """Return the set called *name*; raise ConfigurationError with the nearest for another."""
-    found = NAME_SETS.get(name)
-    if found is None:
+    if (found := NAME_SETS.get(name)) is None:
         near = get_close_matches(name, NAME_SETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(NAME_SETS)}"
         raise ConfigurationError(f"no names of delay levels are called {name!r}; {hint}")

@@ -24,8 +24,6 @@ TRIGGERED_PAUSE: Final = 10.0
 """Seconds to wait once the outage was reported: there is no hurry any more."""
 RATE_WINDOW: Final = 30.0
 """Seconds over which a failure rate is counted."""
-
-
 _TRIGGERED: Final = {"event": "breaker_triggered"}
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,6 +11,7 @@ from timeoutmgr.contracts.answers import Answering, Answers
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.thread_task import begin_thread
 
 logger = logging.getLogger(__name__)
 
@@ -79,26 +80,24 @@ def hurrying(servers: Collection[Answering]) -> Iterator[None]:
                     )
                     server.unanswered.give_up()
 
-    thread = threading.Thread(target=watch, name="timeoutmgr-hurry", daemon=True)
-    is_watching = _is_started(thread)
+    thread = _started(watch)
     try:
         yield
     finally:
         done.set()
-        if is_watching:
+        if thread is not None:
             thread.join()
         for server in servers:
             server.unanswered.resume()
 
 
-def _is_started(thread: threading.Thread) -> bool:
+def _started(watch: Callable[[], None]) -> threading.Thread | None:
     try:
-        thread.start()
+        return begin_thread(watch, "timeoutmgr-hurry")
     except RuntimeError as error:  # the system has no more threads; to end gives back some
         logger.warning(
             "endpoint stops and waits for servers that hang: %s",
             on_one_line(error),
             extra={"event": "server_awaited"},
         )
-        return False
-    return True
+        return None

@@ -116,9 +116,7 @@ class BatchProgress:
     def repeat(self, received: Received) -> "BatchProgress":
         """Return the progress of another attempt at *received*, behind which the rest waits now."""
         with self._lock:
-            rest = [*self._waiting, *self._behind]
-            self._waiting.clear()
-            self._behind = ()
+            rest = self._withdrawn()
         again = BatchProgress([received], self._monotonic, rest)
         again.failure = self.failure
         return again
@@ -126,10 +124,7 @@ class BatchProgress:
     def withdraw(self) -> Sequence[Received]:
         """Return the messages that were not given back; after ``close``, none of them waits."""
         with self._lock:
-            rest = [*self.begun, *self._waiting, *self._behind]
-            self._waiting.clear()
-            self._behind = ()
-            return rest
+            return [*self.begun, *self._withdrawn()]
 
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
         """Call *release* with the messages behind a slow one, once for each; return its answer.
@@ -177,6 +172,13 @@ class BatchProgress:
             self._begun.append(received)
             return received
 
+    def _withdrawn(self) -> list[Received]:
+        """Return what was not begun, which no longer waits; the caller has the lock."""
+        rest = [*self._waiting, *self._behind]
+        self._waiting.clear()
+        self._behind = ()
+        return rest
+
     def _behind_a_long_handling(self) -> list[Received] | None:
         with self._lock:
             if self._is_closed or not self._begun or self._is_relieved:
@@ -184,7 +186,6 @@ class BatchProgress:
             if self._monotonic() - self._handling_began < LONG_HANDLING:
                 return None
             self._is_relieved = True
-            behind = [*self._waiting, *self._behind]
-            self._waiting.clear()
+            behind = self._withdrawn()
             self._behind = [one for one in behind if not may_return(one)]
             return [one for one in behind if may_return(one)]

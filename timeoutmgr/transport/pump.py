@@ -130,8 +130,7 @@ class Pump:
         self._count_each = count_each_of(surroundings.telemetry)
         self._receiver: Receiver | None = None
         self._pace = BatchPace(consumption.batch)
-        number = surroundings.number
-        if number is None:
+        if (number := surroundings.number) is None:
             number = int.from_bytes(os.urandom(2), "big")
         self._consumer = Consumer(number, surroundings.clock.monotonic())
         self._progress: tuple[BatchProgress, Receiver] | None = None
@@ -165,8 +164,7 @@ class Pump:
 
     def interrupt(self) -> None:
         """Make a waiting pump look whether it is to stop; from any thread."""
-        receiver = self._receiver
-        if receiver is not None:
+        if (receiver := self._receiver) is not None:
             receiver.interrupt()
 
     @property
@@ -176,8 +174,7 @@ class Pump:
 
     def give_back(self) -> None:
         """Give back the messages behind one that takes long; from another thread."""
-        current = self._progress
-        if current is not None and self.gives_back:
+        if (current := self._progress) is not None and self.gives_back:
             progress, receiver = current
 
             def release(waiting: Sequence[Received]) -> int:

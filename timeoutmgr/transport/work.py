@@ -128,10 +128,7 @@ class Consumer:
         # Large bodies may have ended the receive: then more messages are on the line.
         if len(batch) == limit:
             return
-        size = 0
-        for one in batch:
-            size += len(one.message.body)
-        if size < BATCH_BYTES // 8:
+        if sum(len(one.message.body) for one in batch) < BATCH_BYTES // 8:
             self._emptied = monotonic
 
 

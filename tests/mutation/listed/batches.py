@@ -34,8 +34,8 @@ MUTANTS = (
         name="a message that was begun is given back",
         promise="A message is handled here or given back, and never both.",
         file=_PROGRESS,
-        before="            behind = [*self._waiting, *self._behind]\n",
-        after="            behind = [*self._begun[-1:], *self._waiting, *self._behind]\n",
+        before="            behind = self._withdrawn()\n",
+        after="            behind = [*self._begun[-1:], *self._withdrawn()]\n",
         tests=(
             f"{_PROGRESS_TESTS}::test_messages_behind_a_slow_one_are_given_back_and_never_begun",
         ),

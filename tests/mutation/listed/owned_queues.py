@@ -30,8 +30,8 @@ MUTANTS = (
         name="a full queue takes one more message",
         promise="A full queue refuses a message.",
         file=f"{_SQL}/limits.py",
-        before='sum(row["queue"] == name for row in rows) > limit',
-        after='sum(row["queue"] == name for row in rows) > limit + 1',
+        before="name: limit - self._length(name)",
+        after="name: limit + 1 - self._length(name)",
         tests=(f"{_TESTS}::test_a_full_queue_refuses_a_message_and_keeps_its_messages[sqlite]",),
     ),
     Mutant(

@@ -97,8 +97,8 @@ MUTANTS = (
         name="a send is committed before its transaction",
         promise="What is sent in a transaction that rolls back was never sent.",
         file=f"{_SQL}/queues.py",
-        before="there = self._insert(rows, names, connection)\n",
-        after="there = self._database.run(lambda own: self._insert(rows, names, own))\n",
+        before="kept = self._insert(rows, names, connection)\n",
+        after="kept = self._database.run(lambda own: self._insert(rows, names, own))\n",
         tests=(
             f"{_TESTS}/test_transactions.py::"
             "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[postgres]",

@@ -377,10 +377,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         self._without_ack.discard(queue)  # kombu calls no consumer of the queue any more
-        if queue is not None and queue not in self._active_queues:
-            ahead = self._leased.pop(queue, ())
-            if ahead:
-                self._receivers[queue].release_tags([_tag(row) for row in ahead])
+        ahead = () if queue in self._active_queues else self._leased.pop(queue, ())
+        if ahead:
+            self._receivers[queue].release_tags([_tag(row) for row in ahead])
         if queue is not None and self._options.get(queue, PLAIN).has_owners:
             self._leave(queue)
 
@@ -473,8 +472,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     def give_back(self, delivery_tags: list[str]) -> None:
         """Let messages be delivered again."""
         for delivery_tag in delivery_tags:
-            delivery = self.connection.deliveries.pop(delivery_tag, None)
-            if delivery is not None:
+            if (delivery := self.connection.deliveries.pop(delivery_tag, None)) is not None:
                 delivery.receiver.release_tags([delivery.tag])
 
     def close(self) -> None:

@@ -36,8 +36,6 @@ Found = TypeVar("Found", Row[Any], LeasedRow)
 
 LARGEST_LEASE: Final = 500
 """Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
-
-
 _SLICE: Final = 2 * 1024 * 1024
 """Bytes of a large body that PostgreSQL sends at a time. It sends them as hexadecimal text, and the
 driver holds the text, its own buffer of up to twice that, and the bytes: 112 MiB for 16 MiB."""

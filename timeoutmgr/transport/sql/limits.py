@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -37,19 +38,18 @@ class LimitedQueues:
     def fitting(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """Return the first *rows* of each queue, as many as it has room for."""
         room = {
-            name: max(limit - self._length(name), 0)
+            name: limit - self._length(name)
             for name, limit in self._limits.items()
             if name not in self._dropping
         }
         if not room:
             return rows
+        place: Counter[str] = Counter()
         kept = []
         for row in rows:
-            left = room.get(row["queue"])
-            if left != 0:
+            place[row["queue"]] += 1
+            if place[row["queue"]] <= room.get(row["queue"], len(rows)):
                 kept.append(row)
-            if left:
-                room[row["queue"]] = left - 1
         return kept
 
     def drop_oldest(self) -> None:

@@ -32,8 +32,6 @@ from timeoutmgr.transport.sql.tables import QueueTables
 _BATCH: Final = 200
 _SWEEP_EVERY: Final = 10.0
 """Seconds between two sweeps of a process; each is three reads if nothing has to go."""
-
-
 _LONGEST_SLACK: Final = 60_000_000
 """A declaration puts off the end of its queue by more than was asked for: a tenth, a minute at
 most. Until that is used up a next declaration need not write; clients of Celery declare the queue
@@ -69,7 +67,8 @@ class OwnershipStatements:
         is_mine = exists().where(
             owners.c.queue == bindparam("queue"), owners.c.owner == bindparam("me")
         )
-        count = queue_statements(tables, database.dialect).count_unexpired.scalar_subquery()
+        shared = queue_statements(tables, database.dialect)
+        count = shared.count_unexpired.scalar_subquery()
         self.standing: Final = select(count, queues.c.expires_at - now, is_mine).where(named)
         self.lock: Final = select(queues.c.options).where(named).with_for_update()
         self.of_queue: Final = select(owners.c.owner, owners.c.consuming).where(
@@ -103,17 +102,8 @@ class OwnershipStatements:
             select(messages.c.sequence).where(*ended).order_by(messages.c.discard_at).limit(_BATCH)
         )
         self.lock_ended: Final = self.ended.with_for_update(skip_locked=True)
-        chosen = messages.c.sequence.in_(bindparam("sequences", expanding=True))
-        self.delete_ended: Final = delete(messages).where(chosen)
-        self.delete_queue: Final = tuple(
-            delete(table).where(column == bindparam("queue"))
-            for table, column in (
-                (queues, queues.c.name),
-                (tables.bindings, tables.bindings.c.queue),
-                (messages, messages.c.queue),
-                (owners, owners.c.queue),
-            )
-        )
+        self.delete_ended: Final = shared.delete_chosen
+        self.delete_queue: Final = shared.delete_whole
 
 
 class OwnedQueues:
@@ -301,7 +291,7 @@ class OwnedQueues:
 
     def _delete(self, queue: str, connection: Connection) -> None:
         for statement in self._statements.delete_queue:
-            connection.execute(statement, {"queue": queue})
+            connection.execute(statement, {"names": [queue]})
             reach("owned_queues.deleting")
 
     def _now(self, connection: Connection) -> int:

@@ -102,7 +102,7 @@ class PipelinedLeases(Leases):
         settled = 0
         for delivery, sequences in by_delivery(tags):
             which = {"sequences": sequences, "me": self.owner, "delivery": delivery}
-            [(count,)] = self._alone(self._statements.ack_alone, which)
+            [(count,)] = self._database.run_alone(self._of(self._statements.ack_alone), which)
             settled += count
         return settled
 
@@ -111,10 +111,7 @@ class PipelinedLeases(Leases):
     ) -> list[LeasedRow]:
         most = min(limit, LARGEST_LEASE)
         which = {"queue": queue, "limit": most, "inline": self._any_size, **more}
-        return [LeasedRow(*row) for row in self._alone(statement, which)]
-
-    def _alone(self, statement: Executable, given: dict[str, Any]) -> Any:
-        return self._database.run_alone(self._of(statement), given)
+        return [LeasedRow(*row) for row in self._database.run_alone(self._of(statement), which)]
 
     def _of(self, statement: Executable) -> DriverStatement:
         if statement not in self._compiled:

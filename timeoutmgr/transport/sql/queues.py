@@ -58,8 +58,6 @@ _TYPES: Final = ("direct", "fanout", "topic")
 _BINDING_BYTES: Final = 255
 """Bytes of a name in AMQP. Exchange, key and queue are one entry of an index, which PostgreSQL
 bounds by 2,704 bytes."""
-
-
 _SOUND: Final[dict[str, Any]] = {
     "message_id": "sound",
     "headers": "{}",
@@ -141,8 +139,7 @@ class SqlQueues:
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist, in their order."""
-        with self._database.read() as connection:
-            there = self._existing(names, connection)
+        there = self.existing(names)
         return [name for name in dict.fromkeys(names) if name not in there]
 
     def existing(self, names: Collection[str]) -> dict[str, QueueOptions]:
@@ -186,9 +183,7 @@ class SqlQueues:
     def purge(self, queue: str) -> int:
         """Delete the messages of *queue* that no consumer holds; return how many."""
         where = {"queue": queue, **self._now()}
-        return self._database.run(
-            lambda connection: connection.execute(self._statements.purge, where).rowcount
-        )
+        return self._database.run(lambda own: own.execute(self._statements.purge, where).rowcount)
 
     def put(
         self,
@@ -293,9 +288,7 @@ class SqlQueues:
         if not _fits(exchange):
             return
         which = {"exchange": exchange}
-        self._database.run(
-            lambda connection: connection.execute(self._statements.delete_exchange, which)
-        )
+        self._database.run(lambda own: own.execute(self._statements.delete_exchange, which))
 
     def bindings(self, exchange: str) -> list[tuple[str, str, str]]:
         """Return routing key, queue and type of each binding of *exchange*."""

@@ -72,8 +72,6 @@ def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> Non
 
 READ_BY_INDEX: Final = select(*set_locally(BY_INDEX))
 """``read_by_index`` as one statement."""
-
-
 HEAD: Final = 1000
 """How many rows from the front are searched for leases of the dead: leases are at the front."""
 
@@ -143,6 +141,10 @@ class QueueStatements:
         self.delete_messages: Final = delete(tables.messages).where(messages.queue.in_(names))
         self.delete_bindings: Final = delete(tables.bindings).where(bindings.queue.in_(names))
         self.delete_owners: Final = delete(tables.owners).where(tables.owners.c.queue.in_(names))
+        self.delete_whole: Final = (
+            *(self.delete_queues, self.delete_bindings),
+            *(self.delete_messages, self.delete_owners),
+        )
 
         # --- messages: rows; queue, now
         of_queue = terms.in_queue, terms.free

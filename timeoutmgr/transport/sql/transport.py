@@ -34,8 +34,6 @@ from timeoutmgr.transport.sql.wakeups import FileVersion, QueueWakeups, Watch
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
 _LONGEST_OWNER: Final = 64
-
-
 _WITHOUT_TRANSACTION: Final = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
 
 

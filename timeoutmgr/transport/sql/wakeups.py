@@ -26,13 +26,9 @@ class Wakeup:
     """The wakeup of one queue; its count reveals a notification without a waiting thread."""
 
     def __init__(self) -> None:
-        self.after_fork()
+        self._condition = threading.Condition()
         self._count = 0
         self._subscribers: frozenset[Callable[[], None]] = frozenset()
-
-    def after_fork(self) -> None:
-        """Make the lock anew."""
-        self._condition = threading.Condition()
 
     @property
     def count(self) -> int:
@@ -91,7 +87,7 @@ class QueueWakeups:
         cls._shared_lock = threading.Lock()
         for wakeups in list(cls._shared.values()):
             for wakeup in (wakeups.any, *wakeups._wakeups.values()):
-                wakeup.after_fork()
+                wakeup._condition = threading.Condition()
 
     def wakeup(self, queue: str) -> Wakeup:
         """Return the wakeup of *queue*, which is kept for ever."""
