@@ -90,13 +90,15 @@ def test_a_slow_answer_within_the_bound_is_waited_for(
     database.dispose()
 
 
+@pytest.mark.parametrize(("server", "sleep"), [("postgres", "pg_sleep"), ("mysql", "SLEEP")])
 def test_a_patient_connection_waits_beyond_the_bound(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    server: str, sleep: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Database(postgres_url).apart.connect() as connection:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.1)
+    with Database(request.getfixturevalue(f"{server}_url")).apart.connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
         deadlines.be_patient(connection)
-        monkeypatch.setattr(deadlines, "ANSWER", 0.1)
 
-        found = connection.exec_driver_sql("SELECT pg_sleep(0.5), 'well'").one()
+        found = connection.exec_driver_sql(f"SELECT {sleep}(0.5), 'well'").one()
 
     assert found[1] == "well"

@@ -34,10 +34,8 @@ def be_patient(connection: Connection) -> None:
     not of a server that hangs, the keepalives still tell.
     """
     driver: Any = connection.connection.driver_connection
-    if hasattr(driver, "is_patient"):
+    if hasattr(driver, "is_patient"):  # otherwise its answers are not bounded
         driver.is_patient = True
-    elif hasattr(driver, "_read_timeout"):  # PyMySQL's; another driver's are not bounded
-        driver._read_timeout = None
 
 
 def _bound_psycopg(engine: Engine, answers: Answers) -> None:
@@ -75,9 +73,9 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
     base: Any = pymysql.Connection  # its stubs leave out the methods that read an answer
 
     class PyMySqlConnection(base):  # type: ignore[misc]  # its base is Any
-        """Waits for an answer no longer than it may, once it is connected."""
+        """Waits for an answer no longer than it may, once it is connected, if it is not patient."""
 
-        is_connected = False
+        is_connected = is_patient = False
 
         def _read_query_result(self, *args: Any, **kwargs: Any) -> Any:
             return self._answer(super()._read_query_result, *args, **kwargs)
@@ -87,7 +85,9 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
 
         def _answer(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             # Once for an answer, not for each packet of it: every row comes in a packet.
-            if not self.is_connected:
+            if self.is_patient:
+                self._read_timeout = None  # that of the statement before
+            if self.is_patient or not self.is_connected:
                 return read(*args, **kwargs)
             if answers.is_given_up:
                 self._force_close()
