@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from pathlib import Path
@@ -62,6 +63,36 @@ def test_a_thread_that_is_interrupted_while_it_waits_is_not_admitted_later() -> 
 
     semaphore.release()
     assert semaphore.acquire(0)
+
+
+class Forgotten:
+    """A place in a cycle of objects, which the garbage collector releases."""
+
+    def __init__(self, semaphore: FairSemaphore) -> None:
+        self.itself, self.semaphore = self, semaphore
+
+    def __del__(self) -> None:
+        self.semaphore.release()
+
+
+@pytest.mark.parametrize("allocations", range(1, 24))
+def test_the_garbage_collector_may_release_a_place_at_any_allocation_of_a_thread_that_waits(
+    allocations: int,
+) -> None:
+    semaphore = FairSemaphore(1)
+    assert semaphore.acquire(0)
+    before = gc.get_threshold()
+    gc.collect()
+    try:
+        gc.set_threshold(allocations)
+        Forgotten(semaphore)
+        is_admitted = semaphore.acquire(0.05)
+    finally:
+        gc.set_threshold(*before)
+
+    gc.collect()
+
+    assert semaphore.acquire(0) is not is_admitted
 
 
 def test_a_pool_lends_every_connection_and_refuses_the_next_by_its_name(tmp_path: Path) -> None:

@@ -11,23 +11,29 @@ from sqlalchemy.pool import QueuePool
 
 
 class FairSemaphore:
-    """A semaphore that admits waiting threads in their order. Safe for many threads."""
+    """A semaphore that admits waiting threads in their order. Safe for many threads.
+
+    The handler of a signal, or the garbage collector that closes a forgotten connection, releases a
+    place in any line of the thread that it interrupts: so the lock is re-entrant, and a thread
+    waits on a plain lock, whose methods are one step of the interpreter.
+    """
 
     def __init__(self, count: int) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._free = count
-        self._waiting: deque[threading.Event] = deque()
+        self._waiting: deque[threading.Lock] = deque()
 
     def acquire(self, timeout: float) -> bool:
         """Return True once admitted, False if that takes longer than *timeout* seconds."""
+        place = threading.Lock()
+        place.acquire()
         with self._lock:
             if self._free:
                 self._free -= 1
                 return True
-            place = threading.Event()
             self._waiting.append(place)
         try:
-            if place.wait(timeout):
+            if place.acquire(timeout=timeout):
                 return True
         except BaseException:  # of the handler of a signal
             if not self._gives_up(place):
@@ -35,10 +41,10 @@ class FairSemaphore:
             raise
         return not self._gives_up(place)
 
-    def _gives_up(self, place: threading.Event) -> bool:
+    def _gives_up(self, place: threading.Lock) -> bool:
         """Return False if *place* was admitted at the last moment; else remove it."""
         with self._lock:
-            if not place.is_set():
+            if place in self._waiting:
                 self._waiting.remove(place)
                 return True
             return False
@@ -47,7 +53,7 @@ class FairSemaphore:
         """Admit the thread that has waited longest, or a thread to come."""
         with self._lock:
             if self._waiting:
-                self._waiting.popleft().set()
+                self._waiting.popleft().release()
             else:
                 self._free += 1
 
