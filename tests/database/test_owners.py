@@ -566,6 +566,25 @@ def test_a_reader_of_a_lock_file_is_not_its_owner(file: Database) -> None:
         assert SessionLocks(file).dead_owners(["dead"]) == {"dead"}
 
 
+def test_an_owner_whose_file_is_of_another_user_counts_as_alive(
+    file: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = SessionLocks(file)
+    theirs.acquire("theirs")
+    [path] = owner_files(file)
+    opened = os.open
+
+    def refuse(name: Any, *given: Any) -> int:  # to root every file is readable
+        if name == path:
+            raise PermissionError
+        return opened(name, *given)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    assert SessionLocks(file).dead_owners(["theirs", "dead"]) == {"dead"}
+    theirs.release("theirs")
+
+
 def _eventually_dead(locks: SessionLocks, owner: str) -> bool:
     # A server notices the end of a connection a moment after the kernel does.
     return any(locks.dead_owners([owner]) == {owner} for _ in range(2000))

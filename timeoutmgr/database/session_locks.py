@@ -470,7 +470,8 @@ def _is_held(path: str | Path) -> bool:
             return False
     except FileNotFoundError:
         return False
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):
+        # The file of another user says nothing: that owner's claims end by their time-out.
         return True
 
 
