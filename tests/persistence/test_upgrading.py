@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, timeout
 from timeoutmgr.database import Database, indexes
-from timeoutmgr.database.upgrade import current, folder_of, upgrade
+from timeoutmgr.database.upgrade import _alone, current, folder_of, upgrade
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.testing.signals import eventually
 
@@ -188,6 +189,25 @@ def test_an_upgrade_releases_each_table_before_it_waits_for_the_next(
     change.join(SOON)
     assert not change.is_alive()
     assert current(database, version, None) == "0001"
+
+
+@pytest.mark.parametrize("server", ["postgres", "mysql"])
+def test_an_upgrade_names_the_upgrade_of_another_process_that_it_waits_for(
+    server: str, request: pytest.FixtureRequest, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.database.upgrade._LOCK_WAIT", 1)
+    url, folder = request.getfixturevalue(f"{server}_url"), "timeoutmgr.persistence:sql/migrations"
+    table, given = f"{unique}_version", {"prefix": f"{unique}_"}
+    others, ours = Database(url), Database(url)
+
+    with (
+        _alone(others, f".{table}"),
+        pytest.raises(StorageUnavailable, match=f"another process has been upgrading .{table}"),
+    ):
+        upgrade(ours, folder, table, None, given)
+
+    ours.dispose()
+    others.dispose()
 
 
 def _indexes(persistence: SqlPersistence, unique: str, table: str = "") -> dict[str, bool]:

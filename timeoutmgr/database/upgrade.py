@@ -40,11 +40,13 @@ from sqlalchemy import (
     table,
     text,
 )
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import Failure, classify
 from timeoutmgr.database.indexes import LOCK_TIMEOUT, one_table_at_a_time
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.database.session_locks import applock
@@ -415,15 +417,28 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
         return
     with database.begin() as connection:  # on SQLite, BEGIN IMMEDIATE has the file already
         if database.dialect.name == "postgresql":
-            # Of the transaction, not the session: so it holds behind a connection pooler too.
-            key = int.from_bytes(digest[:8], "big", signed=True)
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+            _wait_for_postgresql_lock(connection, int.from_bytes(digest[:8], signed=True), what)
             # It may be idle for hours; and the last SELECT holds a snapshot, for whose end
             # an index that is built CONCURRENTLY would wait.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         if database.dialect.name == "mssql":
             _wait_for_mssql_lock(connection, digest.hex(), what)
         yield connection
+
+
+def _wait_for_postgresql_lock(connection: Connection, key: int, what: str) -> None:
+    """Hold PostgreSQL's lock *key* until the transaction of *connection* ends.
+
+    Not that of a session: so it holds behind a connection pooler too.
+    """
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'")
+    try:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+    except OperationalError as error:
+        if classify(error) is not Failure.CONFLICT:
+            raise
+        raise _is_upgrading(what) from error
+    connection.exec_driver_sql("SET LOCAL lock_timeout = DEFAULT")
 
 
 def _wait_for_mssql_lock(connection: Connection, name: str, what: str) -> None:
