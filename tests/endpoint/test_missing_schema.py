@@ -9,6 +9,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from timeoutmgr import Endpoint, EndpointConfiguration, SendOptions, ToSend
+from timeoutmgr.contracts import GroupBy
 from timeoutmgr.database import Database
 from timeoutmgr.database.failures import tells_of_absence
 from timeoutmgr.endpoint.timeouts import Timeouts
@@ -107,6 +108,36 @@ def test_a_bulk_before_the_installer_names_the_command_and_keeps_its_messages(
             bulk([message])
         assert isinstance(interrupted.value.__cause__, SchemaMissing)
         assert len(interrupted.value.unsent) == 1
+    endpoint.close()
+
+
+QUERIES: list[Callable[[Timeouts], object]] = [
+    lambda timeouts: timeouts.count(),
+    lambda timeouts: timeouts.list_in_bounds(),
+    lambda timeouts: timeouts.history("some"),
+    lambda timeouts: timeouts.groups(GroupBy.TYPE),
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_before_the_installer_names_the_command(
+    url: str, unique: str, query: Callable[[Timeouts], object]
+) -> None:
+    endpoint = Endpoint(sales(url, unique))
+
+    with pytest.raises(SchemaMissing, match="run `timeoutmgr install`"):
+        query(endpoint.timeouts)
+
+    endpoint.close()
+
+
+@pytest.mark.parametrize("limit", [2**62, 2**100])
+def test_a_limit_beyond_every_table_is_no_limit(url: str, unique: str, limit: int) -> None:
+    endpoint = Endpoint(sales(url, unique))
+    endpoint.install()
+
+    assert not endpoint.timeouts.groups(GroupBy.TYPE, limit=limit).counts
+    assert not endpoint.timeouts.audit(limit=limit)
     endpoint.close()
 
 

@@ -258,6 +258,12 @@ def test_groups_are_by_a_name_that_they_know(book: Book) -> None:
             book.timeouts.groups(wrong)
 
 
+@pytest.mark.parametrize("wrong", [-1, "5", None])
+def test_groups_of_a_wrong_limit_are_refused(book: Book, wrong: Any) -> None:
+    with pytest.raises(InvalidMessage, match="a limit is a whole number from 0"):
+        book.timeouts.groups(GroupBy.DESTINATION, limit=wrong)
+
+
 @pytest.mark.behaviour(138)
 def test_a_reroute_changes_the_destination_of_the_timeouts_that_match(book: Book) -> None:
     moved = [book.put(f"m{n}", saga_id="s") for n in range(3)]
@@ -367,11 +373,12 @@ CANCEL = BulkChange(action=BulkAction.CANCEL)
         lambda timeouts, bad: timeouts.count(saga_id=bad),
         lambda timeouts, bad: [*timeouts.list(destination=bad)],
         lambda timeouts, bad: timeouts.list_in_bounds(id_prefix=bad),
+        lambda timeouts, bad: timeouts.list_in_bounds(after=f"1/{bad}"),
         lambda timeouts, bad: timeouts.cancel_saga(bad),
         lambda timeouts, bad: timeouts.cancel_where(labels={"customer": bad}),
         lambda timeouts, bad: timeouts.bulk.plan(CANCEL, ids=["a", bad]),
     ],
-    ids=["count", "list", "page", "saga", "label", "ids"],
+    ids=["count", "list", "page", "cursor", "saga", "label", "ids"],
 )
 def test_a_text_that_databases_refuse_is_refused_by_name(
     book: Book, attempt: Callable[[Timeouts, str], object], bad: str

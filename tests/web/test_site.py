@@ -392,6 +392,7 @@ def test_texts_of_strangers_are_escaped_everywhere(site: Site, endpoint: Endpoin
         ("/load?destination=%00", "has NUL"),
         ("/pending?saga=%00", "has NUL"),
         (f"/pending?after={'9' * 30}/x", "is not a cursor"),
+        ("/pending?after=1/%00", "has NUL"),
         ("/timeouts/%00", "has NUL"),
         ("/runs/%00", "has NUL"),
         ("/audit?run=%00", "has NUL"),

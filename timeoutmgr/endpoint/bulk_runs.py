@@ -20,7 +20,7 @@ from timeoutmgr.contracts.bulk_runs import (
 from timeoutmgr.endpoint.attempts import attempt
 from timeoutmgr.errors import InvalidMessage, Unsupported
 from timeoutmgr.message.foreign import require_storable
-from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.instants import LATEST, Micros, to_micros
 from timeoutmgr.message.labels import NO_LABELS, Labels, label_texts
 from timeoutmgr.message.validation import check_due, check_id
 
@@ -175,10 +175,10 @@ def require_values(selection: Mapping[str, Any]) -> None:
 
 
 def checked_limit(limit: int) -> int:
-    """Return *limit*; raise InvalidMessage unless it is a whole number from 0."""
+    """Return *limit*, or as many rows as a database counts; raise InvalidMessage if it is wrong."""
     if not isinstance(limit, int) or limit < 0:
         raise InvalidMessage(f"a limit is a whole number from 0, got {limit!r:.80}")
-    return limit
+    return min(limit, LATEST)
 
 
 def check_text(what: str, given: str | None) -> None:

@@ -489,7 +489,8 @@ class Timeouts:
         # The history may outlive the tombstone.
         ids = routes.ids_of(self._store.endpoint, timeout_id)
         found = (self._store.history(each) for each in ids)
-        return next(filter(None, found), ())
+        with self._schema_expected():
+            return next(filter(None, found), ())
 
     def list(
         self, *, limit: int | None = None, **selection: Unpack[SelectionKeywords]
@@ -525,7 +526,8 @@ class Timeouts:
         found: list[TimeoutView] = []
         while len(found) < checked_limit(limit):
             size = min(_PAGE, limit - len(found))
-            page = _page(self._store, which, size, behind)
+            with self._schema_expected():
+                page = _page(self._store, which, size, behind)
             found += map(view, page.timeouts)
             if page.searched_to is not None:
                 return TimeoutPage(found, cursor_of(page.searched_to))
@@ -565,7 +567,7 @@ class Timeouts:
         which = self._filter(**selection)
         behind = None if after is None else key_at(after)
         with self._schema_expected():
-            found = grouped(self._store, which, GroupBy(by), limit, behind)
+            found = grouped(self._store, which, GroupBy(by), checked_limit(limit), behind)
         end = found.searched_to
         return TimeoutGroups(found.counts, None if end is None else cursor_of(end))
 
@@ -647,6 +649,7 @@ def cursor_of(key: Key) -> str:
 
 def key_at(cursor: str) -> Key:
     """Return the key at *cursor*. Raises InvalidMessage."""
+    check_text("a cursor", cursor)
     due, slash, id_ = cursor.partition("/")
     if not slash or not due.removeprefix("-").isdecimal() or len(due) > len("-62135596800000000"):
         raise InvalidMessage(
