@@ -12,6 +12,7 @@ from tests.support.makers import a_timeout
 from tests.support.store import ScriptedStore
 from timeoutmgr import EndpointConfiguration
 from timeoutmgr.contracts import Outcome, OutcomeKind
+from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.canary import MESSAGE_TYPE, SENTENCE, Canary, CanarySettings
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, TransportUnavailable
@@ -154,5 +155,16 @@ def test_a_canary_needs_a_timeout_manager(config: EndpointConfiguration) -> None
         assemble(config.settings())
 
 
-def test_the_endpoint_handles_its_canary(config: EndpointConfiguration) -> None:
-    assert MESSAGE_TYPE in config.settings().handlers
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_the_endpoint_handles_its_canary_in_its_middleware(
+    config: EndpointConfiguration, is_awaited: bool
+) -> None:
+    async def awaited(_context: Any, call_next: Any) -> None:
+        await call_next()
+
+    if is_awaited:
+        config.add_middleware(awaited)
+
+    [handler] = config.settings().handlers[MESSAGE_TYPE]
+
+    assert is_coroutine_function(handler) is is_awaited

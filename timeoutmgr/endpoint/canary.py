@@ -53,6 +53,10 @@ def discard(_body: Any, _context: Any) -> None:
     """Handle a canary: its work ended when it reached the queue."""
 
 
+async def discard_on_loop(_body: Any, _context: Any) -> None:
+    """Handle a canary as a coroutine function, which middleware of coroutine functions asks for."""
+
+
 class Canary(ThreadTask):
     """The task of a running endpoint: it sends a canary, and looks for its dispatch in time."""
 

@@ -620,7 +620,7 @@ class EndpointConfiguration:
             persistence=self._persistence or self._default_persistence(),
             features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()}
-            | ({} if self.canary is None else {canary.MESSAGE_TYPE: (canary.discard,)}),
+            | ({} if self.canary is None else {canary.MESSAGE_TYPE: (self._discard,)}),
             handled_alone=frozenset(self._handled_alone),
             handled_in_lists=frozenset(self._handled_in_lists),
             message_classes=dict(self._classes),
@@ -656,6 +656,11 @@ class EndpointConfiguration:
             send_middleware=tuple(self._send_middleware),
             canary=self.canary,
         )
+
+    @property
+    def _discard(self) -> "AnyHandler":
+        is_awaited = any(map(is_coroutine_function, self._middleware))
+        return canary.discard_on_loop if is_awaited else canary.discard
 
     def _enabled_otherwise(self) -> list[Feature]:
         if self._delayed_delivery is None:
