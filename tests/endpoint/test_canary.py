@@ -27,7 +27,8 @@ class Cage:
         self.store = ScriptedStore(FakeClock())
         self.telemetry = Counters()
         self.critical = CriticalErrors()
-        self.delivers, self.is_away = True, False
+        self.delivers = True
+        self.refusal: Exception | None = None
         self.waits: list[float] = []
         self.now = 0.0
         self._names = iter(range(100))
@@ -48,8 +49,8 @@ class Cage:
         return self.telemetry.snapshot().get(event, 0)
 
     def _send(self, delay: timedelta) -> str:
-        if self.is_away:
-            raise TransportUnavailable("away")
+        if self.refusal is not None:
+            raise self.refusal
         timeout = a_timeout(f"m{next(self._names)}")
         self.store.store_many([timeout])
         if self.delivers:
@@ -91,19 +92,20 @@ def test_a_late_canary_raises_an_alarm_and_one_critical_error_for_an_outage(
 
 
 @pytest.mark.behaviour(140)
+@pytest.mark.parametrize("refusal", [TransportUnavailable("away"), KeyError("of a middleware")])
 def test_a_canary_that_cannot_be_sent_or_looked_for_is_late(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, refusal: Exception
 ) -> None:
     caplog.set_level("INFO")
     cage = Cage()
-    cage.is_away = True
+    cage.refusal = refusal
     cage.step()
-    cage.is_away = False
+    cage.refusal = None
     cage.store.store_many([])
     cage.step()
 
     assert cage.counted("canaries_late") == 1
-    assert "it cannot be sent: away" in caplog.text
+    assert f"it cannot be sent: {refusal}" in caplog.text
     assert "canary of endpoint sales is delivered in time again" in caplog.text
 
 

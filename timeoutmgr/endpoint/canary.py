@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from timeoutmgr.contracts import TimeoutState, TimeoutStore
-from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.thread_task import ThreadTask
@@ -95,7 +95,7 @@ class Canary(ThreadTask):
         self._judged_by = self._monotonic() + (ours.delay + 2 * ours.late_after).total_seconds()
         try:
             canary: str | None = self._send(ours.delay)
-        except TimeoutManagerError as error:
+        except Exception as error:  # of a send middleware, say: the task goes on
             canary = None
             self._judge(f"it cannot be sent: {on_one_line(error)}")
         if wait((ours.delay + ours.late_after).total_seconds()):
@@ -113,7 +113,7 @@ class Canary(ThreadTask):
         """Return why the timeout *canary* is late; None if it was dispatched."""
         try:
             found = self._store.find(canary)
-        except TimeoutManagerError as error:
+        except Exception as error:
             return f"the store does not tell of it: {on_one_line(error)}"
         if found is None:
             return "it waits to be stored"
