@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.recurrence.fleet import Fleet
+from timeoutmgr import ToSend
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.endpoint.restoration import restored_messages, skip_runs
 from timeoutmgr.message import headers
@@ -210,6 +213,27 @@ def test_a_cancelled_run_is_skipped_alone(fleet: Fleet) -> None:
     fleet.move_to(1, 13)
     process.step()
     assert fleet.pending() == ["01 14:00"]
+
+
+def test_a_schedule_whose_message_fails_in_middleware_does_not_stop_another(
+    memory_fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    def of_tenant(message: ToSend) -> ToSend:
+        tenants = {"Good": "acme"}
+        headers = {"tenant": tenants[message.message_type]}
+        return replace(message, options=replace(message.options, headers=headers))
+
+    config = memory_fleet.configuration()
+    config.recurring("bad", "Bad", {}, every="1 hour")
+    config.recurring("tick", "Good", {}, every="1 hour")
+    config.add_send_middleware(of_tenant)
+    process = memory_fleet.of(config)
+
+    process.step()
+
+    assert [one.message.headers["tenant"] for one in memory_fleet.timeouts()] == ["acme"]
+    assert process.endpoint.snapshot()["recurring_runs_refused"] == 1
+    assert "could not store the next run of 'bad'" in caplog.text
 
 
 def test_a_schedule_that_fails_does_not_stop_another(memory_fleet: Fleet) -> None:

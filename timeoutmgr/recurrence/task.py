@@ -110,12 +110,13 @@ class RecurringTask(ThreadTask):
             )
         except StorageUnavailable:
             raise
-        except TimeoutManagerError as error:
+        except Exception as error:  # of a send middleware too
             logger.error(
                 "endpoint %s could not store the next run of %.80r: %s",
                 self._runs.endpoint,
                 definition.name,
                 on_one_line(error),
+                exc_info=not isinstance(error, TimeoutManagerError),
                 extra=self._fields("recurring_run_refused", definition.name),
             )
             self._telemetry.count("recurring_runs_refused")
