@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from tests.support.forks import ended_in_a_child
 from timeoutmgr import (
@@ -221,6 +222,27 @@ def test_a_send_inside_an_async_session_is_that_of_its_commit(
         await engine.dispose()
 
     run(main)
+
+
+def test_a_commit_after_the_close_succeeds_and_gives_its_connection_back(
+    postgres_url: str, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configuration(postgres_url, unique)
+    config.use_transport("memory://", accept_loss=True)
+
+    async def main() -> None:
+        engine = create_async_engine(postgres_url, pool_size=1, max_overflow=0)
+        endpoint = AsyncEndpoint(config)
+        await endpoint.install()
+        async with engine.begin() as connection:
+            await endpoint.send_local("Ping", "kept", delay=1, session=connection)
+            await endpoint.close()
+        assert cast(QueuePool, engine.pool).checkedout() == 0
+        await engine.dispose()
+
+    run(main)
+
+    assert f"sender could not wake the poller of {unique}" in caplog.text
 
 
 @pytest.mark.parametrize("made", [Session, lambda: create_async_engine("sqlite+aiosqlite://")])

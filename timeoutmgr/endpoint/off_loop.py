@@ -40,13 +40,10 @@ class CallThreads:
         A cancelled call that has not begun does not happen. A call that has begun goes on in its
         thread; if it fails, a log line names the error. Raises EndpointClosed after ``close``.
         """
-        try:
-            if not self._is_started:
-                self._is_started = True
-                function = partial(self._run_first, function)
-            future = self._pool.submit(copy_context().run, function)
-        except RuntimeError as error:
-            raise EndpointClosed(self._endpoint) from error
+        if not self._is_started:
+            self._is_started = True
+            function = partial(self._run_first, function)
+        future = self._submitted(function)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -78,8 +75,14 @@ class CallThreads:
         return function()
 
     def run_later(self, function: Callable[[], object]) -> None:
-        """Run *function* in a thread; nothing waits for it."""
-        self._pool.submit(copy_context().run, function).add_done_callback(_log_failure)
+        """Run *function* in a thread; nothing waits for it. Raises EndpointClosed."""
+        self._submitted(function).add_done_callback(_log_failure)
+
+    def _submitted(self, function: Callable[[], Result]) -> Future[Result]:
+        try:
+            return self._pool.submit(copy_context().run, function)
+        except RuntimeError as error:
+            raise EndpointClosed(self._endpoint) from error
 
     def close(self) -> None:
         """Return when the calls that have begun are over."""
