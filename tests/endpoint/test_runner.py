@@ -158,3 +158,29 @@ def test_a_stop_waits_once_for_all_threads_that_do_not_end(
     runner.stop()
 
     assert now[0] == 60.0
+
+
+def test_handlers_that_stop_their_endpoint_at_once_do_not_wait_for_each_other(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.endpoint.runner._JOIN", SOON)
+    both = threading.Barrier(2)
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    config.concurrency, config.handler_batch = 2, 1
+
+    @config.handler()
+    def stop(_message: object, _context: object) -> None:
+        both.wait()
+        endpoint.stop()
+
+    endpoint = Endpoint(config)
+    with closing(endpoint):
+        endpoint.install()
+        for _ in range(2):
+            endpoint.send_local("Stop", {})
+
+        endpoint.start()
+
+        assert endpoint.wait(2 * SOON)
+    assert "did not end within" not in caplog.text

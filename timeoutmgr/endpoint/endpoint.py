@@ -50,6 +50,8 @@ class _Run:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.runner: Runner | None = None
+        self.latest: Runner | None = None
+        """The runner that was made last, also while it starts and stops."""
         self.stopped = threading.Event()
         begin_anew_after_fork(self)
 
@@ -59,7 +61,8 @@ class _Run:
         Another thread of the parent may have acquired the locks.
         """
         has_ended = self.runner is not None or self.stopped.is_set()
-        self.lock, self.runner, self.stopped = threading.RLock(), None, threading.Event()
+        self.lock, self.stopped = threading.RLock(), threading.Event()
+        self.runner = self.latest = None
         if has_ended:
             self.stopped.set()
 
@@ -204,38 +207,44 @@ class Endpoint:
     def stop(self) -> None:
         """Stop, and return when all threads have ended.
 
-        Before start, twice, and from any thread is fine. In a coroutine handler, for which the stop
-        waits, it returns at once.
+        Before start, twice, and from any thread is fine. In a coroutine handler, and in a handler
+        while another thread stops the endpoint, it returns at once: the stop waits for the handler.
         """
         self._end(self._stop)
 
     def close(self) -> None:
         """Stop, and close every connection; each later send raises EndpointClosed.
 
-        Running handlers and hooks end first, and may still send. In a coroutine handler it returns
-        at once.
+        Running handlers and hooks end first, and may still send. In a handler it may return at
+        once, as ``stop``.
         """
         self._end(self._close)
 
-    def _end(self, end: Callable[[], None]) -> None:
+    def _end(self, end: Callable[[], bool]) -> None:
         coroutines = self._parts.coroutines
-        if coroutines is not None and coroutines.is_here():
-            threading.Thread(target=self._end, args=(end,), name="timeoutmgr-stop").start()
-            return
-        with hurrying(self._parts.servers):
-            end()
+        if coroutines is None or not coroutines.is_here():
+            with hurrying(self._parts.servers):
+                if end():
+                    return
+        threading.Thread(target=self._end, args=(end,), name="timeoutmgr-stop").start()
 
-    def _close(self) -> None:
-        self._stop()
+    def _close(self) -> bool:
+        if not self._stop():
+            return False
         self._parts.critical.join(10.0)
         self._is_closed = True
         self._parts.pool.close()
         self._parts.settings.transport.close()
         self._parts.close_storage()
+        return True
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
+        """Stop; return False, with nothing done, if another thread is at it and waits for this."""
         self._parts.critical.stopped()
-        with self._run.lock:
+        latest = self._run.latest
+        if not self._run.lock.acquire(blocking=not (latest and latest.is_here())):
+            return False
+        try:
             runner, self._run.runner = self._run.runner, None
             if runner is not None:
                 runner.stop()
@@ -244,7 +253,10 @@ class Endpoint:
                     self.name,
                     extra={"event": "endpoint_stopped", "endpoint": self.name},
                 )
+        finally:
+            self._run.lock.release()
         self._run.stopped.set()
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the endpoint is stopped; return False if *timeout* seconds pass before."""
@@ -474,7 +486,7 @@ class Endpoint:
             wake_or_wait(self._parts.outlet, due)
 
     def _started(self) -> Runner:
-        runner = Runner(self._parts, self._watch)
+        runner = self._run.latest = Runner(self._parts, self._watch)
         try:
             runner.start()
         except BaseException:

@@ -84,6 +84,10 @@ class Runner:
         for silence in self._parts.breakers.silences:
             silence.stop()
 
+    def is_here(self) -> bool:
+        """Return whether the calling thread is of this runner: ``stop`` waits for it."""
+        return threading.current_thread() in self._threads
+
     def _spawn(self, thread: threading.Thread) -> None:
         thread.start()
         self._threads.append(thread)  # after start: a thread that did not start cannot be joined
