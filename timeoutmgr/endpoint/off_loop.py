@@ -9,7 +9,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import EndpointClosed
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
@@ -114,20 +113,12 @@ class SenderOffLoop(Sender):
 
         return await_only(self._threads.run(function))
 
-    def send(
-        self,
-        outgoing: Sequence[Outgoing],
-        *,
-        finally_for: Sequence[str] = (),
-        transaction: Transaction | None = None,
-    ) -> None:
+    def send(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
         """Have a thread send all of *outgoing*; return at once.
 
         Only wakes are sent so, after the caller's commit: an error would deny that.
         """
-        self._threads.run_later(
-            partial(super().send, outgoing, finally_for=finally_for, transaction=transaction)
-        )
+        self._threads.run_later(partial(super().send, outgoing, finally_for=finally_for))
 
 
 def _log_failure(future: Future[Any]) -> None:

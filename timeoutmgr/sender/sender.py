@@ -5,14 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from timeoutmgr.contracts import (
-    Clock,
-    SendResult,
-    TellsTime,
-    Transaction,
-    Transport,
-    TransportSession,
-)
+from timeoutmgr.contracts import Clock, SendResult, TellsTime, Transport, TransportSession
 from timeoutmgr.errors import SchemaMissing, Unroutable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
@@ -85,41 +78,21 @@ class Sender:
         self._has_clock = has_clock
         self._seen: dict[str, float] = {}
 
-    def send(
-        self,
-        outgoing: Sequence[Outgoing],
-        *,
-        finally_for: Sequence[str] = (),
-        transaction: Transaction | None = None,
-    ) -> None:
+    def send(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
         """Send all of *outgoing*.
 
         *finally_for* are the destinations of delayed messages: a queue that is missing now would
         be found out only when the message is due, so it is an error at the door.
 
-        Raises Unroutable, DeliveryUnknown or TransportUnavailable.
-        """
-        results = self.send_each(outgoing, finally_for=finally_for, transaction=transaction)
-        require_confirmed(outgoing, results)
-
-    def send_each(
-        self,
-        outgoing: Sequence[Outgoing],
-        *,
-        finally_for: Sequence[str] = (),
-        transaction: Transaction | None = None,
-    ) -> list[SendResult]:
-        """Send all of *outgoing* and return the result of each message.
-
-        Raises Unroutable for a missing queue of *finally_for*, with nothing sent, and
-        TransportUnavailable.
+        Raises Unroutable, with nothing sent for a missing queue of *finally_for*; DeliveryUnknown
+        or TransportUnavailable.
         """
         with self._pool.session() as session:
             missing = self._missing_now(session, finally_for)
-            results = [] if missing else self._send(session, outgoing, transaction)
+            results = [] if missing else self._send(session, outgoing)
         if missing:
             raise Unroutable(missing[0])
-        return results
+        require_confirmed(outgoing, results)
 
     def now(self) -> Micros | None:
         """Return the time of the clock beside the queues; None where only the host's counts.
@@ -134,19 +107,11 @@ class Sender:
     def window(self) -> SendingWindow:
         """Return a window, which sends messages as they come, and waits for all results once."""
         return SendingWindow(
-            self._pool.session,
-            self._missing_now,
-            lambda session, outgoing: self._send(session, outgoing, None),
-            at_once=self._policy.sends_at_once,
+            self._pool.session, self._missing_now, self._send, at_once=self._policy.sends_at_once
         )
 
-    def _send(
-        self,
-        session: TransportSession,
-        outgoing: Sequence[Outgoing],
-        transaction: Transaction | None,
-    ) -> list[SendResult]:
-        return self._policy.wrap(session).send(outgoing, transaction=transaction)
+    def _send(self, session: TransportSession, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        return self._policy.wrap(session).send(outgoing)
 
     def require_queues(self, queues: Sequence[str]) -> None:
         """Raise Unroutable for the first of *queues* that does not exist."""

@@ -51,8 +51,8 @@ class SendingWindow:
     def add(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
         """Send *outgoing* after the messages that were added before.
 
-        Raises the errors of ``Sender.send_each``, with nothing of *outgoing* sent; messages that
-        were added before keep their results.
+        Raises Unroutable for a missing queue of *finally_for*, or TransportUnavailable, with
+        nothing of *outgoing* sent; messages that were added before keep their results.
         """
         try:
             session = self._lent()
