@@ -7,15 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from timeoutmgr.contracts import (
-    KeepsSchedules,
-    LockedSchedule,
-    ScheduleRecord,
-    TimeoutStore,
-    Transaction,
-)
+from timeoutmgr.contracts import LockedSchedule, ScheduleRecord, Transaction
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -29,18 +23,13 @@ from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.validation import is_satellite_of
 from timeoutmgr.recurrence.changes import advance, pause, remove, resume
 from timeoutmgr.recurrence.definition import RecurringTimeout
-from timeoutmgr.recurrence.task import RecurringTask
+from timeoutmgr.recurrence.task import RecurringStore, RecurringTask
 from timeoutmgr.sender.composer import Composed, Composer, SendOptions, Sent
 from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import SendingPolicy
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.configuration import EndpointSettings
-
-
-@runtime_checkable
-class RecurringStore(TimeoutStore, KeepsSchedules, Protocol):
-    """A timeout store that keeps schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

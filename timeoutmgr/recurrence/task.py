@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, runtime_checkable
 
-from timeoutmgr.contracts import LockedSchedule, ScheduleRecord
+from timeoutmgr.contracts import KeepsSchedules, ScheduleRecord, TimeoutStore
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TimeoutManagerError
 from timeoutmgr.message.instants import Micros, from_micros
@@ -18,8 +18,6 @@ from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-Changed = TypeVar("Changed")
-
 IDLE: Final = 60.0
 """Seconds between two steps at most: another process may have changed a schedule."""
 WHILE_PAUSED: Final = 10.0
@@ -27,20 +25,9 @@ WHILE_PAUSED: Final = 10.0
 _AFTER_FAILURE: Final = 5.0
 
 
-class ScheduleStore(Protocol):
-    """A store of timeouts, as far as the task needs it."""
-
-    def now(self) -> Micros:
-        """Return the time that due times are compared with."""
-        ...
-
-    def schedules(self) -> Sequence[ScheduleRecord]:
-        """Return the records of the endpoint's schedules."""
-        ...
-
-    def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
-        """Call *change* with the schedule, locked."""
-        ...
+@runtime_checkable
+class RecurringStore(TimeoutStore, KeepsSchedules, Protocol):
+    """A timeout store that keeps schedules."""
 
 
 class RecurringTask(ThreadTask):
@@ -56,7 +43,7 @@ class RecurringTask(ThreadTask):
     def __init__(
         self,
         definitions: Sequence[RecurringTimeout],
-        store: ScheduleStore,
+        store: RecurringStore,
         runs: StoresRuns,
         *,
         ready: Callable[[], None],
