@@ -165,3 +165,21 @@ def require_experimental(url: URL, experimental: bool) -> None:
             "its counts of rows and its time-outs have not been examined here",
             f"Begin the URL with mssql+{_MSSQL_DRIVER}://",
         )
+
+
+_EXTRAS: Final = {
+    "postgresql": ("postgresql", "postgresql+psycopg"),
+    "mysql": ("mysql", "mysql+pymysql"),
+    "mariadb": ("mysql", "mariadb+pymysql"),
+    MSSQL.name: ("sqlserver", f"mssql+{_MSSQL_DRIVER}"),
+}
+"""The extra with the driver of a database, and the beginning of its URL."""
+
+
+def remedy_for_missing(url: URL) -> str:
+    """Return what to do where the driver of *url* is not installed."""
+    found = _EXTRAS.get(url.get_backend_name())
+    if found is None:
+        return "install the driver that it names"
+    extra, begins = found
+    return f"run pip install 'timeoutmgr[{extra}]', and begin the URL with {begins}://"

@@ -27,9 +27,9 @@ from timeoutmgr.database.dialects import (
     Dialect,
     dialect_of,
     refuse_lookalikes,
+    remedy_for_missing,
     require_experimental,
 )
-from timeoutmgr.database.extras import remedy_for_missing
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.database.idle_connections import Check, replace_closed, replace_read_only
