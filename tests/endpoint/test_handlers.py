@@ -222,6 +222,13 @@ def test_the_refusal_of_an_unknown_keyword_names_it() -> None:
         harness.handle(bill())
 
 
+def test_a_send_refuses_a_type_of_half_a_surrogate_pair_with_a_sentence() -> None:
+    harness = Harness(Bill=[lambda _, context: context.send("billing", "Pa\ud800id", {})])
+
+    with pytest.raises(InvalidMessage, match="EnclosedMessageTypes' cannot be encoded as UTF-8"):
+        harness.handle(bill(time_sent=to_wire(0)))
+
+
 def test_a_send_refuses_options_of_another_class() -> None:
     options: Any = {"delay": 5}
     harness = Harness(Bill=[lambda _, context: context.send("billing", "Paid", {}, options)])

@@ -62,7 +62,7 @@ def _line_masked(line: str) -> str:
 
 
 def on_one_line(value: object) -> str:
-    """Return the text of *told* with line ends, other control signs and half characters escaped.
+    """Return the text of *value* with line ends, other control signs and half characters escaped.
 
     A stranger's text must neither look like a line of the log nor make logging fail. Text that is
     longer than a log line shows is cut.
