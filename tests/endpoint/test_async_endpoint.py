@@ -310,6 +310,22 @@ def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:
         AsyncEndpoint(configuration(sqlite_url), threads=0)
 
 
+def test_a_cancelled_run_leaves_no_task_behind(sqlite_url: str) -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        running = asyncio.create_task(AsyncEndpoint(configuration(sqlite_url)).run())
+        while len(asyncio.all_tasks() - before) < 3:  # the run, and its two waits
+            await asyncio.sleep(0.01)
+
+        running.cancel()
+        await asyncio.wait([running])
+        await asyncio.sleep(0)
+
+        assert asyncio.all_tasks() == before
+
+    run(main)
+
+
 def test_it_runs_until_a_signal_asks_it_to_end(sqlite_url: str) -> None:
     inbox = Inbox()
     config = configuration(sqlite_url)

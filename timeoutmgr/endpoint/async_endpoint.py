@@ -109,10 +109,12 @@ class AsyncEndpoint:
         try:
             async with self:
                 ends = [asyncio.ensure_future(end) for end in (asked.wait(), self.wait())]
-                with lasting_objects():
-                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                for end in ends:
-                    end.cancel()
+                try:
+                    with lasting_objects():
+                        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for end in ends:
+                        end.cancel()
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
