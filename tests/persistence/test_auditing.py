@@ -13,8 +13,14 @@ from tests.persistence.making import NOW, SECOND, rolled_back, timeout
 from tests.support.forks import ended_in_a_child
 from timeoutmgr.contracts import CancelResult, LockedSchedule
 from timeoutmgr.contracts.audit import AuditOutcome, ChangedBy
+from timeoutmgr.endpoint.attempts import audited_in
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import DestinationNotAllowed, InvalidMessage, Unsupported
+from timeoutmgr.errors import (
+    DestinationNotAllowed,
+    InvalidMessage,
+    TransportUnavailable,
+    Unsupported,
+)
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.recurrence.changes import pause, remove, resume
@@ -137,6 +143,20 @@ def test_a_denied_and_a_failed_attempt_are_kept(sql: Stores) -> None:
         ("reschedule", AuditOutcome.FAILED),
     ]
     assert "theirs" in rows[0].selection
+
+
+def test_the_failure_of_a_change_of_queues_belongs_to_its_begin(sql: Stores) -> None:
+    store = sql_store(sql)
+
+    with (
+        pytest.raises(TransportUnavailable),
+        audited_in(store, "purge", ChangedBy(channel="api"), {"queues": ["sales"]}),
+    ):
+        raise TransportUnavailable("away")
+
+    begun, ended = store.audit()
+    assert (begun.outcome, ended.outcome) == (AuditOutcome.STARTED, AuditOutcome.FAILED)
+    assert store.audit(run_id=begun.run_id) == [begun, ended]
 
 
 def test_a_change_that_changes_nothing_says_so(sql: Stores) -> None:

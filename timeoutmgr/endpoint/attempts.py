@@ -58,7 +58,7 @@ def audited_in(
     begun = AuditEntry(
         action=action, by=by, selection=selection, outcome=AuditOutcome.STARTED, run_id=uuid4().hex
     )
-    with attempt(store, action, by, selection):
+    with attempt(store, action, by, selection, begun.run_id):
         _keep(store, begun)
         yield work
     _keep(store, replace(begun, outcome=AuditOutcome.DONE, changed=work.changed))
@@ -76,7 +76,11 @@ def _store_of(parts: AssembledEndpoint) -> TimeoutStore | None:
 
 @contextmanager
 def attempt(
-    store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
+    store: TimeoutStore,
+    action: str,
+    by: ChangedBy,
+    selection: Mapping[str, Any],
+    run_id: str | None = None,
 ) -> Iterator[None]:
     """Have the audit keep the attempt if the body fails: what succeeds is in it already.
 
@@ -93,6 +97,7 @@ def attempt(
             selection={**selection, "error": f"{type(error).__name__}: {error}"[:400]},
             outcome=AuditOutcome.DENIED if is_denied else AuditOutcome.FAILED,
             changed=0,
+            run_id=run_id,
         )
         _keep(store, entry)
         raise
@@ -105,9 +110,10 @@ def _keep(store: TimeoutStore, entry: AuditEntry) -> None:
         store.write_audit(entry)
     except TimeoutManagerError as error:
         logger.warning(
-            "audit of %s could not keep a failed %s: %s",
+            "audit of %s could not keep that %s is %s: %s",
             store.endpoint,
             entry.action,
+            entry.outcome.value,
             on_one_line(error),
             extra={"event": "audit_not_written", "endpoint": store.endpoint},
         )
