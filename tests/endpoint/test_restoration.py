@@ -23,7 +23,7 @@ from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.endpoint.restoration import Restoration, RestoreReport
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message.instants import EARLIEST, duration_micros
+from timeoutmgr.message.instants import EARLIEST, duration_micros, from_micros
 
 BY = ChangedBy(channel="cli", actor="ann", reason="disk lost")
 HOUR = 3_600 * SECOND
@@ -126,6 +126,13 @@ def test_heartbeats_that_the_recovery_brought_back_are_no_processes() -> None:
 def test_an_instant_to_come_is_refused() -> None:
     with pytest.raises(InvalidMessage, match="cannot have been restored"):
         report_of(restored(), START + HOUR + SECOND)
+
+
+def test_a_window_that_begins_after_the_restore_is_refused() -> None:
+    timeouts = Timeouts(restored(), lambda _due: None)
+
+    with pytest.raises(InvalidMessage, match=r"overdue is how late .* got -1 day"):
+        timeouts.restored(from_micros(START), overdue=timedelta(hours=-1))
 
 
 def test_a_time_before_the_year_1_in_utc_is_refused() -> None:

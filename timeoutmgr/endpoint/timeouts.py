@@ -236,6 +236,10 @@ class Timeouts:
         To be called before a process of the endpoint starts; raises InvalidMessage if one has.
         """
         instant = check_due(to_micros(at))
+        if duration_micros(overdue) < 0:
+            raise InvalidMessage(
+                f"overdue is how late a timeout may be, got {overdue}; give 0 or more"
+            )
         with self._schema_expected(), attempt(self._store, "restored", by, {"at": instant}):
             return Restoration(self._store, instant, duration_micros(overdue)).release(by)
 
