@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -8,6 +9,7 @@ import pytest
 
 from tests.support.clock import FakeClock
 from tests.support.delayed import BatchStore, SingleStore
+from tests.support.forks import ended_in_a_child
 from tests.support.ports import FakeTransport
 from timeoutmgr import (
     DelayedDeliverySettings,
@@ -290,6 +292,30 @@ def test_a_store_that_is_away_is_started_when_it_is_back() -> None:
     start.probe()
 
     assert store.journal == ["setup", "setup", "initialize", "setup", "initialize", "next"]
+
+
+def test_a_child_starts_the_store_that_a_thread_of_its_parent_is_starting() -> None:
+    begun, away = threading.Event(), threading.Event()
+
+    class Hanging(BatchStore):
+        def initialize(self, endpoint: str, mode: TransactionMode) -> None:
+            begun.set()
+            away.wait()
+
+    start = StoreStart(Hanging(FakeClock()), "sales", RECEIVE, install=False)
+    starts = threading.Thread(target=start.start)
+    starts.start()
+    begun.wait()
+
+    def child() -> int:
+        start.store = BatchStore(FakeClock())
+        start.start()
+        return 7
+
+    ended = ended_in_a_child(child)
+    away.set()
+    starts.join()
+    assert ended == 7
 
 
 # --- from a file

@@ -28,6 +28,7 @@ from timeoutmgr.errors import (
     WrongPair,
 )
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,8 @@ class DelayedDeliverySettings:
         if missing:
             raise ConfigurationError(
                 f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
-                "use timeoutmgr.persistence.SqlDelayedMessageStore, or see docs/delayed-"
-                "message-store.md for its methods"
+                "use timeoutmgr.persistence.SqlDelayedMessageStore, or see "
+                "docs/reference/delayed-message-store.md for its methods"
             )
         retries = self.number_of_retries
         if not _is_whole(retries) or retries < 0:
@@ -153,7 +154,7 @@ def database_of(store: DelayedMessageStore) -> Database | None:
     return found if isinstance(found, Database) else None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class StoreStart:
     """Starts the store of one endpoint, once: sets it up where installers are on, initializes it.
 
@@ -168,9 +169,18 @@ class StoreStart:
     install: bool
     accept_loss: bool = False
     check_pair: Callable[[], None] = lambda: None
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: threading.Lock = field(init=False)
     _started: bool = field(default=False, init=False)
     _compared: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the lock, also in a child of a fork."""
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Make a lock that no thread has: a thread of the parent may hold the other for long."""
+        self._lock = threading.Lock()
 
     def set_up(self) -> None:
         """Create the infrastructure of the store, if it has any; for installers."""
