@@ -16,6 +16,12 @@ from timeoutmgr.errors import CombinationRefused
 PG = "postgresql+psycopg://"
 
 
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGHOST", "PGPORT", "PGDATABASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -37,9 +43,29 @@ PG = "postgresql+psycopg://"
         ("sqlite:////x/a.db", "sqlite:////x/A.db", False),
     ],
 )
+@pytest.mark.usefixtures("no_environment")
 def test_a_database_is_known_by_its_place_and_not_by_the_spelling_of_its_url(
     one: str, other: str, same: bool
 ) -> None:
+    assert same_database(make_url(one), make_url(other)) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (f"{PG}/d", f"{PG}db.internal:6000/d", True),
+        (f"{PG}/d", f"{PG}localhost/d", False),
+        (f"{PG}ann@h/ledger", f"{PG}ann@h", True),
+        (f"{PG}ann@h/ann", f"{PG}ann@h", False),
+        ("mysql:///d", "mysql://localhost:3306/d", True),
+    ],
+)
+def test_what_a_url_of_postgresql_leaves_out_is_in_the_environment(
+    one: str, other: str, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"HOST": "db.internal", "PORT": "6000", "DATABASE": "ledger"}.items():
+        monkeypatch.setenv(f"PG{name}", value)
+
     assert same_database(make_url(one), make_url(other)) is same
 
 
@@ -62,6 +88,7 @@ def test_a_database_is_known_by_its_place_and_not_by_the_spelling_of_its_url(
         ("sqlite:////x/a.db", "sqlite:////x/a.db", True),
     ],
 )
+@pytest.mark.usefixtures("no_environment")
 def test_one_connection_serves_urls_with_the_same_schemas_and_user(
     one: str, other: str, serves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

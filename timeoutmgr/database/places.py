@@ -164,17 +164,19 @@ def server_of(url: URL, database: str | None = None) -> str:
     """Return which database of which server *url* names, or *database* there.
 
     A host or a socket may stand in the query, where PostgreSQL's and MySQL's drivers look for it
-    too.
+    too; what no part of a URL names, PostgreSQL's look for in the environment.
     """
     if url.get_backend_name() == "sqlite":
         return f"sqlite {Path(url.database or '').resolve()}"
     kind = _KINDS.get(url.get_backend_name(), url.get_backend_name())
-    host = _asked(url, "unix_socket") or _asked(url, "host") or url.host or "localhost"
+    given = os.environ if kind == "postgresql" else {}
+    host = _asked(url, "unix_socket") or _asked(url, "host") or url.host or given.get("PGHOST")
+    host = host or "localhost"
     if not host.startswith("/"):  # the folder of a socket, or the socket
         host = "127.0.0.1" if host.lower() in _THIS_MACHINE else host.lower()
-    port = _asked(url, "port") or url.port or _PORTS.get(kind, 0)
+    port = _asked(url, "port") or url.port or given.get("PGPORT") or _PORTS.get(kind, 0)
     # PostgreSQL's own default for the database is the name of the user.
-    name = database or url.database or url.username or ""
+    name = database or url.database or given.get("PGDATABASE") or url.username or ""
     return f"{kind} {host}:{port}/{name}"
 
 
