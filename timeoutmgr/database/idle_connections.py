@@ -42,7 +42,9 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
     def ask(connection: Any, record: Any, _lent: Any) -> None:
         try:
             # A notice, or a session ticket of TLS, is no end.
-            is_open = not _has_something_to_read(connection) or engine.dialect.do_ping(connection)
+            is_open = not has_something_to_read(
+                descriptor_of(connection)
+            ) or engine.dialect.do_ping(connection)
             is_new = replace_closed not in record.info
             record.info[replace_closed] = True
             for check in checks if is_open else ():
@@ -77,8 +79,8 @@ def descriptor_of(driver_connection: Any) -> int | None:
     return None
 
 
-def _has_something_to_read(connection: Any) -> bool:
-    descriptor = descriptor_of(connection)
+def has_something_to_read(descriptor: int | None) -> bool:
+    """Return whether the socket *descriptor* has data, or its end; False for None."""
     if descriptor is None or descriptor < 0:
         return False
     poll = select.poll()

@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import re
-import select
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import unavailable
-from timeoutmgr.database.idle_connections import descriptor_of
+from timeoutmgr.database.idle_connections import descriptor_of, has_something_to_read
 from timeoutmgr.database.notifications import Listening
 from timeoutmgr.errors import StorageUnavailable
 
@@ -368,9 +367,7 @@ class _ServerSession:
         """Return whether the connection is surely unbroken; an answer under way looks broken."""
         if self._database.settings.pooler is not None or self._descriptor is None:
             return False
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        is_silent = not poll.poll(0)
+        is_silent = not has_something_to_read(self._descriptor)
         # Afterwards: another file may have the number of a socket that was closed meanwhile.
         return is_silent and self.is_open and not self.connection.invalidated
 

@@ -427,10 +427,7 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
 
 
 def _wait_for_postgresql_lock(connection: Connection, key: int, what: str) -> None:
-    """Hold PostgreSQL's lock *key* until the transaction of *connection* ends.
-
-    Not that of a session: so it holds behind a connection pooler too.
-    """
+    """Hold PostgreSQL's lock *key* until the transaction ends: behind a connection pooler too."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'")
     try:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})

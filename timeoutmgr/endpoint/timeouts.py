@@ -118,8 +118,7 @@ class Timeouts:
     A **selection** is of all timeouts that match each of ``saga_id``, ``destination``,
     ``message_type``, ``id_prefix``, ``labels``, and the half-open range of aware datetimes from
     ``due_from`` to ``due_before``; without any, of all. A change refuses a keyword that is None or
-    empty: leave it out. A text with NUL or half a surrogate pair
-    raises InvalidMessage.
+    empty: leave it out. A text with NUL or half a surrogate pair raises InvalidMessage.
 
     Each raises SchemaMissing, with the command to run, if the tables do not exist.
     """

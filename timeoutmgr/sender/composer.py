@@ -226,11 +226,7 @@ class Composer:
             message = replace(message, headers={**message.headers, **more})
         check_headers(message.headers, self.limits)
         check_body(message.body, self.limits)
-        outgoing = (
-            outgoing_to(destination, message)
-            if isinstance(body, Foreign)
-            else Outgoing(destination, message)
-        )
+        outgoing = outgoing_to(destination, message)
         if due is None or delays is None:
             return Composed(outgoing, destination)
         check_ahead(due, begin, self.limits)

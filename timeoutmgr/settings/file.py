@@ -176,9 +176,7 @@ class _ConfiguredParts:
     def refuse_disabled(self, source: str) -> None:
         """Raise ConfigurationError if a file sets up a feature without enabling it."""
         for (table, _key), given in self._values.items():
-            if table is None or table in self.features:
-                continue
-            if not keys.is_feature(table):
+            if table is None or table in self.features or not keys.is_feature(table):
                 continue
             raise ConfigurationError(
                 f"[{table}] in {given.source or source} sets up a feature that is not enabled; "
