@@ -91,6 +91,11 @@ def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
             id="reject-publish-dlx",
         ),
         pytest.param(
+            {"arguments": {"x-max-length": 10, "x-overflow": "reject-publish-dlx", **QUORUM}},
+            ["x-max-length is 10: a full queue drops its oldest message (drop-head, as"],
+            id="reject-publish-dlx-on-a-quorum-queue",
+        ),
+        pytest.param(
             {"arguments": {"x-single-active-consumer": True, "x-max-priority": 3}}, [], id="sound"
         ),
         pytest.param(
@@ -340,6 +345,29 @@ def test_an_argument_of_the_queue_decides_the_overflow_and_not_the_policy() -> N
     assert losses("drop-head", "reject-publish") == 1
     assert losses(None, "reject-publish") == 0
     assert losses(None, None) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "policy"),
+    [
+        ("reject-publish-dlx", None),
+        (None, "reject-publish-dlx"),
+        ("reject-publish-dlx", "reject-publish"),
+    ],
+)
+def test_a_quorum_queue_drops_its_oldest_message_under_an_overflow_for_classic_queues(
+    argument: str | None, policy: str | None
+) -> None:
+    limited: dict[str, object] = {"x-max-length": 1, "x-overflow": argument}
+    quorum, classic = (
+        QueueProperties(arguments=limited | kind, policy={"overflow": policy})
+        for kind in (QUORUM, CLASSIC)
+    )
+
+    assert ["drop-head" in loss for loss in quorum.losses("")] == [True]
+    assert quorum.refusals() == ()
+    assert classic.losses("") == ()
+    assert len(classic.refusals()) == 1
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,10 @@ def _is_installed(session: TransportSession, name: str) -> bool:
 
 # --- the properties of an existing queue, by RabbitMQ's names, and which drop accepted messages
 
-_KEEPS_WHAT_IT_HAS: Final = frozenset({"reject-publish", "reject-publish-dlx"})
+_DROP_HEAD: Final = "drop-head"
+_CLASSIC_ONLY: Final = "reject-publish-dlx"
+"""An overflow mode that RabbitMQ accepts for a quorum queue too, which then drops its head."""
+_KEEPS_WHAT_IT_HAS: Final = frozenset({"reject-publish", _CLASSIC_ONLY})
 """Overflow modes of a full queue that refuse the newcomer, and so lose nothing accepted."""
 
 _LENGTHS: Final = ("max-length", "max-length-bytes")
@@ -225,5 +228,7 @@ class QueueProperties:
 
     def _overflow(self) -> str:
         # An argument of the queue wins over a policy here; for limits the lower value counts.
-        found = self.arguments.get("x-overflow") or self.policy.get("overflow")
-        return str(found or "drop-head")
+        found = str(self.arguments.get("x-overflow") or self.policy.get("overflow") or _DROP_HEAD)
+        if found == _CLASSIC_ONLY and self.kind == "quorum":
+            return f"{_DROP_HEAD}, as {found} is for classic queues alone"
+        return found
