@@ -104,15 +104,19 @@ def test_an_unsupported_command_on_native_delays_names_the_alternative(
     assert "timeoutmgr status" in listed.stderr
 
 
-def test_shared_names_without_an_alternate_exchange_are_a_warning(endpoint: OnRabbitMQ) -> None:
-    endpoint.enable(
-        "native-delayed-delivery", more='[native-delayed-delivery]\nnames = "nservicebus-v1"'
-    )
+def test_levels_of_classic_queues_without_an_alternate_exchange_are_two_warnings(
+    endpoint: OnRabbitMQ,
+) -> None:
+    names = '[native-delayed-delivery]\nnames = "nservicebus-v1"'
+    endpoint.enable("native-delayed-delivery", more=f"accept_loss = true\n{names}")
     assert endpoint.run("install").returncode == 0
 
     doctor = endpoint.run("--json", "doctor")
 
-    [found] = [each for each in doctor.json()["findings"] if each["check"] == "unroutable"]
+    checks = {each["check"]: each for each in doctor.json()["findings"]}
+    assert checks["at least once"]["level"] == "warn"
+    assert "a broker that is killed loses messages" in checks["at least once"]["text"]
+    found = checks["unroutable"]
     assert found["level"] == "warn"
     assert r"rabbitmqctl set_policy timeoutmgr-unroutable '^nsb\.'" in found["remedy"]
     removed = endpoint.run("uninstall", "native-delayed-delivery")

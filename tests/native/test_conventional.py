@@ -178,7 +178,7 @@ def test_each_own_queue_has_an_exchange_in_the_conventional_topology(
     fleet: Fleet, raw_channel: amqp.Channel, names: str, topology: str | None, is_there: bool
 ) -> None:
     config = fleet.native(f"{fleet.stem}.own", names=names)
-    config.use_transport(fleet.url, routing_topology=topology)
+    config.use_transport(fleet.url, routing_topology=topology, accept_loss=True)
 
     fleet.start(config)
 

@@ -79,6 +79,27 @@ def test_an_endpoint_whose_own_name_cannot_be_bound_is_refused() -> None:
         assemble(on_broker("sales.*").settings())
 
 
+@pytest.mark.behaviour(116)
+@pytest.mark.parametrize(
+    "levels",
+    [
+        {"queue_type": "classic"},
+        {"names": "celery", "queue_type": "classic"},
+        {"names": "nservicebus-v1"},
+    ],
+)
+def test_levels_of_classic_queues_are_refused_until_their_loss_is_accepted(
+    levels: dict[str, str],
+) -> None:
+    config = on_broker(**levels)
+
+    with pytest.raises(FeatureRefused, match=r"at most once.*quorum queues.*accept_loss=True"):
+        assemble(config.settings())
+    config.accept_loss()
+
+    assert assemble(config.settings()).features.levels
+
+
 def test_unknown_names_and_queue_types_are_refused_when_they_are_given() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'celery'"):
         NativeDelayedDelivery(names="celary")
@@ -142,7 +163,7 @@ def test_a_settings_file_enables_it_and_disables_the_timeout_manager(tmp_path: P
     ("version", "queue_type", "sentence"),
     [
         ((), "classic", "of another make.*Use TimeoutManager"),
-        ((3, 9, 29), "quorum", "3.9.29.*queue_type='classic'"),
+        ((3, 9, 29), "quorum", "3.9.29.*queue_type='classic' and accept_loss=True"),
     ],
 )
 def test_a_broker_on_which_levels_lose_is_refused(

@@ -31,7 +31,8 @@ class NativeDelayedDelivery:
     *names* selects the names of the levels: ``timeoutmgr`` (our own), or to share them with other
     programs ``nservicebus-v2``, ``nservicebus-v1`` or ``celery``, the last with kombu's *prefix*.
     With NServiceBus' names the transport follows its conventional topology, unless the transport's
-    ``routing_topology`` says ``direct``. *queue_type* None is the usual type of the names. With
+    ``routing_topology`` says ``direct``. *queue_type* None is the usual type of the names;
+    classic queues lose messages when the broker is killed, and need ``accept_loss``. With
     *fallback_to_store* a message that the levels cannot hold (less than a second, more than
     268,435,455 s, or ``cancellable=True``) goes to the store of an enabled TimeoutManager.
     """
@@ -81,6 +82,12 @@ class NativeDelayedDelivery:
             not self.fallback_to_store or "timeout-manager" in others,
             "fallback_to_store needs a store to fall back to. Enable TimeoutManager too, or leave "
             "it out.",
+        )
+        yield Prerequisite(
+            self.levels(settings).queue_type != "classic" or settings.accept_loss,
+            "Its levels are classic queues, which pass messages on at most once: a broker that is "
+            "killed loses messages. Use quorum queues (names 'nservicebus-v2' in place of "
+            "'nservicebus-v1'), or say accept_loss=True.",
         )
         yield Prerequisite(
             _can_be_bound(settings.name),

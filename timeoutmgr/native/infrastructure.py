@@ -218,5 +218,6 @@ def check_broker(version: tuple[int, ...], queue_type: QueueType) -> None:
         raise CombinationRefused(
             f"native delayed delivery in quorum queues on RabbitMQ {shown}",
             "before 3.10 quorum queues drop messages that cannot be passed on to the next level",
-            "Upgrade the broker, or say queue_type='classic' and accept that a node's loss loses.",
+            "Upgrade the broker; or say queue_type='classic' and accept_loss=True, with which a "
+            "broker that is killed loses messages.",
         )

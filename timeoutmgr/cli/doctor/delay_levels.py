@@ -46,7 +46,13 @@ def native_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
     yield from _alternate(levels.has_alternate(), levels.names.name, levels.names.level)
     with levels.session() as session:
         version = session.server_version
-    if levels.queue_type == "quorum" and version < _ALWAYS_AT_LEAST_ONCE:
+    if levels.queue_type == "classic":
+        yield warn(
+            "at least once",
+            "classic queues pass messages on at most once: a broker that is killed loses messages",
+            "accept_loss is set; otherwise use levels of quorum queues",
+        )
+    elif version < _ALWAYS_AT_LEAST_ONCE:
         yield ok(
             "at least once",
             "RabbitMQ before 3.12 passes messages on at least once only with the feature flag "
