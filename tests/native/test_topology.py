@@ -11,6 +11,7 @@ import amqp
 import pytest
 
 from timeoutmgr.contracts import SendResult, Topology
+from timeoutmgr.contracts.transports import Queue
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
 from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
@@ -103,6 +104,18 @@ def test_other_arguments_are_reported_with_the_name_and_the_words_of_the_broker(
         session.declare(delay_topology(OURS, "classic"))
 
     assert session.missing(delay_topology(OURS)) == []  # the session goes on
+
+
+def test_an_argument_that_the_type_of_a_queue_excludes_is_no_difference_from_an_existing_queue(
+    session: RabbitMQSession, unique: str
+) -> None:
+    # As the broker reads a level of nservicebus-v1 where the default queue type is quorum.
+    level = Queue(unique, {"x-queue-mode": "lazy", "x-queue-type": "quorum"})
+
+    with pytest.raises(ConfigurationError, match=r"invalid arg.*default queue type") as refused:
+        session.declare(Topology(queues=(level,)))
+
+    assert "exists" not in str(refused.value)
 
 
 def test_a_queue_is_bound_only_if_it_exists_and_so_must_the_exchange(

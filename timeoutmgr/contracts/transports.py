@@ -69,7 +69,7 @@ class TopologySession(TransportSession, Protocol):
         """Declare all of *topology*; twice and concurrently is fine.
 
         Raises TopologyMismatch where something of that name has other arguments, and
-        ConfigurationError where the broker's user may not declare.
+        ConfigurationError where the user may not declare, or the broker refuses an argument.
         """
         ...
 

@@ -26,6 +26,8 @@ _MOST_KNOWN: Final = 10_000
 """Queues whose answers are kept: destinations come from callers."""
 _NEVER: Final = (False, 0.0)
 _TOO_LARGE: Final = re.compile(r"message size \d+ .*max size (\d+)")
+_INVALID: Final = "invalid arg "
+"""Part of the answer about an argument that a queue of its type cannot have."""
 _PROBE_TTL: Final = 10_000
 """Milliseconds after which a probe expires that came to rest elsewhere than was expected."""
 _MOST_BEFORE_PROBE: Final = 1000
@@ -155,7 +157,13 @@ def _refusals(what: str, name: str) -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
-        raise TopologyMismatch(name, str(error)) from error
+        if _INVALID not in error.reply_text:
+            raise TopologyMismatch(name, str(error)) from error
+        raise ConfigurationError(
+            f"the broker refuses an argument of {what} {name!r} ({error}). A queue without "
+            "x-queue-type is of the virtual host's default queue type: set that to 'classic', or "
+            "choose other names"
+        ) from error
     except AccessRefused as error:
         raise ConfigurationError(
             f"the broker's user may not declare {what} {name!r} ({error}); run the installation "
