@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.database import Database, deadlines
+from timeoutmgr.database import Database, DatabaseSettings, deadlines
 from timeoutmgr.errors import StorageUnavailable
 
 
@@ -74,6 +74,23 @@ def test_a_server_that_never_answers_a_statement_is_unavailable(
 
     with pytest.raises(StorageUnavailable):
         database.ping()
+    database.dispose()
+
+
+@pytest.mark.parametrize(("pooler", "is_named"), [("session", True), (None, False)])
+def test_an_answer_that_does_not_come_through_a_pooler_names_its_pool_as_a_cause(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, pooler: str | None, is_named: bool
+) -> None:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.1)
+    database = Database(postgres_url, DatabaseSettings(pooler=pooler))
+
+    with (
+        pytest.raises(StorageUnavailable, match="no answer from the server") as silent,
+        database.read() as connection,
+    ):
+        connection.exec_driver_sql("SELECT pg_sleep(10)")
+
+    assert ("default_pool_size" in str(silent.value)) is is_named
     database.dispose()
 
 

@@ -16,12 +16,18 @@ CR_SERVER_LOST: Final = 2013
 _GIVEN_UP: Final = "the server was silent while this process ended; it is not asked any more"
 ANSWER: Final = LONGEST
 """Seconds that a statement may be without any sign of the server, if no limit asks for less."""
+_POOLER: Final = "; or the pooler has too few sessions of the server (its default_pool_size)"
 
 
-def bound_answers(engine: Engine, connect_timeout: float, answers: Answers) -> None:
-    """Have connections of *engine* fail when the server is silent for too long."""
+def bound_answers(
+    engine: Engine, connect_timeout: float, answers: Answers, *, has_pooler: bool
+) -> None:
+    """Have connections of *engine* fail when the server is silent for too long.
+
+    Where it *has_pooler*, the silence may be that of the pooler, which waits for a session.
+    """
     if engine.dialect.driver == "psycopg":
-        _bound_psycopg(engine, answers)
+        _bound_psycopg(engine, answers, _POOLER if has_pooler else "")
     elif engine.dialect.driver == "pymysql":
         _bound_pymysql(engine, connect_timeout, answers)
 
@@ -38,7 +44,7 @@ def be_patient(connection: Connection) -> None:
         driver.is_patient = True
 
 
-def _bound_psycopg(engine: Engine, answers: Answers) -> None:
+def _bound_psycopg(engine: Engine, answers: Answers, cause: str) -> None:
     import psycopg
 
     class PsycopgConnection(psycopg.Connection[Any]):
@@ -52,7 +58,7 @@ def _bound_psycopg(engine: Engine, answers: Answers) -> None:
                 return super().wait(gen, *args, **kwargs)
             try:
                 with answers.waiting(self.fileno()):
-                    return super().wait(_bounded(gen, answers), *args, **kwargs)
+                    return super().wait(_bounded(gen, answers, cause), *args, **kwargs)
             except _Silent as error:
                 self.pgconn.finish()  # a later answer would belong to no statement
                 raise psycopg.OperationalError(str(error)) from error
@@ -115,9 +121,12 @@ class _Silent(Exception):
     """No sign of the server for too long."""
 
 
-def _bounded(wrapped: Generator[Any, Any, Any], answers: Answers) -> Generator[Any, Any, Any]:
+def _bounded(
+    wrapped: Generator[Any, Any, Any], answers: Answers, cause: str
+) -> Generator[Any, Any, Any]:
     """Yield and return the values of *wrapped*; raise _Silent when nothing was ready for too long.
 
+    *cause* is a further possible cause, for the error.
     psycopg sends a falsy value at every interval in which the socket was not ready.
     """
     if answers.is_given_up:
@@ -132,7 +141,7 @@ def _bounded(wrapped: Generator[Any, Any, Any], answers: Answers) -> Generator[A
                 answers.sign()
                 deadline = time.monotonic() + seconds
             elif time.monotonic() > deadline:
-                raise _Silent(f"no answer from the server for {seconds:g} s")
+                raise _Silent(f"no answer from the server for {seconds:g} s{cause}")
             wanted = wrapped.send(ready)
     except StopIteration as end:
         return end.value

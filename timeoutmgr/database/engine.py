@@ -615,7 +615,7 @@ def _engine(
         **options,
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
-    bound_answers(engine, settings.connect_timeout, answers)
+    bound_answers(engine, settings.connect_timeout, answers, has_pooler=settings.pooler is not None)
     if not apart:
         replace_closed(engine, checks)
         replace_read_only(engine)
