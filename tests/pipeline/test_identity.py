@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 
@@ -36,6 +37,20 @@ def test_a_named_schema_is_the_schema_where_the_table_is_found(
         store.persistence.close()
     assert names[0] == names[1] != names[2] == names[3]
     assert names[0].endswith(f"/{url.database} public.{table}")
+
+
+def test_a_store_has_one_name_in_every_environment(
+    postgres_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_url(postgres_url)
+    monkeypatch.setenv("PGPORT", str(url.port or 5432))
+    store = opened(url._replace(port=None), f"{unique}_")
+
+    name = identity(store)
+    monkeypatch.setenv("PGPORT", "1")  # a connection is open
+
+    assert identity(store) == name
+    store.persistence.close()
 
 
 def test_two_prefixes_are_two_stores(store_of: Callable[[str], Store]) -> None:

@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -160,16 +160,18 @@ class UnqualifiedTables:
         return tuple(connection.execute(text(f"SELECT current_user, {', '.join(oids)}")).one())
 
 
-def server_of(url: URL, database: str | None = None) -> str:
+def server_of(
+    url: URL, database: str | None = None, environ: Mapping[str, str] = os.environ
+) -> str:
     """Return which database of which server *url* names, or *database* there.
 
     A host or a socket may stand in the query, where PostgreSQL's and MySQL's drivers look for it
-    too; what no part of a URL names, PostgreSQL's look for in the environment.
+    too; what no part of a URL names, PostgreSQL's look for in *environ*.
     """
     if url.get_backend_name() == "sqlite":
         return f"sqlite {Path(url.database or '').resolve()}"
     kind = _KINDS.get(url.get_backend_name(), url.get_backend_name())
-    given = os.environ if kind == "postgresql" else {}
+    given = environ if kind == "postgresql" else {}
     host = _asked(url, "unix_socket") or _asked(url, "host") or url.host or given.get("PGHOST")
     host = host or "localhost"
     if not host.startswith("/"):  # the folder of a socket, or the socket

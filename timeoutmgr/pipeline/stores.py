@@ -197,7 +197,7 @@ _INSIDE: Final = (
 def identity(store: Store) -> str:
     """Return the name of *store* in history tables.
 
-    Another user, driver or spelling of its URL gives the same name.
+    Another user, driver or spelling of its URL gives the same name, and so does another environment.
 
     On PostgreSQL the server is asked. Raises StorageUnavailable.
     """
@@ -208,4 +208,4 @@ def identity(store: Store) -> str:
     with store.database.read() as connection:
         database, schema = connection.execute(text(_INSIDE), {"table": asked}).one()
     named = schema or table.schema
-    return f"{server_of(url, database)} {f'{named}.' if named else ''}{table.name}"
+    return f"{server_of(url, database, {})} {f'{named}.' if named else ''}{table.name}"
