@@ -1,9 +1,11 @@
-"""Writes into a SQLite file beside forks, and into a file that is not there any more."""
+"""Use of a SQLite file beside forks, and writes into a file that is not there any more."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import linecache
+import os
 import sqlite3
 import sys
 import threading
@@ -15,11 +17,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
-from tests.support.forks import ended_in_a_child
+from tests.support.forks import Forks, ended_in_a_child
 from timeoutmgr.database import Database, DatabaseSettings, sqlite_writers
 from timeoutmgr.database.session_locks import SessionLocks
+from timeoutmgr.database.sqlite_writers import SQLITE
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.testing.signals import eventually
 
@@ -47,15 +50,15 @@ def notes(database: Database) -> list[str]:
 
 def forked(database: Database) -> int:
     """Have a child write; return how that ended."""
+    return ended_in_a_child(lambda: _ended(lambda: write(database, "of a child")))
 
-    def write_in_the_child() -> int:
-        try:
-            write(database, "of a child")
-        except StorageUnavailable as error:
-            return IS_REFUSED if "it was forked while a thread" in str(error) else FAILED
-        return CAN_WRITE
 
-    return ended_in_a_child(write_in_the_child)
+def _ended(use: Callable[[], object]) -> int:
+    try:
+        use()
+    except StorageUnavailable as error:
+        return IS_REFUSED if "it was forked while its parent used" in str(error) else FAILED
+    return CAN_WRITE
 
 
 def writing_without_end(database: Database, stop: threading.Event) -> None:
@@ -91,13 +94,66 @@ def test_a_child_that_is_forked_beside_many_writes_can_write(database: Database)
     assert notes(database).count("of a child") == 10
 
 
+def test_a_fork_waits_until_the_reads_of_other_threads_end(database: Database) -> None:
+    begun, end, is_read = (threading.Event() for _ in range(3))
+
+    def read() -> None:
+        with database.read():
+            begun.set()
+            end.wait()
+            notes(database)  # on one more connection, although a fork waits
+        is_read.set()
+
+    def write_in_the_child() -> int:
+        return _ended(lambda: write(database, "of a child")) if is_read.is_set() else FAILED
+
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(read)
+        begun.wait()
+        forking = threads.submit(ended_in_a_child, write_in_the_child)
+        eventually(lambda: SQLITE._forking is not None or forking.done(), "the fork waits")
+        end.set()
+
+        assert forking.result() == CAN_WRITE
+        reading.result()
+    assert notes(database) == ["of a child"]
+
+
+def test_what_a_child_commits_is_kept_when_its_parent_closes_the_file(database: Database) -> None:
+    (opened, report), (closed, resume) = os.pipe(), os.pipe()
+    with Forks() as forks:
+        if forks():
+            write(database, "before")
+            os.write(report, b".")
+            os.read(closed, 1)
+            write(database, "after")
+            os._exit(0)
+        os.read(opened, 1)
+        database.dispose()
+        os.write(resume, b".")
+        assert forks.codes() == [0]
+
+    assert notes(database) == ["before", "after"]
+    for each in (opened, report, closed, resume):
+        os.close(each)
+
+
+@pytest.mark.parametrize("use", [notes, lambda database: write(database, "of a child")])
+@pytest.mark.parametrize("name", ["the same", "another"])
 def test_a_child_whose_parent_wrote_for_longer_than_a_fork_waits_is_refused_at_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    use: Callable[[Database], object],
+    name: str,
 ) -> None:
     monkeypatch.setattr(sqlite_writers, "_FORK_WAIT", 0.01)
+    used = Database(f"sqlite:///{tmp_path}/other.db") if name == "another" else database
+    connected = list[object]()
+    event.listen(used.engine, "connect", lambda driver, _record: connected.append(driver))
     end, thread = writing_for_long(database)
 
-    ended = forked(database)
+    ended = ended_in_a_child(lambda: FAILED if connected else _ended(lambda: use(used)))
     end()
     thread.join()
 
@@ -331,9 +387,11 @@ def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
     writers = sqlite_writers.SqliteWriters("a file", ())
     one: Any = sqlite_writers.SqliteWriters.one
     code, lines = one.__wrapped__.__code__, itertools.count(1)
+    interrupted = list[str]()
 
     def interrupt(frame: FrameType, event: str, _argument: object) -> Any:
         if frame.f_code is code and event == "line" and next(lines) == line:
+            interrupted.append(linecache.getline(code.co_filename, frame.f_lineno).strip())
             raise Interrupted
         return interrupt
 
@@ -345,7 +403,7 @@ def test_a_signal_before_any_line_keeps_no_other_writer_out(line: int) -> None:
     finally:
         sys.settrace(before)
 
-    if not writers._own.is_writing:  # else the signal came within the end itself
+    if not {*interrupted} & {"if acquired and acquired[0]:", "lock.release()"}:  # the end itself
         with ThreadPoolExecutor(1) as others:
             others.submit(lambda: writers.one(0.1).__enter__()).result()
 
@@ -362,13 +420,17 @@ def test_an_exception_set_in_a_thread_that_waits_to_write_keeps_no_other_writer_
         thread = threading.Thread(target=wait_to_write)
         thread.start()
         waits.wait()
-        while sys._current_frames()[thread.ident or 0].f_code.co_name != "_acquire":
-            pass
+        eventually(lambda: _is_waiting(thread), "the thread waits")
         set_exception(thread.ident or 0, Interrupted)  # as a time limit of dramatiq
     thread.join()
 
     with writers.one(0):
         pass
+
+
+def _is_waiting(thread: threading.Thread) -> bool:
+    frame = sys._current_frames()[thread.ident or 0]
+    return "lock.acquire" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def set_exception(thread: int, error: type[BaseException]) -> None:

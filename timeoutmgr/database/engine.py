@@ -17,7 +17,7 @@ from weakref import WeakSet
 import sqlalchemy
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from timeoutmgr.contracts import Clock, SharedDatabase, Transaction
 from timeoutmgr.contracts.answers import Answers
@@ -41,7 +41,14 @@ from timeoutmgr.database.round_trips import (
     execute_alone,
     pipelined,
 )
-from timeoutmgr.database.sqlite_writers import FILE, SqliteWriters, file_at
+from timeoutmgr.database.sqlite_writers import (
+    FILE,
+    SQLITE,
+    SqliteApart,
+    SqlitePool,
+    SqliteWriters,
+    file_at,
+)
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
@@ -207,6 +214,7 @@ class Database:
 
         Other threads of the parent may have acquired the locks, and none of them is in the child.
         """
+        SQLITE.after_fork()
         cls._shared, cls._shared_lock = {}, threading.RLock()
         for database in list(cls._all):
             for engine in database._engines():
@@ -221,23 +229,6 @@ class Database:
                 part.after_fork()
         for each in list(cls.inherited):
             each.after_fork()
-
-    @classmethod
-    def before_fork(cls) -> None:
-        """Fork while no other thread writes into a SQLite file."""
-        for writers in cls._all_writers():
-            writers.before_fork()
-
-    @classmethod
-    def after_fork_in_parent(cls) -> None:
-        """Admit writers again."""
-        for writers in cls._all_writers():
-            writers.after_fork_in_parent()
-
-    @classmethod
-    def _all_writers(cls) -> list[SqliteWriters]:
-        with cls._shared_lock:
-            return [one._writers for one in cls._all if one._writers is not None]
 
     def refuse_attached(self, schema: str | None, remedy: str) -> None:
         """Raise CombinationRefused for a *schema* on SQLite."""
@@ -464,8 +455,8 @@ class Database:
 
 
 os.register_at_fork(
-    before=Database.before_fork,
-    after_in_parent=Database.after_fork_in_parent,
+    before=SQLITE.before_fork,
+    after_in_parent=SQLITE.after_fork_in_parent,
     after_in_child=Database.after_fork,
 )
 
@@ -656,11 +647,16 @@ def _set_at_connect(engine: Engine, settings: Mapping[str, str], more: Sequence[
         engine.dialect.default_isolation_level = "READ COMMITTED"
 
 
-def _pool(settings: DatabaseSettings, apart: bool, **options: Any) -> dict[str, Any]:
+def _pool(
+    settings: DatabaseSettings,
+    apart: bool,
+    kinds: tuple[type[Pool], type[Pool]] = (FairPool, NullPool),
+    **options: Any,
+) -> dict[str, Any]:
     if apart:
-        return {"poolclass": NullPool}
+        return {"poolclass": kinds[1]}
     size = settings.pool_size
-    return {"poolclass": FairPool, "pool_size": size, "max_overflow": size, **options}
+    return {"poolclass": kinds[0], "pool_size": size, "max_overflow": size, **options}
 
 
 _MYSQL_SESSION: Final = (
@@ -680,11 +676,12 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         url,
         # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
         connect_args={"timeout": 0.02, "check_same_thread": False},
-        **_pool(settings, apart),
+        **_pool(settings, apart, (SqlitePool, SqliteApart)),
     )
 
     @event.listens_for(engine, "do_connect")
-    def keep_private(*_given: Any) -> None:
+    def require_private(*_given: Any) -> None:
+        SQLITE.require(path)
         make_private(path)
 
     @event.listens_for(engine, "connect")

@@ -1,40 +1,167 @@
-"""The one writer that a SQLite file has in a process: none during a fork, none of a lost file."""
+"""The one writer that a SQLite file has in a process, none of a lost file; no use during a fork."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
+from sqlalchemy.pool import NullPool, Pool
 
+from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 
 FILE: Final = "timeoutmgr_file"
 """In the information of a connection: device and inode of its file when it was opened."""
 _FORK_WAIT: Final = 5.0
-"""Seconds for which a fork waits for the end of a write: a handler may hold a transaction long."""
-_stuck: Final[set[str]] = set()
-"""The files for which SQLite, in this process, has a transaction of the parent open for good."""
+"""Seconds for which a fork waits for uses to end: a handler may hold a transaction long."""
 
 
-class _OfThread(threading.local):
-    """State of one thread."""
+class Disposable(Protocol):
+    """An owner of idle connections."""
 
-    is_writing = False
+    def dispose(self) -> None:
+        """Close the idle connections; the owner opens new connections when it needs them."""
+        ...
+
+
+class SqliteUse:
+    """The use of SQLite in this process, which a fork waits for. Safe for many threads.
+
+    A child inherits the memory of SQLite. A mutex that another thread of the parent had locked
+    stays locked in the child, for all files: each call there would hang. And with a connection of
+    the parent, open or idle, the child inherits the note of a lock on the file, but not the lock:
+    the parent's last close would delete the log into which the child commits. A fork therefore
+    waits until no connection is in use, admits no new use, and closes the idle connections.
+
+    Without a lock around the uses: the garbage collector may return a connection amid any line.
+    """
+
+    def __init__(self) -> None:
+        self.uses: dict[object, int] = {}
+        """The thread that began each use, of a lent connection by the record of its pool."""
+        self._idle: Final[WeakValueDictionary[object, Disposable]] = WeakValueDictionary()
+        self._inherited: Final[list[object]] = []
+        """Kept in a child: the garbage collector would call SQLite for them."""
+        self._gate = threading.RLock()
+        self._forking: int | None = None
+        self._is_closed = False
+        self._is_refused = False
+
+    def add(self, owner: Disposable) -> None:
+        """Have the idle connections of *owner* closed before each fork."""
+        self._idle[object()] = owner
+
+    def require(self, path: Path) -> None:
+        """Raise StorageUnavailable if a fork in the midst of a use made this process."""
+        if self._is_refused:
+            raise StorageUnavailable(
+                f"{path} cannot be used by this process: it was forked while its parent used a "
+                "connection to SQLite, whose locks nothing releases here; fork before the parent "
+                "sends, or start the process anew (multiprocessing's spawn)"
+            )
+
+    @contextmanager
+    def one(self, returned: object = None) -> Iterator[None]:
+        """Use SQLite, after a fork that another thread is at; a use within a use never waits.
+
+        The use is instead of that of the record *returned*, which another thread may have begun.
+        """
+        me, use = threading.get_ident(), object()
+        try:
+            # A use is counted before the look at the fork, and a fork begins before it counts.
+            self.uses[use] = me
+            while returned is None and self._forking not in (None, me):
+                if list(self.uses.values()).count(me) > 1:
+                    break
+                del self.uses[use]
+                with self._gate:
+                    self.uses[use] = me
+            # Before the pool has the record back, since another thread may then borrow it.
+            self.uses.pop(returned, None)
+            yield
+        finally:
+            self.uses.pop(use, None)
+
+    def before_fork(self) -> None:
+        """Wait until no other thread uses SQLite, admit no use, and close what is idle.
+
+        A thread that forks within its own use does not wait for itself.
+        """
+        self._gate.acquire()
+        self._forking = me = threading.get_ident()
+        deadline = time.monotonic() + _FORK_WAIT
+        while (threads := list(self.uses.values())) and me not in threads:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
+        if not threads:
+            for reference in self._idle.valuerefs():
+                if (owner := reference()) is not None:
+                    owner.dispose()
+            self._is_closed = self._forking == me  # not after a fork by the handler of a signal
+
+    def after_fork_in_parent(self) -> None:
+        """Admit uses again."""
+        self._is_closed, self._forking = False, None
+        with suppress(RuntimeError):  # an exception came before the gate was acquired
+            self._gate.release()
+
+    def after_fork(self) -> None:
+        """Begin anew, in a child."""
+        if not self._is_closed:
+            self._is_refused = True
+            self._inherited.extend([*self.uses, *self._idle.values()])
+        self._gate, self.uses = threading.RLock(), {}
+        self._is_closed, self._forking = False, None
+
+
+SQLITE: Final = SqliteUse()
+"""Of the whole process: SQLite's memory has a single mutex for all files."""
+
+
+class _CountedPool(Pool):
+    """A pool of connections to SQLite, whose uses a fork waits for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        SQLITE.add(self)
+
+    def _do_get(self) -> Any:
+        with SQLITE.one():
+            record = super()._do_get()
+            SQLITE.uses[record] = threading.get_ident()
+        return record
+
+    def _do_return_conn(self, record: Any) -> None:
+        with SQLITE.one(returned=record):
+            super()._do_return_conn(record)
+
+    def dispose(self) -> None:
+        with SQLITE.one():
+            super().dispose()
+
+
+class SqlitePool(_CountedPool, FairPool):
+    """The fair pool, of connections to SQLite."""
+
+
+class SqliteApart(_CountedPool, NullPool):
+    """No pool: each connection to SQLite is opened for its use."""
+
+    _sqla_logger_namespace = "sqlalchemy.pool.impl.NullPool"
 
 
 class SqliteWriters:
     """Admits one writer at a time: threads wait here instead of polling the file *names*.
 
     A symbolic link is one name, its target another. *where* is the name in errors.
-
-    SQLite keeps the locks of a process in memory that a child inherits. Where a thread of the
-    parent writes at the moment of a fork, its lock is never released in the child, where the
-    thread is not: no connection of the child can write into that file.
 
     A connection goes on in a file that was removed or renamed. What it wrote there, no other
     process would see, and the system deletes it with the last connection.
@@ -46,9 +173,6 @@ class SqliteWriters:
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that this process opened first."""
         self._lock = threading.Lock()
-        self._own: Final = _OfThread()
-        self._forking: int | None = None
-        """The thread that holds the lock while it forks."""
 
     @contextmanager
     def one(self, wait: float) -> Iterator[None]:
@@ -56,23 +180,17 @@ class SqliteWriters:
 
         Without any *wait* it raises StorageConflict.
         """
-        if self._where in _stuck:
-            raise StorageUnavailable(
-                f"{self._where} cannot be written by this process: it was forked while a thread of "
-                "its parent wrote there, and SQLite waits for that thread for ever; fork before "
-                "the parent sends, or start the process anew (multiprocessing's spawn)"
-            )
         lock, acquired = self._lock, list[bool]()
         try:
-            _acquire(lock, wait, acquired)
+            # In one call of the interpreter: a signal's handler, or an exception that another
+            # thread sets, comes before both or after both. Between them the lock has no owner.
+            acquired.extend(map(lock.acquire, (True,), (wait,)))
             if not acquired[0]:
                 raise self._busy(wait)
-            self._own.is_writing = True
             yield
         finally:
             if acquired and acquired[0]:
                 lock.release()
-                self._own.is_writing = False
 
     def _busy(self, wait: float) -> StorageConflict | StorageUnavailable:
         if not wait:
@@ -105,27 +223,9 @@ class SqliteWriters:
         """Admit another file of the name from now on: no connection of this process is open."""
         self._file = None
 
-    def before_fork(self) -> None:
-        """Wait until no other thread writes, and admit none."""
-        me, acquired = threading.get_ident(), list[bool]()
-        try:
-            if not self._own.is_writing:
-                _acquire(self._lock, _FORK_WAIT, acquired)
-        finally:
-            if acquired and acquired[0]:
-                self._forking = me
-
-    def after_fork_in_parent(self) -> None:
-        """Admit the next writer."""
-        if self._forking == threading.get_ident():
-            self._forking = None
-            self._lock.release()
-
     def after_fork(self) -> None:
-        """Begin anew, in a child."""
-        if self._lock.locked() and self._forking != threading.get_ident():
-            _stuck.add(self._where)
-        self._lock, self._forking, self._own.is_writing = threading.Lock(), None, False
+        """Begin anew, in a child: a thread of the parent may have acquired the lock."""
+        self._lock = threading.Lock()
 
 
 def file_at(names: Iterable[str | Path]) -> tuple[int, int] | None:
@@ -135,12 +235,3 @@ def file_at(names: Iterable[str | Path]) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.pop() if len(found) == 1 else None
-
-
-def _acquire(lock: threading.Lock, wait: float, acquired: list[bool]) -> None:
-    """Add to *acquired* whether *lock* was free within *wait* seconds.
-
-    In one call of the interpreter: a signal's handler, or an exception that another thread sets,
-    comes before both or after both. Between them the lock would have no owner, and stay locked.
-    """
-    acquired.extend(map(lock.acquire, (True,), (wait,)))

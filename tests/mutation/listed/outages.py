@@ -127,14 +127,25 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a fork does not wait for the writer of a file",
+        name="a fork does not wait for the uses of a file",
         promise="A forked child may send, whatever the threads of its parent do.",
         file="timeoutmgr/database/sqlite_writers.py",
-        before="            if not self._own.is_writing:\n",
-        after="            if False:\n",
+        before="            if time.monotonic() > deadline:\n",
+        after="            if True:\n",
         tests=(
             "tests/database/test_sqlite_writers.py"
-            "::test_a_child_that_is_forked_beside_many_writes_can_write",
+            "::test_a_fork_waits_until_the_reads_of_other_threads_end",
+        ),
+    ),
+    Mutant(
+        name="a fork leaves the idle connections of a file open",
+        promise="What a forked child commits is kept, whatever its parent closes.",
+        file="timeoutmgr/database/sqlite_writers.py",
+        before="                    owner.dispose()\n",
+        after="                    pass\n",
+        tests=(
+            "tests/database/test_sqlite_writers.py"
+            "::test_what_a_child_commits_is_kept_when_its_parent_closes_the_file",
         ),
     ),
 )

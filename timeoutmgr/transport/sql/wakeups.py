@@ -17,6 +17,7 @@ from sqlalchemy import Connection, exc
 from timeoutmgr.database import Database
 from timeoutmgr.database.failures import unavailable
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener
+from timeoutmgr.database.sqlite_writers import SQLITE
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork, of_parent
 
 logger = logging.getLogger(__name__)
@@ -159,13 +160,16 @@ class FileVersion:
     """The version of a SQLite database, which changes whenever anyone commits to it.
 
     Asking for it reads no table and takes no lock. It is valid on one connection only, so a
-    connection is held outside the pool. Safe for many threads.
+    connection is held outside the pool, until a fork: each connection counts anew, perhaps to the
+    same number. Safe for many threads.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
         self._connection: Any = None
+        self._opened = 0
+        SQLITE.add(self)
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
@@ -173,16 +177,17 @@ class FileVersion:
         of_parent.append(self._connection)
         self._lock, self._connection = threading.Lock(), None
 
-    def read(self) -> int:
-        """Return the version. Raises StorageUnavailable."""
-        with self._lock:
+    def read(self) -> tuple[int, int]:
+        """Return how many connections were opened, and the version. Raises StorageUnavailable."""
+        with SQLITE.one(), self._lock:
             try:
                 if self._connection is None:
                     held = self._database.apart.raw_connection()
                     self._connection = held.driver_connection
                     held.detach()
+                    self._opened += 1
                 row = self._connection.execute("PRAGMA data_version").fetchone()
-                return int(row[0])
+                return self._opened, int(row[0])
             except exc.SQLAlchemyError as error:
                 raise unavailable(error, self._database.describe()) from error
             except sqlite3.Error as error:
@@ -190,9 +195,9 @@ class FileVersion:
                 wrapped = exc.OperationalError("PRAGMA data_version", None, error)
                 raise unavailable(wrapped, self._database.describe()) from error
 
-    def close(self) -> None:
-        """Let go of the connection; it comes back when asked again."""
-        with self._lock:
+    def dispose(self) -> None:
+        """Close the connection; the next ``read`` opens another."""
+        with SQLITE.one(), self._lock:
             self._drop()
 
     def _drop(self) -> None:
@@ -218,7 +223,7 @@ class Watch:
         self._owner_check: Final = owner_check
         self._pause = self._shortest
         self._count = -1
-        self._file: int | None = None
+        self._file: tuple[int, int] | None = None
         self._next_query = 0.0
 
     def before_query(self) -> None:
