@@ -681,7 +681,8 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def require_private(*_given: Any) -> None:
-        SQLITE.require(path)
+        if SQLITE.is_refused:
+            raise SQLITE.refusal(path)
         make_private(path)
 
     @event.listens_for(engine, "connect")

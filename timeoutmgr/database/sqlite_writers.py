@@ -52,20 +52,20 @@ class SqliteUse:
         self._gate = threading.RLock()
         self._forking: int | None = None
         self._is_closed = False
-        self._is_refused = False
+        self.is_refused = False
+        """Whether a fork in the midst of a use has made this process."""
 
     def add(self, owner: Disposable) -> None:
         """Have the idle connections of *owner* closed before each fork."""
         self._idle[object()] = owner
 
-    def require(self, path: Path) -> None:
-        """Raise StorageUnavailable if a fork in the midst of a use made this process."""
-        if self._is_refused:
-            raise StorageUnavailable(
-                f"{path} cannot be used by this process: it was forked while its parent used a "
-                "connection to SQLite, whose locks nothing releases here; fork before the parent "
-                "sends, or start the process anew (multiprocessing's spawn)"
-            )
+    def refusal(self, path: Path) -> StorageUnavailable:
+        """Return the error of a process that a fork in the midst of a use has made."""
+        return StorageUnavailable(
+            f"{path} cannot be used by this process: it was forked while its parent used a "
+            "connection to SQLite, whose locks nothing releases here; fork before the parent "
+            "sends, or start the process anew (multiprocessing's spawn)"
+        )
 
     @contextmanager
     def one(self, returned: object = None) -> Iterator[None]:
@@ -116,7 +116,7 @@ class SqliteUse:
     def after_fork(self) -> None:
         """Begin anew, in a child."""
         if not self._is_closed:
-            self._is_refused = True
+            self.is_refused = True
             self._inherited.extend([*self.uses, *self._idle.values()])
         self._gate, self.uses = threading.RLock(), {}
         self._is_closed, self._forking = False, None

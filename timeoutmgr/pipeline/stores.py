@@ -197,7 +197,7 @@ _INSIDE: Final = (
 def identity(store: Store) -> str:
     """Return the name of *store* in history tables.
 
-    Another user, driver or spelling of its URL gives the same name, and so does another environment.
+    Another user, driver, environment or spelling of its URL gives the same name.
 
     On PostgreSQL the server is asked. Raises StorageUnavailable.
     """

@@ -80,7 +80,9 @@ class SqlReceiver:
             self._interrupted.wait(wait)
             self._interrupted.clear()
             return []
-        rows = [] if self._is_known_empty() else self._lease(limit, for_good)
+        with as_transport(self._database):
+            is_empty = self._watch.is_known_empty()
+        rows = [] if is_empty else self._lease(limit, for_good)
         while not rows:
             if self._interrupted.is_set():
                 self._interrupted.clear()
@@ -238,10 +240,6 @@ class SqlReceiver:
     def _note_pending(self, tags: list[LeaseTag]) -> None:
         with self._lock:
             self._pending = tags
-
-    def _is_known_empty(self) -> bool:
-        with as_transport(self._database):
-            return self._watch.is_known_empty()
 
     def _may_have_messages(self) -> bool:
         with as_transport(self._database):
