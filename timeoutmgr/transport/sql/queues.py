@@ -324,10 +324,13 @@ class SqlQueues:
             # whose end is not seen here.
             if not connection.in_nested_transaction():
                 after_commit(connection, lambda: self._remember(found))
-        limited = LimitedQueues(self._statements, known, self._now(), connection)
-        there = [row for row in rows if row["queue"] in known] if known.keys() != names else rows
-        kept = routable = limited.fitting(there)
-        if any(options != PLAIN for options in known.values()) or any(map(asks, routable)):
+        kept = [row for row in rows if row["queue"] in known] if known.keys() != names else rows
+        limited: LimitedQueues | None = None
+        if any(options != PLAIN for options in known.values()):
+            limited = LimitedQueues(self._statements, known, self._now(), connection)
+            kept = limited.fitting(kept)
+        routable = kept
+        if limited is not None or any(map(asks, routable)):
             needs_time = any(ends(row, known[row["queue"]]) for row in routable)
             now = self._time(connection) if needs_time else None
             routable = [shaped(row, known[row["queue"]], now) for row in routable]
@@ -336,7 +339,8 @@ class SqlQueues:
                 copy_rows(connection, self._statements.messages, routable)
             else:
                 self._insert_each(routable, connection)
-            limited.drop_oldest()
+            if limited is not None:
+                limited.drop_oldest()
             reach("queues.inserted")
             self._notify({row["queue"] for row in kept}, connection)
         return kept
