@@ -156,3 +156,15 @@ def test_a_race_for_the_last_connection_costs_the_pool_no_place(
     with engine.connect(), engine.connect():
         pass
     engine.dispose()
+
+
+def test_a_connection_that_returns_after_the_disposal_of_its_pool_is_closed(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}", poolclass=FairPool)
+    closed: list[object] = []
+    event.listen(engine, "close", lambda connection, _record: closed.append(connection))
+    with engine.connect() as lent:
+        own = lent.connection.driver_connection
+        engine.dispose()
+        assert closed == []
+
+    assert closed == [own]
