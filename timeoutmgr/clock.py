@@ -50,8 +50,12 @@ class CarriedClock:
     def __init__(self, ask: Callable[[], Micros | None], host: Clock) -> None:
         self._ask = ask
         self._host = host
-        self._asking = threading.Lock()
         self._answer: tuple[Micros | None, float] | None = None
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Make the lock: in a child, a thread of the parent that asks keeps it locked."""
+        self._asking = threading.Lock()
 
     def __call__(self) -> Micros | None:
         """Return the server's time, which may have to be asked for."""

@@ -132,9 +132,13 @@ class Counters:
     """Keep counts and values in this process; ``snapshot`` reads them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.after_fork()
         self._counts: Counter[str] = Counter()
         self._values: dict[str, float] = {}
+
+    def after_fork(self) -> None:
+        """Make the lock: in a child, a thread of the parent may keep it locked."""
+        self._lock = threading.Lock()
 
     def count(self, event: str, amount: int = 1) -> None:
         """Add *amount* to the count of *event*."""

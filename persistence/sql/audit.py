@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of_class
@@ -22,7 +21,7 @@ from sqlalchemy import Connection, insert, select
 from timeoutmgr.contracts.audit import AuditCheck, AuditEntry, AuditRecord, AuditVerdict, to_text
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 from .context import StoreContext
 
@@ -39,13 +38,12 @@ class _Chain:
     head: str
 
 
-class Audit:
+class Audit(ThreadSafe):
     """Writes and reads the audit of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self.after_fork()
-        begin_anew_after_fork(self)
+        super().__init__()
         audit = context.tables.audit
         self._mine = audit.c.endpoint == context.endpoint
         self._insert = insert(audit)
@@ -58,7 +56,7 @@ class Audit:
 
     def after_fork(self) -> None:
         """Begin chains of this child's own: the parent goes on with its chains."""
-        self._lock = threading.Lock()
+        super().after_fork()
         self._free: list[_Chain] = []
 
     def write(self, connection: Connection, entry: AuditEntry) -> None:

@@ -5,7 +5,6 @@ looks like a message that waited.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,7 @@ from timeoutmgr.contracts.reports import SENDERS_AHEAD
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ThreadSafe
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.telemetry import Telemetry
 
@@ -49,7 +48,7 @@ class _Sender:
     logged: float
 
 
-class SenderClocks:
+class SenderClocks(ThreadSafe):
     """Compares each message's TimeSent with the store's clock. Safe for many threads.
 
     *offset* returns by how much the store's clock is ahead of *clock*, None before it is measured.
@@ -61,12 +60,11 @@ class SenderClocks:
         self._offset = offset
         self._clock = clock
         self._telemetry = telemetry
-        self.after_fork()
-        begin_anew_after_fork(self)
+        super().__init__()
 
     def after_fork(self) -> None:
         """Begin anew: a thread of the parent may have locked the lock."""
-        self._lock = threading.Lock()
+        super().after_fork()
         self._senders: dict[str, _Sender] = {}
 
     def compare(self, timeouts: Iterable[Timeout]) -> None:

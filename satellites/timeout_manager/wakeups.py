@@ -19,7 +19,7 @@ from timeoutmgr.contracts import Wakeups
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ThreadSafe
 from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
@@ -29,19 +29,15 @@ logger = logging.getLogger(__name__)
 EVERY: Final[Micros] = 100_000
 
 
-class WakeLimit:
+class WakeLimit(ThreadSafe):
     """Passes the first wake at once, and joins the wakes of the next tenth of a second.
 
     Safe for many threads. A later due time needs no limit: its poll waits for the due time.
     """
 
-    def __init__(self) -> None:
-        self.after_fork()
-        begin_anew_after_fork(self)
-
     def after_fork(self) -> None:
         """Begin anew: a thread of the parent may have locked the lock."""
-        self._lock = Lock()
+        super().after_fork()
         self._next: Micros = 0
 
     def poll_time(self, due: Micros, now: Micros) -> Micros:

@@ -83,7 +83,7 @@ def test_while_a_name_is_added_to_one_table_no_thread_adds_to_another(
 
     def try_another_table(_at: int, _name: bytes) -> None:
         # Its thread would unlock the file, which other processes then write to.
-        entered.append(counts.queues._lock.acquire(blocking=False))
+        entered.append(counts.queues.lock.acquire(blocking=False))
 
     monkeypatch.setattr(counts.destinations, "_write", try_another_table)
 

@@ -8,11 +8,33 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
+from typing import TypeAlias
+
+import pytest
 
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair
 from tests.acceptance.place import SOON, Party, Place
 from tests.reliability.pairs import on
+from tests.support.clock import FakeClock
+from tests.support.forks import ended_in_a_child
+from timeoutmgr import Endpoint
+from timeoutmgr.contrib.handler_registry import HandlerRegistry
+from timeoutmgr.database import Database, upgrade
+from timeoutmgr.endpoint.async_context import AsyncHandlerContext
+from timeoutmgr.endpoint.concurrent_handlers import ConcurrentHandlerStep
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.metrics.memory import CountMemory
+from timeoutmgr.metrics.recorder import Recorder
+from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker, SharedOutage
+from timeoutmgr.resilience.channel_log import ChannelLog
+from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.testing import configure
+from timeoutmgr.transport.in_flight import ConcurrentHandling
 
 _ROOT = Path(__file__).parents[2]
 
@@ -144,3 +166,133 @@ def test_eight_threads_send_through_one_endpoint(place: Place) -> None:
 
     arrived = party.inbox.wait_for(160)
     assert Counter(one.id for one in arrived) == Counter(sent)
+
+
+LockAndUse: TypeAlias = tuple[AbstractContextManager[object], Callable[[], object]]
+ERROR = RuntimeError("the server is away")
+
+
+def _outage() -> OutageBreaker:
+    return OutageBreaker(
+        "b", time_to_wait=timedelta(0), on_trigger=lambda _: None, clock=FakeClock()
+    )
+
+
+def _of_outage() -> LockAndUse:
+    breaker = _outage()
+    return breaker._lock, lambda: breaker.failure(ERROR)
+
+
+def _of_rate() -> LockAndUse:
+    breaker = RateBreaker("b", per_second=1, on_trigger=lambda _: None, clock=FakeClock())
+    return breaker._lock, lambda: breaker.failure(ERROR)
+
+
+def _of_shared_outage() -> LockAndUse:
+    shared = SharedOutage()
+    return shared._lock, lambda: shared.is_reported(_outage())
+
+
+def _of_critical_errors() -> LockAndUse:
+    critical = CriticalErrors()
+    return critical._lock, lambda: critical.started(lambda: None)
+
+
+def _of_channel_log() -> LockAndUse:
+    log = ChannelLog("wakes")
+    newest = Received(message=Message(id="1"), queue="sales.Timeouts", tag=0)
+    return log._lock, lambda: log.note(newest, 1.0)
+
+
+def _of_registry() -> LockAndUse:
+    registry = HandlerRegistry()
+    return registry._lock, lambda: registry.handler("Ping")(print)
+
+
+def _of_telemetry() -> LockAndUse:
+    counters = Counters()
+    endpoint = Endpoint(configure("sales", telemetry=counters))
+    return counters._lock, lambda: endpoint.parts.settings.telemetry.count("handled")
+
+
+def _of_names() -> LockAndUse:
+    memory = CountMemory.create(1)
+    return memory.queues.lock, lambda: memory.queues.number("sales")
+
+
+def _of_recorder() -> LockAndUse:
+    memory = CountMemory.create(1)
+    recorder = Recorder(memory, memory.sections[0], Counters())
+    return recorder._others._lock, lambda: recorder.count("of a plugin")
+
+
+async def _handle(_message: object, _context: AsyncHandlerContext) -> None:
+    """Handle nothing."""
+
+
+def _concurrent() -> ConcurrentHandling:
+    config = configure("sales")
+    config.add_handler("Ping", _handle)
+    found = [each.consumption.concurrent for each in Endpoint(config).parts.satellites]
+    [concurrent] = filter(None, found)
+    return concurrent
+
+
+def _of_carried_clock() -> LockAndUse:
+    step = _concurrent().step
+    assert isinstance(step, ConcurrentHandlerStep)
+    return step.work.clock._asking, step.work.clock
+
+
+def _of_upgrade() -> LockAndUse:
+    def install() -> None:
+        with upgrade._one_at_a_time:
+            pass
+
+    return upgrade._one_at_a_time, install
+
+
+@pytest.mark.parametrize(
+    "lock_and_use",
+    [
+        _of_outage,
+        _of_rate,
+        _of_shared_outage,
+        _of_critical_errors,
+        _of_channel_log,
+        _of_registry,
+        _of_telemetry,
+        _of_names,
+        _of_recorder,
+        _of_carried_clock,
+        _of_upgrade,
+    ],
+)
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(
+    lock_and_use: Callable[[], LockAndUse],
+) -> None:
+    lock, use = lock_and_use()
+
+    def does() -> int:
+        use()
+        return 0
+
+    with lock:
+        code = ended_in_a_child(does)
+
+    assert code == 0
+
+
+def test_a_child_has_every_slot_for_its_own_messages() -> None:
+    slots = _concurrent().slots
+    count = slots.free
+    slots.reserve(count)
+
+    assert ended_in_a_child(lambda: slots.reserve(count) - count) == 0
+
+
+def test_a_child_asks_a_server_that_its_parent_has_given_up(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    database.unanswered.give_up()
+
+    assert ended_in_a_child(lambda: int(database.unanswered.is_given_up)) == 0

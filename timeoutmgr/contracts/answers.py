@@ -32,8 +32,9 @@ class Answers:
         self._is_given_up = False
 
     def after_fork(self) -> None:
-        """Forget the calls of the parent's threads, in a child, which has none of them."""
+        """Forget the calls of the parent's threads, and their end: a child has none of them."""
         self._lock, self._waiting = threading.RLock(), {}
+        self._is_given_up = False
 
     def within(self, user: object, seconds: float) -> None:
         """Have calls that begin from now on fail after *seconds* without a sign of the server.

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
-from threading import Lock
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
@@ -11,6 +10,7 @@ from timeoutmgr.endpoint.async_context import AnyHandler
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.handlers import ANY
 from timeoutmgr.endpoint.list_handlers import ListHandler
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 Registered = TypeVar("Registered", bound=AnyHandler)
 RegisteredList = TypeVar("RegisteredList", bound=ListHandler)
@@ -19,11 +19,11 @@ Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns what is entered before a call of a handler, and left after the call."""
 
 
-class HandlerRegistry:
+class HandlerRegistry(ThreadSafe):
     """Handlers by message type, in the order of their registration. Safe for many threads."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        super().__init__()
         self._handlers: list[tuple[str, Any, Any]] = []
 
     @overload

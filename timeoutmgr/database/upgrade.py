@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import io
 import logging
+import os
 import random
 import threading
 import time
@@ -72,7 +73,16 @@ _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades; below the read timeouts of the drivers."""
 
 # Alembic's ``context`` and ``op`` are globals of the process.
-_one_at_a_time: Final = threading.Lock()
+_one_at_a_time = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Make the lock: in a child, an upgrade of the parent keeps it locked."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def upgrade(

@@ -21,11 +21,13 @@ from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequis
 from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged, missing_schema
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.routes import Clearing, manager_endpoint, timeout_id, to_timeout_manager
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.sender.composer import Composer, SendOptions
 from timeoutmgr.sender.sender import Outlet, Sender, SessionPool
+from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
 
@@ -121,6 +123,8 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
     """
     mode = mode_of(settings)
     check_prerequisites(settings.features, settings)
+    if isinstance(settings.telemetry, Counters):
+        begin_anew_after_fork(settings.telemetry)
     critical = CriticalErrors(settings.hooks, settings.critical_action)
     breakers = Breakers(critical, settings.clock)
     owner = uuid.uuid4().hex

@@ -18,6 +18,7 @@ from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.coroutines import HandlerCoroutines
 from timeoutmgr.endpoint.handlers import Handler, HandlerStep
 from timeoutmgr.endpoint.middleware import await_through
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.sender.sender import Sender
 from timeoutmgr.transport.in_flight import ConcurrentHandling, Slots
 from timeoutmgr.transport.work import ATOMIC
@@ -38,6 +39,7 @@ class CoroutineParts:
         self._mode = mode
         self.coroutines: Final = HandlerCoroutines()
         self._clock = CarriedClock(sender.now, settings.clock)
+        begin_anew_after_fork(self._clock)
         self._handlers = (
             _in_middleware(settings) if settings.awaits_middleware else settings.handlers
         )

@@ -28,6 +28,7 @@ from timeoutmgr.metrics.catalogue import (
     REASON,
     VALUES,
 )
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
@@ -114,17 +115,16 @@ class Names:
     """A table of names: the first get numbers, later names share the number after the last.
 
     A name keeps its number. Processes add names under a lock of the file, which ends with them.
-    The threads of a process share the lock of the file, and the first to unlock frees it: *lock*
+    The threads of a process share the lock of the file, and the first to unlock frees it: ``lock``
     keeps them apart, and is the same for all tables of the file.
     """
 
-    def __init__(
-        self, view: memoryview, descriptor: int, capacity: int, lock: threading.Lock
-    ) -> None:
+    lock: threading.Lock
+
+    def __init__(self, view: memoryview, descriptor: int, capacity: int) -> None:
         self._view = view
         self._descriptor = descriptor
         self._capacity = capacity
-        self._lock = lock
         self._known: dict[str, int] = {}
         self._is_full = False
 
@@ -142,7 +142,7 @@ class Names:
 
     def _find(self, name: str) -> int:
         short = name.encode("utf-8", "replace")[:_LONGEST]
-        with self._lock, _locked(self._descriptor):
+        with self.lock, _locked(self._descriptor):
             count = self._count
             at = next((at for at in range(count) if self._bytes(at) == short), count)
             if count == self._capacity:
@@ -220,12 +220,14 @@ class CountMemory:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, _size(processes))
         view = memoryview(self._map)
-        lock = threading.Lock()
         at = 0
         tables = []
         for capacity in _TABLES:
-            tables.append(Names(view[at : at + _bytes_of(capacity)], descriptor, capacity, lock))
+            tables.append(Names(view[at : at + _bytes_of(capacity)], descriptor, capacity))
             at += _bytes_of(capacity)
+        self._tables = tables
+        self.after_fork()
+        begin_anew_after_fork(self)
         self.destinations, self.queues, self.breakers, reasons, classes = tables
         self.values: Mapping[str, Names] = {
             DESTINATION: self.destinations,
@@ -237,6 +239,12 @@ class CountMemory:
             Section(view[start : start + SECTION_CELLS * CELL])
             for start in range(at, at + processes * SECTION_CELLS * CELL, SECTION_CELLS * CELL)
         ]
+
+    def after_fork(self) -> None:
+        """Make the lock of the tables: a thread of the parent may have it."""
+        lock = threading.Lock()
+        for table in self._tables:
+            table.lock = lock
 
     @classmethod
     def create(cls, processes: int) -> Self:

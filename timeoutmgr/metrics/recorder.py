@@ -28,6 +28,7 @@ from timeoutmgr.metrics.memory import (
     CountMemory,
     Section,
 )
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.telemetry import (
     Addressed,
     Counters,
@@ -68,6 +69,7 @@ class Recorder:
             for event, first in BY_LABEL_CELLS.items()
         }
         self._others = Counters()
+        begin_anew_after_fork(self._others)
         self._lateness = nan
         self._before = list(section.counts[: len(EVENT_CELLS)])
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from threading import Lock
 from typing import ClassVar, Final, NoReturn, Protocol
 from uuid import UUID, uuid4, uuid5
 from weakref import WeakSet
@@ -24,6 +25,21 @@ of_parent: Final[list[object]] = []
 def begin_anew_after_fork(one: Inherited) -> None:
     """Have ``one.after_fork`` called in every child, for as long as *one* lives."""
     _inherited.add(one)
+
+
+class ThreadSafe:
+    """Has ``_lock`` for its threads, and makes it anew in a child.
+
+    Another thread of the parent may have it, which is not there to release it.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Make the lock."""
+        self._lock = Lock()
 
 
 def own_name(of_parent: str) -> str:

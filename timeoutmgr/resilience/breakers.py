@@ -5,7 +5,6 @@ A breaker holds no timer. A caller reports ``failure`` or ``success``, and a wat
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +14,7 @@ from typing import Final
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class BreakerState(StrEnum):
     TRIGGERED = "triggered"
 
 
-class OutageBreaker:
+class OutageBreaker(ThreadSafe):
     """Triggers once when nothing succeeded for *time_to_wait* after a first failure.
 
     Armed by the first failure, disarmed by any success; after a success a new outage triggers
@@ -59,7 +59,7 @@ class OutageBreaker:
         self._wait = time_to_wait.total_seconds()
         self._on_trigger = on_trigger
         self._clock = clock
-        self._lock = threading.Lock()
+        super().__init__()
         self._state = BreakerState.DISARMED
         self._armed_at = 0.0
         self._error: BaseException | None = None
@@ -139,7 +139,7 @@ class OutageBreaker:
         _run_action(self.name, self._on_trigger, error)
 
 
-class RateBreaker:
+class RateBreaker(ThreadSafe):
     """Triggers once when more than *per_second* x 30 failures fall into a 30 second window."""
 
     def __init__(
@@ -158,7 +158,7 @@ class RateBreaker:
         self._most = per_second * RATE_WINDOW
         self._on_trigger = on_trigger
         self._clock = clock
-        self._lock = threading.Lock()
+        super().__init__()
         self._failures: deque[float] = deque(maxlen=int(self._most) + 1)
         self._triggered = False
 
@@ -201,14 +201,14 @@ def _run_action(name: str, action: Callable[[BaseException], None], error: BaseE
         logger.critical("the action of breaker %s failed", name, exc_info=True, extra=extra)
 
 
-class SharedOutage:
+class SharedOutage(ThreadSafe):
     """The outage that all breakers over one server share: only the first to trigger reports it.
 
     Safe for many threads.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._reported_by: OutageBreaker | None = None
 
     def is_reported(self, by: OutageBreaker) -> bool:

@@ -7,11 +7,11 @@ all.
 """
 
 import logging
-from threading import Lock
 from typing import Final
 
 from timeoutmgr.message import routes
 from timeoutmgr.message.message import Received
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +19,12 @@ EVERY: Final = 60.0
 """Seconds between two lines."""
 
 
-class ChannelLog:
+class ChannelLog(ThreadSafe):
     """Logs control messages of one kind, *what* in the plural; safe for many threads."""
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self._what = what
-        self._lock = Lock()
         self._unlogged = 0
         self._next: float | None = None
 

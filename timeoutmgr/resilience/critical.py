@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.after_fork import ChildEnds
+from timeoutmgr.resilience.after_fork import ChildEnds, ThreadSafe
 from timeoutmgr.resilience.thread_task import begin_thread
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class CriticalErrorContext:
 CriticalErrorHook: TypeAlias = Callable[[CriticalErrorContext], object]
 
 
-class CriticalErrors:
+class CriticalErrors(ThreadSafe):
     """Receives critical errors and runs the hooks, in order of registration."""
 
     def __init__(
@@ -51,12 +51,16 @@ class CriticalErrors:
         action: CriticalAction = CriticalAction.STOP,
     ) -> None:
         self._hooks = hooks or (_stop if action is CriticalAction.STOP else _log,)
-        self._lock = threading.Lock()
-        self._stop: Callable[[], None] | None = None
+        super().__init__()
         self._latched: list[tuple[str, BaseException]] = []
-        self._threads: list[threading.Thread] = []
         self.raised: tuple[str, BaseException] | None = None
         """The first critical error, for the report of the endpoint's end."""
+
+    def after_fork(self) -> None:
+        """Forget the run and the hooks, which are the parent's."""
+        super().after_fork()
+        self._stop: Callable[[], None] | None = None
+        self._threads: list[threading.Thread] = []
 
     def raise_error(self, error: str, exception: BaseException) -> None:
         """Report *error* to the hooks, now or once the endpoint runs; return at once."""

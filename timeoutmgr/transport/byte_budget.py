@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from timeoutmgr.errors import ConfigurationError, LeaseLost, TransportUnavailable
 from timeoutmgr.message.message import Received
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """The usual bound, for all receivers of one transport together."""
@@ -27,17 +26,16 @@ _UNREPORTED: Final = 16 * 1024
 """Bytes that a receiver may hold, or have settled, before the budget hears of them."""
 
 
-class ByteBudget:
+class ByteBudget(ThreadSafe):
     """The bytes that the receivers of one transport hold together. Safe for many threads."""
 
     def __init__(self, limit: int | None = BUFFER_BYTES) -> None:
         self.limit: Final = limit
-        self.after_fork()
-        begin_anew_after_fork(self)
+        super().__init__()
 
     def after_fork(self) -> None:
         """Hold nothing: the messages are the parent's, and a thread of it may have the lock."""
-        self._lock = threading.Lock()
+        super().after_fork()
         self._held = self._most = 0
 
     @property

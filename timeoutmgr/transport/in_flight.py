@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from timeoutmgr.message.message import Received
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 if TYPE_CHECKING:
     from timeoutmgr.transport.work import Work
@@ -56,9 +57,15 @@ class Slots:
     """Places for messages that are handled at once; several pumps share them."""
 
     def __init__(self, count: int) -> None:
-        self.changed: Final = threading.Condition()
+        self._count: Final = count
+        self.after_fork()
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Free every slot: the messages are the parent's."""
+        self.changed = threading.Condition()
         """Notified when a message ended or a slot became free; its lock guards both."""
-        self.free = count
+        self.free = self._count
 
     def reserve(self, most: int) -> int:
         """Reserve up to *most* slots; return how many."""

@@ -6,7 +6,6 @@ threads: a lost hint costs a read, and a hint too many a transaction that finds 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,7 @@ from timeoutmgr.database.arrays import NumberArray, TextArray
 from timeoutmgr.message.instants import EARLIEST, Micros
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.rows import before_key, from_key
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import ThreadSafe
 
 from .rows import Claim
 
@@ -136,7 +135,7 @@ class CursorPosition:
     number: int
 
 
-class KeyCursor:
+class KeyCursor(ThreadSafe):
     """The first key that the last read found.
 
     A removed row stays in an index until no transaction can see it any more. While an old snapshot
@@ -151,15 +150,10 @@ class KeyCursor:
     def __init__(self, clock: Clock, *, enabled: bool = True) -> None:
         self._clock = clock
         self._enabled = enabled
-        self.after_fork()
-        begin_anew_after_fork(self)
+        super().__init__()
         self._start = FROM_THE_BEGINNING
         self._number = 0
         self._full_scan = clock.monotonic() + FULL_SCAN
-
-    def after_fork(self) -> None:
-        """Make the lock: a thread of the parent may have locked it."""
-        self._lock = threading.Lock()
 
     def position(self) -> CursorPosition:
         """Return the key to read from now."""
