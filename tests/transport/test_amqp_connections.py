@@ -154,6 +154,25 @@ def test_a_connection_beats_although_the_heartbeats_were_closed_before() -> None
         assert after.has_beaten.wait(30)
 
 
+class BrokenConnection(Connection):
+    """A connection whose beat fails in a way that nobody foresaw."""
+
+    def beat(self) -> None:
+        super().beat()
+        raise ValueError
+
+
+def test_a_connection_beats_although_the_beat_of_another_connection_fails() -> None:
+    with closing(Heartbeats(timedelta(milliseconds=4))) as heartbeats:
+        broken, sound = BrokenConnection(), Connection()
+        heartbeats.add(broken)
+        assert broken.has_beaten.wait(30)
+
+        heartbeats.add(sound)
+
+        assert sound.has_beaten.wait(30)
+
+
 def test_a_sender_notices_that_the_broker_gave_it_up_while_idle(
     far_url: str, proxy: Proxy, queue: str
 ) -> None:

@@ -378,7 +378,12 @@ class Heartbeats:
         with self._guard:
             connections = [each for each in self._connections if each.broken is None]
         for connection in connections:
-            connection.beat()
+            try:
+                connection.beat()
+            except Exception:
+                # The thread must outlive unforeseen errors: the other connections need their beats.
+                extra = {"event": "heartbeat_failed"}
+                logger.exception("transport could not send a heartbeat", extra=extra)
 
     def close(self) -> None:
         """Stop until the next connection; the connections are their owners' to close."""
