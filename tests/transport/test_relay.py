@@ -7,6 +7,7 @@ from contextlib import closing
 import amqp
 import pytest
 
+from timeoutmgr.contracts import SendResult
 from timeoutmgr.message.message import Message, Received
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import relay as relays
@@ -42,6 +43,29 @@ def test_large_bodies_come_in_bounded_batches_and_all_arrive(
     assert max(sizes) <= 13 * BODY  # the relay accepts all messages of a single read
     numbers = [int.from_bytes(one.received.message.body[:2]) for part in batches for one in part]
     assert numbers == list(range(MESSAGES))
+
+
+def test_a_relay_waits_for_the_end_of_an_alarm_on_one_connection(
+    raw_channel: amqp.Channel, rabbitmq_url: str, unique: str
+) -> None:
+    raw_channel.queue_declare(unique, auto_delete=False)
+    received = Received(message=Message(id="m1"), queue=unique, tag=1)
+    publishing = Relayed(received, {}, RawContent(message_id="m1")).publishing("", unique, {})
+    transport = KombuTransport(rabbitmq_url)
+    with closing(transport), closing(transport.relay(unique, prefetch=1)) as relay:
+        assert relay.publish([publishing]) == [SendResult.CONFIRMED]
+        assert relay._sending is not None
+        connection, window = relay._sending
+        connection.blocked = True  # as the broker says at an alarm
+        window._give_up("no confirm came")
+
+        during = [relay.publish([publishing]) for _ in range(2)]
+        assert (relay._sending, connection.broken) == ((connection, window), None)
+        connection.blocked = False
+
+        assert during == [[SendResult.REFUSED]] * 2
+        assert relay.publish([publishing]) == [SendResult.CONFIRMED]
+        assert connection.broken == "its confirms are not to be trusted"
 
 
 def test_a_message_with_the_user_of_its_producer_is_published_by_another_user() -> None:

@@ -87,15 +87,12 @@ class Relay:
         ]
 
     def publish(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
-        """Publish all and return the broker's answers."""
-        if self._sending is None:
+        """Publish all and return the broker's answers; REFUSED for all while an alarm blocks it."""
+        if self._sending is None or _is_over(*self._sending):
             self._sending = self._open()
         connection, window = self._sending
         with connection.lock, broker_errors("relaying"):
-            results = window.send(publishings)
-        if window.spent:
-            self._sending = None
-        return results
+            return window.send(publishings)
 
     def ack(self, relayed: Sequence[Relayed]) -> None:
         """Settle messages for good."""
@@ -115,6 +112,17 @@ class Relay:
             settings = self._settings
             window = ConfirmWindow(connection, settings.confirm_window, settings.confirm_timeout)
         return connection, window
+
+
+def _is_over(connection: AmqpConnection, window: ConfirmWindow) -> bool:
+    """Return whether *window* is spent, and no alarm blocks its *connection* any more."""
+    if not window.spent:
+        return False
+    with connection.lock:
+        if connection.is_alive() and connection.blocked:
+            return False
+        connection.drop("its confirms are not to be trusted")
+    return True
 
 
 class _WholeReceiver(RabbitMQReceiver):
