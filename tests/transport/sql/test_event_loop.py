@@ -104,6 +104,28 @@ def test_a_closed_connection_leaves_nothing_in_the_loop(
     assert found == []
 
 
+def test_a_connection_that_its_consumer_closes_stays_closed(
+    connect: Callable[[], Any], hub: Any
+) -> None:
+    connection = connect()
+    connection.register_with_event_loop(hub)
+    transport, channel = connection.transport, connection.default_channel
+    queue = kombu.Queue("q", channel=channel)
+    queue.declare()
+    closed: list[Any] = []
+
+    def close(message: Any) -> None:
+        connection.release()
+        closed.append(message)
+
+    kombu.Consumer(channel, [queue], on_message=close).consume()
+    publish(connect(), "one", "two")
+
+    loop_until(hub, lambda: bool(closed))
+
+    assert (len(closed), transport._sql) == (1, None)
+
+
 def test_a_connection_that_is_made_again_delivers_in_a_loop_that_was_reset(
     connect: Callable[[], Any], hub: Any
 ) -> None:

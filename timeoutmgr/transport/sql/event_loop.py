@@ -71,6 +71,8 @@ class LoopDelivery:
             os.read(self._reading, _WAKES)
         self._is_rung = False  # before the look: what comes from now on rings again
         for _ in range(_AT_ONCE):
+            if self._timer is None:  # a consumer has closed its connection
+                return
             try:
                 self._deliver()
             except Empty:
