@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -10,14 +11,18 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import a_timeout
 from tests.support.store import ScriptedStore
-from timeoutmgr import EndpointConfiguration
+from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import Outcome, OutcomeKind
 from timeoutmgr.contracts.callables import is_coroutine_function
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.canary import MESSAGE_TYPE, SENTENCE, Canary, CanarySettings
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, TransportUnavailable
 from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.sender.composer import ToSend
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.testing import configure
+from timeoutmgr.testing.signals import PATIENCE
 
 
 class Cage:
@@ -170,3 +175,57 @@ def test_the_endpoint_handles_its_canary_in_its_middleware(
     [handler] = config.settings().handlers[MESSAGE_TYPE]
 
     assert is_coroutine_function(handler) is is_awaited
+
+
+def test_send_middleware_that_stops_the_endpoint_in_the_thread_of_the_canary_stops_it() -> None:
+    config = configure("sales", features=[TimeoutManager()])
+    config.canary = CanarySettings()
+
+    def stop(outgoing: ToSend) -> ToSend:
+        endpoint.stop()
+        return outgoing
+
+    config.add_send_middleware(stop)
+    endpoint = Endpoint(config)
+    endpoint.start()
+
+    assert endpoint.wait(PATIENCE)
+    endpoint.close()
+
+
+def test_send_middleware_may_stop_the_endpoint_while_another_thread_stops_it() -> None:
+    config = configure("sales", features=[TimeoutManager()])
+    config.canary = CanarySettings()
+    sends, stopping = threading.Event(), threading.Event()
+
+    def stop(outgoing: ToSend) -> ToSend:
+        sends.set()
+        assert stopping.wait(PATIENCE)
+        endpoint.stop()
+        return outgoing
+
+    config.add_send_middleware(stop)
+    endpoint = Endpoint(config)
+    [canary] = [task for task in endpoint.parts.features.tasks if isinstance(task, Canary)]
+    canary._stop = FollowedEvent(stopping)
+    endpoint.start()
+    assert sends.wait(PATIENCE)
+
+    other = threading.Thread(target=endpoint.stop, daemon=True)
+    other.start()
+    other.join(PATIENCE)
+
+    assert not other.is_alive()
+    endpoint.close()
+
+
+class FollowedEvent(threading.Event):
+    """An event of the canary's stop, which *other* follows."""
+
+    def __init__(self, other: threading.Event) -> None:
+        super().__init__()
+        self._other = other
+
+    def set(self) -> None:
+        super().set()
+        self._other.set()

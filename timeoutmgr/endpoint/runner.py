@@ -10,6 +10,7 @@ from typing import Final
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.installation import existing_satellites
 from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.resilience.thread_task import ThreadTask
 from timeoutmgr.transport.batch_progress import LONG_HANDLING
 from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 
@@ -86,7 +87,10 @@ class Runner:
 
     def is_here(self) -> bool:
         """Return whether the calling thread is of this runner: ``stop`` waits for it."""
-        return threading.current_thread() in self._threads
+        tasks = self._parts.features.tasks
+        return threading.current_thread() in self._threads or any(
+            isinstance(task, ThreadTask) and task.is_here() for task in tasks
+        )
 
     def _spawn(self, thread: threading.Thread) -> None:
         thread.start()

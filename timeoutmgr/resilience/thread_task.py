@@ -39,11 +39,19 @@ class ThreadTask(ABC):
         self._thread = begin_thread(self._run, self.thread_name)
 
     def stop(self) -> None:
-        """Stop; returns when the thread has ended. Stop before start and twice is fine."""
+        """Stop; returns when the thread has ended. Stop before start and twice is fine.
+
+        In the thread itself, where a middleware stops its endpoint, it returns at once.
+        """
         self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        thread = self._thread
+        if thread is not None and not self.is_here():
             thread.join()
+        self._thread = None
+
+    def is_here(self) -> bool:
+        """Return whether the calling thread is the task's: ``stop`` of others waits for it."""
+        return self._thread is threading.current_thread()
 
     def watch(self) -> None:  # noqa: B027 - a task that needs no watching inherits it
         """No-op."""
