@@ -97,6 +97,21 @@ def test_a_forked_child_starts_a_loop_of_its_own(coroutines: HandlerCoroutines) 
     assert Outcomes(coroutines).of(nothing) is None
 
 
+def test_a_coroutine_that_came_as_the_loop_ended_keeps_none_of_the_next_run_waiting(
+    coroutines: HandlerCoroutines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = coroutines.loop
+    coroutines.stop()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(HandlerCoroutines, "loop", ended)
+        with pytest.raises(HandlerStopped):
+            Outcomes(coroutines).begin(nothing)
+
+    coroutines.start()
+
+    assert Outcomes(coroutines).of(nothing) is None
+
+
 async def suspend(forks: Forks) -> None:
     await asyncio.sleep(0)
     forks.refuse_child()

@@ -90,7 +90,12 @@ class HandlerCoroutines:
             self._waiting.append(lambda: self._create(begin, ended, running, context))
             is_first = len(self._waiting) == 1
         if is_first:  # one wake of the loop for a whole batch
-            loop.call_soon_threadsafe(self._create_all)
+            try:
+                loop.call_soon_threadsafe(self._create_all)
+            except RuntimeError as error:  # the loop has ended meanwhile
+                with self._lock:
+                    self._waiting.clear()  # the next run wakes its loop for a first coroutine again
+                raise HandlerStopped from error
         return running.cancel
 
     def cancel(self, task: "asyncio.Task[object]") -> None:
