@@ -254,6 +254,15 @@ def test_a_binding_that_the_tables_cannot_keep_is_refused_with_a_sentence(
     with pytest.raises(ConfigurationError, match=r"exchange .* characters"):
         channel.queue_bind("q", name, "k")
     channel.queue_unbind("q", name, name)
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "nul\0", "half \ud800"])
+def test_a_binding_of_a_queue_that_cannot_be_is_refused(connection: Any, name: str) -> None:
+    channel = connection.default_channel
+    channel.exchange_declare("x", "direct")
+
+    with pytest.raises(ConfigurationError, match="cannot be a queue"):
+        channel.queue_bind(name, "x", "k")
     channel.exchange_delete(name)
     connection.Producer().publish("to nobody", exchange=name, routing_key="k")
     assert get(connection) is None

@@ -43,6 +43,7 @@ from timeoutmgr.transport.sql.tables import (
     CONTENT_ENCODING_LENGTH,
     QUEUE_NAME_LENGTH,
     QueueTables,
+    checked_queue_name,
     is_queue_name,
 )
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
@@ -273,6 +274,7 @@ class SqlQueues:
         """
         row = {"exchange": exchange, "routing_key": routing_key, "queue": queue, "kind": kind}
         if (routing_key, queue, kind) not in self.bindings(exchange):
+            checked_queue_name(queue)
             _check_binding(exchange, routing_key, kind)
             self._run(lambda own: own.execute(self._statements.bind, [row]), connection)
 
