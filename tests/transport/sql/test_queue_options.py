@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import kombu as kombu_package
 import pytest
 from amqp.exceptions import ChannelError
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
 from chaos.forkserver_client import ForkServer
 from tests.transport.sql.killing import kill_holding
@@ -180,6 +181,21 @@ def test_a_full_queue_drops_its_oldest_message_only_if_asked(
         assert own.execute(select(sql.tables.queues.c.dropped)).scalar_one() == 2
     assert [getattr(each, "event", "") for each in caplog.records].count("messages_dropped") == 2
     assert payloads(queue) == [3, 4]
+
+
+def test_a_full_queue_drops_more_messages_than_a_statement_has_parameters(
+    file_connection: Any,
+) -> None:
+    queue = declare(file_connection, max_length=1, queue_arguments={"x-overflow": "drop-head"})
+    sql = file_connection.transport.sql
+
+    @event.listens_for(sql.database.engine, "checkout")
+    def limit(driver: Any, *_: object) -> None:
+        driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 1_100)
+
+    sql.session().send([Outgoing("q", Message(id=f"{n}", body=b"%d" % n)) for n in range(1_300)])
+
+    assert payloads(queue) == [1_299]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from timeoutmgr.transport.sql.statements import QueueStatements
 
 logger = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 1_000
+"""Messages that a statement names: each is a parameter, and SQLite has some 32,000."""
+
 
 class LimitedQueues:
     """The limits of the queues of one insertion, in its transaction."""
@@ -62,7 +65,9 @@ class LimitedQueues:
     def _drop(self, queue: str, excess: int) -> None:
         where = {"queue": queue, "limit": excess, **self._now}
         oldest = list(self._connection.execute(self._statements.oldest, where).scalars())
-        self._connection.execute(self._statements.delete_chosen, {"sequences": oldest})
+        for start in range(0, len(oldest), _AT_ONCE):
+            chosen = {"sequences": oldest[start : start + _AT_ONCE]}
+            self._connection.execute(self._statements.delete_chosen, chosen)
         counted = {"queue": queue, "count": len(oldest)}
         self._connection.execute(self._statements.count_dropped, counted)
         logger.warning(
