@@ -149,6 +149,13 @@ def test_a_wrong_setting_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
         CanarySettings(**wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"every": 60}, {"critical": "yes"}])
+def test_a_setting_of_another_type_is_refused_with_its_type(wrong: dict[str, Any]) -> None:
+    expected = f"CanarySettings.{next(iter(wrong))} takes (a timedelta|bool)"
+    with pytest.raises(ConfigurationError, match=expected):
+        CanarySettings(**wrong)
+
+
 @pytest.fixture
 def config() -> EndpointConfiguration:
     config = EndpointConfiguration("sales")

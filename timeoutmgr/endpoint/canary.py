@@ -1,7 +1,5 @@
 """A canary: a timeout sent now and then, whose dispatch proves that the endpoint delivers."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from typing import Any, Final
 
 from timeoutmgr.contracts import TimeoutState, TimeoutStore
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.thread_task import ThreadTask
@@ -37,6 +36,7 @@ class CanarySettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         for name in ("every", "delay", "late_after"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(

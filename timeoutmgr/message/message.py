@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
 
 # --- messages with a time to be received, after which an endpoint does not handle them --------
@@ -21,7 +22,8 @@ class Expiry:
     allowance: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        """Check the allowance."""
+        """Check every value."""
+        check_field_types(self)
         if self.allowance < timedelta(0):
             raise ConfigurationError(
                 f"the allowance for clocks must not be negative, got {self.allowance}"
