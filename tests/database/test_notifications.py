@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,8 +13,8 @@ from sqlalchemy import event, make_url, text
 
 from tests.support.forks import ended_in_a_child
 from timeoutmgr.database import Database
-from timeoutmgr.database.notifications import NOTIFY, NotificationListener
-from timeoutmgr.testing.signals import eventually
+from timeoutmgr.database.notifications import NOTIFY, Listening, NotificationListener
+from timeoutmgr.testing.signals import PATIENCE, eventually
 
 
 class Heard:
@@ -85,6 +86,32 @@ def test_listeners_of_several_channels_share_one_connection_and_one_thread(
     assert (first.missed, second.missed, third.missed) == (1, 1, 1)
     assert len(there) == 1
     assert threading.active_count() == threads + 1
+
+
+def test_a_driver_that_cannot_listen_lets_listeners_come_and_go_without_end(
+    database: Database, there: list[Any], unique: str
+) -> None:
+    event.listen(database.apart, "connect", lambda driver, _: setattr(driver, "notifies", None))
+    heard = Heard()
+    first, second = (
+        NotificationListener(database, unique, hear=heard.hear, missed=miss)
+        for miss in (heard.miss, Heard().miss)
+    )
+    first.start()
+    eventually(lambda: there, "the thread has found out")
+    size = fcntl.fcntl(database.part(Listening)._wake_write, fcntl.F_SETPIPE_SZ, 1)
+
+    def come_and_go() -> None:
+        for _ in range(size):
+            second.start()
+            second.stop()
+
+    thread = threading.Thread(target=come_and_go, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+
+    assert not thread.is_alive()  # a stop would wait with it
+    first.stop()
 
 
 def test_listeners_with_one_function_have_it_called_once(

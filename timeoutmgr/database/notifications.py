@@ -146,7 +146,8 @@ class Listening:
                     self._database.describe(),
                     extra={"event": "listener_unsupported"},
                 )
-                self._stop.wait()
+                while not self._stop.is_set():
+                    os.read(self._wake_read, _WAKES)  # a full pipe would block who wakes
                 return
             connection.autocommit = True
             self._listen(connection)
