@@ -539,6 +539,12 @@ UPDATE timeoutmgr_timeouts_version SET version_num='0014since0013' WHERE timeout
 
 GO
 
+-- Running upgrade 0014since0013 -> 0015since0013
+
+UPDATE timeoutmgr_timeouts_version SET version_num='0015since0013' WHERE timeoutmgr_timeouts_version.version_num = '0014since0013';
+
+GO
+
 COMMIT;
 
 GO

@@ -17,6 +17,7 @@ from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from tests.support.forked import PATIENCE, start
 from timeoutmgr.contracts import RepeatKind, TimeoutFilter
+from timeoutmgr.contracts.sagas import SagaClear
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
@@ -128,6 +129,22 @@ def test_an_upgrade_that_was_cut_off_is_finished_by_the_next(
 
     persistence.check()
     assert _schema(persistence.database, f"{unique}_") == whole
+
+
+def test_an_upgrade_makes_room_for_the_ids_that_a_clear_keeps(
+    mysql_url: str, unique: str, persistence_of: Made
+) -> None:
+    settings = SqlSettings(clock="host")
+    persistence = persistence_of(mysql_url, prefix=f"{unique}_", settings=settings)
+    _install_up_to("0014since0013", persistence.database, f"{unique}_")
+    persistence.install()
+    store = persistence.timeouts("e", SetClock())
+    kept = frozenset(f"{n:036}" for n in range(2_000))  # 80,000 bytes
+    store.store_many([timeout(min(kept), saga="s"), timeout("other", saga="s")])
+
+    store.clear_saga(SagaClear(saga_id="s", order_id="o", sent=NOW, kept=kept))
+
+    assert [one.id for one in store.list(TimeoutFilter())] == [min(kept)]
 
 
 def test_timeouts_have_only_the_indexes_of_sagas_and_of_retries(
