@@ -191,6 +191,12 @@ class StoreContext:
         return literal_column(now or "0").label("now")
 
     @property
+    def now_or_parameter(self) -> ColumnElement[int]:
+        """The time that counts, in a statement: the parameter ``now`` for the host's clock."""
+        host: ColumnElement[int] = bindparam("now", type_=BigInteger)
+        return self.now_column.element if self.has_database_clock else host
+
+    @property
     def now_value(self) -> ColumnElement[int]:
         """The time that counts, as a value to be written."""
         return self.now_column.element if self.has_database_clock else literal(self.clock.now())

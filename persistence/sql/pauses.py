@@ -18,7 +18,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
-    bindparam,
     case,
     delete,
     func,
@@ -56,13 +55,12 @@ def parked_at(context: StoreContext) -> ColumnElement[Micros | None]:
     """
     timeouts, pauses = context.tables.timeouts, context.tables.pauses
     mine = pauses.c.endpoint == context.endpoint
-    now = context.now_column.element if context.has_database_clock else bindparam("now")
     holds = (
         select(func.max(pauses.c.parked))
         .where(
             mine,
             pauses.c.is_ending == 0,
-            pauses.c.parked > now,
+            pauses.c.parked > context.now_or_parameter,
             pauses.c.destination.in_([_ALL, timeouts.c.destination]),
         )
         .correlate(timeouts)

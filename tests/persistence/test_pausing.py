@@ -138,6 +138,14 @@ def test_a_timeout_that_is_parked_before_it_is_due_is_sent_once_after_a_resume(
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
 
+def test_a_pause_parks_what_is_locked_ahead_until_its_last_moment(sql: Stores) -> None:
+    store: Any = sql()
+    store.store_many([timeout("a", NOW - 1)])
+    store.pause("billing", NOW + LEAD // 2, BY)
+
+    assert lock_ahead(store) == []
+
+
 def test_a_pause_that_ends_before_a_timeout_is_due_leaves_it_to_the_dispatcher(
     row_locking: Stores, persistence_of: Callable[..., SqlPersistence]
 ) -> None:

@@ -180,8 +180,7 @@ class DispatchLock:
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
         )
-        until = context.now_column.element + bindparam("ahead", type_=BigInteger)
-        free = is_free(context, until)
+        free = is_free(context, bindparam("ahead", type_=BigInteger))
         # The keys first: SQLite searches up to the first bound that it is given.
         self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *free))
 
@@ -270,11 +269,9 @@ class DispatchLock:
         if not keys:
             return DispatchRows()
         asked = set(keys)
-        others: dict[str, Any] = {"token": token}
-        if self._context.has_database_clock:
-            others["ahead"] = ahead
-        else:
-            others["now"] = self._context.clock.now() + ahead
+        others: dict[str, Any] = {"token": token, "ahead": ahead}
+        if not self._context.has_database_clock:
+            others["now"] = self._context.clock.now()
         answer = connection.execute(*self._lock.of(keys, **others)).all()
         at = [Key(row[0], row[1]) for row in answer]
         there: Rows = {key: row for key, row in zip(at, answer, strict=True) if key in asked}
@@ -370,17 +367,16 @@ class DispatchLock:
 
 
 def is_free(
-    context: StoreContext, until: ColumnElement[int] | None = None
+    context: StoreContext, ahead: ColumnElement[int] | None = None
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a row may be dispatched now, or at *until* by the database.
+    """Return the conditions that a row may be dispatched now, or *ahead* from now.
 
-    Where the host's clock counts it is the parameter ``now``. A row before its due time stays
+    Where the host's clock counts, now is the parameter ``now``. A row before its due time stays
     unlocked: a cancel would take it for a running dispatch.
     """
     timeouts = context.tables.timeouts
-    latest: ColumnElement[int] = bindparam("now")
-    if context.has_database_clock:
-        latest = context.now_column if until is None else until
+    now = context.now_or_parameter
+    latest = now if ahead is None else now + ahead
     return timeouts.c.hidden_by.is_(None), timeouts.c.due <= latest
 
 
