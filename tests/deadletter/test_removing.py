@@ -12,7 +12,7 @@ from tests.deadletter.scene import Scene
 from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.removal import remove_messages
-from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
+from timeoutmgr.errors import InvalidMessage, MessageRejected, QueueMissing, TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 
@@ -81,6 +81,22 @@ def test_a_message_whose_source_is_refused_stays_and_the_error_says_so(scene: Sc
     with pytest.raises(TransportUnavailable, match="the source that it names is refused"):
         remove_messages(scene.transport, service, "asleep")
 
+    assert scene.session.count("asleep") == 1
+
+
+def test_a_purge_goes_on_behind_a_message_of_which_no_copy_can_be_kept(scene: Scene) -> None:
+    sales = scene.endpoint("sales", "n1", {})
+    service = sales._parts.features.dead_letters
+    assert service is not None
+    scene.session.create_queues(["asleep"])
+    asked = DeliveryHeaders(journal=JournalLevel.DEADLETTER, source_queue="q" * 300)
+    scene.session.send([Outgoing("asleep", Message(id="m", headers=asked.as_headers()))])
+    sales.send("asleep", "A", 1, message_id="behind")
+
+    with pytest.raises(MessageRejected, match=r"removed 1 messages .* the source has 300 char"):
+        remove_messages(scene.transport, service, "asleep")
+
+    assert ids(scene.box("n1", NodeQueue.DEADLETTER)) == ["behind"]
     assert scene.session.count("asleep") == 1
 
 

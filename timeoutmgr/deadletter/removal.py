@@ -12,7 +12,7 @@ from typing import Final
 from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
 from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.service import Rejected
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import MessageRejected, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.transport.error_queue import message_fields
@@ -45,7 +45,8 @@ def remove_messages(
     A message is placed first and acknowledged second: a crash in between leaves both, and a second
     purge mends it. Stop consumers first: their unacknowledged messages are invisible here. A
     message whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for
-    reserved queues, MessageRejected (no copy fits), TransportUnavailable and StorageUnavailable.
+    reserved queues, TransportUnavailable and StorageUnavailable; and MessageRejected in the end, if
+    messages stay of which no copy can be kept.
     """
     check_destination(queue, Limits(is_satellite=InstalledSatellites(transport)))
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
@@ -75,12 +76,22 @@ def _empty(
     removed: RemovalResult,
     progress: Callable[[int], None],
 ) -> None:
+    refused: MessageRejected | None = None
     with closing(session.receiver(queue, prefetch=_BATCH)) as receiver:
         while batch := receiver.receive(_BATCH, _WAIT):
             for received in batch:
-                removed.dead += _remove(session, receiver, dead_letters, received, why)
+                try:
+                    removed.dead += _remove(session, receiver, dead_letters, received, why)
+                except MessageRejected as error:  # not of the messages behind it
+                    refused = error
+                    continue
                 removed.messages += 1
             progress(removed.messages)
+    if refused is not None:
+        raise MessageRejected(
+            f"removed {removed.messages} messages from queue {queue!r}; messages stay there of "
+            f"which no dead letter can be kept, and only the broker can remove them: {refused}"
+        ) from refused
 
 
 def _remove(
