@@ -7,6 +7,9 @@ import pytest
 from tests.migration.conftest import HOUR, Move, names, pending, some
 from tests.persistence.making import NOW, dispatch, ids, timeout
 from timeoutmgr.contracts import CancelResult, ChangeResult, TimeoutState
+from timeoutmgr.contracts.audit import ChangedBy
+from timeoutmgr.contracts.pauses import PausesDispatch
+from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.migration.batch_step import hide, send
 
 
@@ -65,6 +68,24 @@ def test_a_cancel_or_an_insert_before_its_batch_is_not_missed(moves: Move) -> No
     assert names(pending(moves.target)) == ["t000", "new", "t001", "t002", "t003", "t005"]
     assert (report.planned, report.collected, report.verified) == (6, 6, True)
     assert report.run == run.id
+
+
+def test_a_pause_that_begins_during_a_run_stops_it_until_the_resume(moves: Move) -> None:
+    moves.source.store_many(some(3))
+    parts = moves.parts()
+    run = moves.begin(parts)
+    by, store = ChangedBy(channel="cli"), moves.source
+    assert isinstance(store, PausesDispatch)
+    store.pause("billing", NOW + HOUR, by)
+
+    with pytest.raises(MigrationFailed, match="dispatch to billing is paused; resume it first"):
+        parts.migrate(run)
+
+    parts.close()
+    store.resume("billing", by)
+    while not store.unpark().is_last:
+        pass
+    assert moves.run().new == 3
 
 
 def test_an_overdue_batch_of_an_interrupted_run_goes_on_all_the_same(move: Move) -> None:

@@ -246,6 +246,8 @@ class SqlSource(StoreParticipant):
                 .values(hidden_by=run_id)
             ).rowcount
             reach("leaving.hidden")
+            for problem in self._paused(connection):  # a pause that began during the run
+                raise MigrationFailed(f"run {run_id}: {problem}; then run again")
             write(connection, hidden)
 
         self._context.database.run(work)
