@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
@@ -171,6 +172,18 @@ def test_a_process_that_cannot_be_started_now_is_started_later(
     child.start_when_due()
     assert child.is_running
     assert child.wait(PATIENCE)
+
+
+def test_the_critical_sentence_of_a_child_that_must_be_killed_is_kept() -> None:
+    reports = 'import os, signal, sys; os.write(int(sys.argv[3]), b\'{"critical": "no disk"}\')'
+    child = Child(1, [sys.executable, "-c", f"{reports}; signal.pause()"], None)
+    child.start_when_due()
+    assert child._line is not None
+    assert select.select([child._line], [], [], PATIENCE)[0]
+
+    child.kill()
+
+    assert child.critical == "no disk"
 
 
 def test_a_health_file_that_cannot_be_removed_stops_no_supervisor(tmp_path: Path) -> None:

@@ -396,6 +396,7 @@ class Child:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._read_report()
         self._forget()
 
     def _forget(self) -> None:
