@@ -577,6 +577,20 @@ def test_a_policy_without_a_number_of_retries_tries_until_the_store_is_back(
     assert len(tries) == 10
 
 
+def test_a_store_that_is_away_in_a_transaction_is_an_operational_error(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site("redis")
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise StorageUnavailable("the database is away")
+
+    monkeypatch.setattr(site.delays.endpoint, "send", away)
+
+    with with_session(site), pytest.raises(OperationalError, match="away"):
+        site.add.apply_async((1, 2), countdown=HOUR)
+
+
 def test_a_store_that_is_away_is_an_operational_error(without_store: Site) -> None:
     with pytest.raises(OperationalError, match="away"):
         without_store.add.apply_async((1, 2), countdown=HOUR)

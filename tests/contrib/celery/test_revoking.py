@@ -67,6 +67,12 @@ def test_only_tasks_that_a_worker_may_have_are_broadcast(embedded: Site, monkeyp
     assert [each["task_id"] for each in broadcasts] == [["elsewhere"], "elsewhere"]
 
 
+def test_a_revocation_that_no_worker_needs_to_know_has_no_replies(embedded: Site) -> None:
+    stored = embedded.add.apply_async((1, 2), countdown=HOUR)
+
+    assert embedded.app.control.revoke(stored.id, reply=True) == []
+
+
 @pytest.mark.parametrize("protocol", [1, 2])
 @pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
 def test_a_chord_hears_of_its_revoked_parts(

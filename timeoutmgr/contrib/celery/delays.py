@@ -260,11 +260,12 @@ class DurableDelays:
             self._send_first([task], partial(self._store_all, retry=retry, policy=policy))
 
     def _send_in(self, session: CallerSession, tasks: Sequence[ToSend], sent: list[Sent]) -> None:
-        for one in tasks:
-            answer = self.endpoint.send(
-                one.destination, one.message_type, one.body, options=one.options, session=session
-            )
-            sent.append(answer)
+        def send(one: ToSend) -> Sent:
+            to = (one.destination, one.message_type, one.body)
+            return self.endpoint.send(*to, options=one.options, session=session)
+
+        for one in tasks:  # a transaction that failed cannot try again
+            sent.append(self._insist(partial(send, one), retry=False))
 
     def _store_all(
         self, tasks: Sequence[ToSend], sent: list[Sent], retry: Any = True, policy: Any = None

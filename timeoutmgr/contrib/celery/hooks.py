@@ -123,7 +123,7 @@ class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
                 if attempt(partial(delays.revoke, each)) and not terminate:
                     left.pop(each, None)
             if not left:
-                return None
+                return [] if options.get("reply") else None
             named = task_id if isinstance(task_id, str) else [*left]
             return super().revoke(named, destination, terminate, signal, **options)
 
