@@ -94,6 +94,22 @@ def test_parts_can_be_named_on_the_command_line(project: Path) -> None:
     assert counts["passed"] > 250
 
 
+def test_cases_of_labels_and_schedules_run_if_a_named_store_has_them(project: Path) -> None:
+    code, counts, said = run(
+        project,
+        *(
+            "--pyargs",
+            "timeoutmgr.testing.conformance.given",
+            "-k",
+            "own_schedules or labels_follow",
+        ),
+        *("--timeoutmgr-persistence", "parts:make_persistence"),
+    )
+
+    assert code == 0, said
+    assert counts["passed"] == 2
+
+
 def test_messages_of_a_named_transport_expire_if_it_says_so(project: Path) -> None:
     code, counts, said = run(
         project,

@@ -15,6 +15,7 @@ from contextlib import closing
 
 import pytest
 
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import (
     DelayedMessageStore,
     HasStoreClock,
@@ -22,6 +23,13 @@ from timeoutmgr.contracts import (
     TransactionMode,
     Transport,
 )
+from timeoutmgr.contracts.audit import KeepsAudit
+from timeoutmgr.contracts.bulk_runs import KeepsBulkRuns
+from timeoutmgr.contracts.insight import Insight
+from timeoutmgr.contracts.pauses import PausesDispatch
+from timeoutmgr.contracts.sagas import ClearsInOrder, FindsByLabels
+from timeoutmgr.contracts.schedules import KeepsSchedules
+from timeoutmgr.contracts.stores import ReroutesTimeouts
 from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.testing.conformance.delayed import DelayedStoreConformance
@@ -34,6 +42,7 @@ if "persistence" in given:
     with closing(given["persistence"]()) as _persistence:
         _store_can = _persistence.capabilities
         _has_database = _persistence.database is not None
+        _store = _persistence.timeouts("conformance", SystemClock())
 
     class TestStore(StoreConformance):
         """The given persistence."""
@@ -41,6 +50,14 @@ if "persistence" in given:
         durable, row_locks = _store_can.durable, _store_can.row_locks
         transactions = limits_text = _has_database
         settable_clock = False
+        keeps_schedules = isinstance(_store, KeepsSchedules)
+        reroutes = isinstance(_store, ReroutesTimeouts)
+        clears_in_order = isinstance(_store, ClearsInOrder)
+        finds_by_labels = isinstance(_store, FindsByLabels)
+        has_insight = isinstance(_store, Insight)
+        pauses_dispatch = isinstance(_store, PausesDispatch)
+        changes_in_bulk = isinstance(_store, KeepsBulkRuns)
+        keeps_audit = isinstance(_store, KeepsAudit)
 
         @pytest.fixture
         def make_persistence(self) -> Callable[[], Persistence]:
