@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from tests.migration.conftest import HOUR, Move, pending, some
 from tests.persistence.making import NOW, SetClock, timeout
-from timeoutmgr.errors import MigrationRefused
+from timeoutmgr.errors import MigrationRefused, StorageUnavailable
 from timeoutmgr.migration import Window, begin, preview
 from timeoutmgr.persistence import SqlPersistence
 
@@ -113,6 +113,24 @@ def test_one_store_under_two_names_is_noticed_before_anything_is_lost(moves: Mov
     parts.close()
     assert pending(moves.source) == given
     assert parts.ledger.open_run() is None
+
+
+def test_both_ends_are_closed_if_the_run_cannot_be_released(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, closed = move.parts(), list[object]()
+    for end in (parts.source, parts.target):
+        monkeypatch.setattr(type(end), "close", lambda self: closed.append(self))
+
+    def refuse(*_given: object) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(type(parts.ledger), "release", refuse)
+
+    with pytest.raises(StorageUnavailable, match="away"):
+        parts.close()
+
+    assert closed == [parts.source, parts.target]
 
 
 @pytest.mark.behaviour(131)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from timeoutmgr.clock import SystemClock
@@ -49,9 +50,8 @@ class Participants:
 
     def close(self) -> None:
         """Release the run, then close source and target."""
-        self.ledger.release(self.runner)
-        self.source.close()
-        self.target.close()
+        with closing(self.target), closing(self.source):
+            self.ledger.release(self.runner)
 
     def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Move every batch that is not done; verify, and save the report.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -98,7 +98,7 @@ class MigrationContext:
         self._settings = settings
         self._asked = asked
         self._endpoint = endpoint
-        self._closing: list[Callable[[], None]] = []
+        self._closing = ExitStack()
         self._stores: dict[LocationSpec, MigrationPlaces] = {}
         self._runner = uuid.uuid4().hex
         if asked.batch < 1:
@@ -182,8 +182,7 @@ class MigrationContext:
 
     def close(self) -> None:
         """Close the opened resources, the last first."""
-        while self._closing:
-            self._closing.pop()()
+        self._closing.close()
 
     def _drain_parts(self) -> DrainParticipants:
         asked, host = self._asked, self._settings.clock
@@ -285,7 +284,7 @@ class MigrationContext:
             transport = self._settings.transport
         else:
             transport = KombuTransport(str(place.url))
-            self._closing.append(transport.close)
+            self._closing.callback(transport.close)
         if not isinstance(transport, KombuTransport) or transport.capabilities.name != "amqp":
             raise ConfigurationError(
                 f"{transport.describe()} has no delay levels; only RabbitMQ has: use_transport "
@@ -314,7 +313,7 @@ class MigrationContext:
             options = {"prefix": place.prefix, "schema": place.schema}
             given = {name: value for name, value in options.items() if value is not None}
             persistence = persistence_from_url(place.url, **given)
-            self._closing.append(persistence.close)
+            self._closing.callback(persistence.close)
         if not isinstance(persistence, MigrationPlaces):
             raise ConfigurationError(
                 f"timeouts cannot be moved from or into {persistence.capabilities.name}; only SQL "
@@ -331,13 +330,13 @@ class MigrationContext:
                 f"{place.url} names its tables itself; leave prefix and schema out"
             )
         settings = configuration_from(Path(str(place.url))).settings()
-        self._closing.append(settings.transport.close)
+        self._closing.callback(settings.transport.close)
         if settings.persistence is None:
             raise ConfigurationError(
                 f'{place.url} names no persistence; set persistence = "postgresql+psycopg://…", or '
                 "name another store"
             )
-        self._closing.append(settings.persistence.close)
+        self._closing.callback(settings.persistence.close)
         return settings.persistence
 
 

@@ -158,9 +158,8 @@ class DrainParticipants:
 
     def close(self) -> None:
         """Release the run, then close source and target."""
-        self.ledger.release(self.runner)
-        self.source.close()
-        self.target.close()
+        with closing(self.target), closing(self.source):
+            self.ledger.release(self.runner)
 
     def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Empty every level, the longest first; verify, and save the report."""
