@@ -207,6 +207,16 @@ def test_a_queue_that_went_away_stops_the_batch_before_anything_is_sent(place: P
     assert place.counts(place.names) == 0
 
 
+def test_a_timeout_for_an_unbindable_queue_that_came_after_the_plan_stops_the_batch(
+    place: Place,
+) -> None:
+    batch = Batch(no=0, range=KeyRange(Key(0, ""), Key(0, ""), 1))
+    item = Item(timeout=replace(place.some(1)[0], destination="to.*"))
+
+    with pytest.raises(MigrationFailed, match=r"batch 0: .*; cancel its timeouts and run again"):
+        place.target().deliver("r", batch, [item])
+
+
 def test_a_destination_that_is_not_allowed_is_a_problem(place: Place) -> None:
     place.store.store_many(place.some(2))
     limits = Limits(refused_destinations=(place.queue,))

@@ -100,7 +100,11 @@ class LevelsTarget:
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Publish *items* and wait until the broker has confirmed each."""
         for name in {item.timeout.destination for item in items}:
-            self.check(name)
+            try:
+                self.check(name)
+            except InvalidMessage as error:  # it was stored after the plan
+                why = "; cancel its timeouts and run again, or abort"
+                raise MigrationFailed(f"run {run_id}, batch {batch.no}: {error}{why}") from error
         outgoing = [
             to_levels(
                 Outgoing(item.timeout.destination, item.timeout.message),
