@@ -23,6 +23,7 @@ from timeoutmgr.migration import (
     BatchState,
     Item,
     KeyRange,
+    Survey,
     Terms,
     Window,
     begin,
@@ -31,6 +32,7 @@ from timeoutmgr.migration.batch_step import hide
 from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import MAX_DELAY
+from timeoutmgr.native.names import NSERVICEBUS_V1
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -215,6 +217,19 @@ def test_a_timeout_for_an_unbindable_queue_that_came_after_the_plan_stops_the_ba
 
     with pytest.raises(MigrationFailed, match=r"batch 0: .*; cancel its timeouts and run again"):
         place.target().deliver("r", batch, [item])
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_levels_of_classic_queues_are_a_problem_unless_loss_is_accepted(
+    place: Place, accepts: bool
+) -> None:
+    target = LevelsTarget(
+        place.transport, NSERVICEBUS_V1, Limits(), place.clock, accept_loss=accepts
+    )
+
+    found = [str(one) for one in target.problems(Survey(count=0, earliest=None, latest=None))]
+
+    assert any("a broker that is killed loses messages" in one for one in found) is not accepts
 
 
 def test_a_destination_that_is_not_allowed_is_a_problem(place: Place) -> None:

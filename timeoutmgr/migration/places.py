@@ -275,8 +275,8 @@ class MigrationContext:
 
     def _levels_target(self, clock: OriginClock) -> LevelsTarget:
         place = self._asked.target
-        limits = self._settings.limits
-        return LevelsTarget(self._broker(place), _names(place), limits, clock)
+        limits, accepts = self._settings.limits, self._settings.accept_loss
+        return LevelsTarget(self._broker(place), _names(place), limits, clock, accepts)
 
     def _broker(self, place: LocationSpec) -> KombuTransport:
         transport: Transport

@@ -46,6 +46,8 @@ class LevelsTarget:
     names: NameSet
     limits: Limits
     clock: Clock
+    accept_loss: bool = False
+    """Whether the endpoint accepts levels that lose messages."""
 
     @property
     def knows_what_it_has(self) -> bool:
@@ -71,6 +73,9 @@ class LevelsTarget:
                 due = f"due {from_micros(survey.latest).isoformat()}"
                 remedy = "it stays in the store if you leave it out with --until"
                 yield Problem(due, str(error), remedy)
+        if self.names.queue_types[0] == "classic" and not self.accept_loss:
+            why = "these levels are classic queues: a broker that is killed loses messages"
+            yield Problem(self.names.name, why, "say accept_loss = true, or use quorum queues")
         names = []
         for name in survey.destinations:
             try:
