@@ -16,7 +16,7 @@ from tests.web.test_site import ids
 from timeoutmgr import Endpoint
 from timeoutmgr.contracts.bulk_runs import BulkRun
 from timeoutmgr.endpoint.bulk_runs import BY_API, BulkRuns
-from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.headers import ENCLOSED_MESSAGE_TYPES
 from timeoutmgr.web import Role
 from timeoutmgr.web.bulk_actions import change_of
@@ -163,6 +163,20 @@ def test_a_plan_that_cannot_be_is_refused_with_the_reason(
 
     assert complaint in answer.text
     assert endpoint.timeouts.bulk.list() == []
+
+
+def test_a_long_reason_in_any_script_fits_into_the_cookie_of_a_browser(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object) -> None:
+        raise InvalidMessage("\N{SNOWMAN}" * 900)
+
+    monkeypatch.setattr(Operations, "plan", refuse)
+
+    answer = site.post("/changes", "/changes", **PLAN)
+
+    assert "\N{SNOWMAN}" * 200 in answer.text
+    assert all(len(one.headers.get("set-cookie", "")) < 4_096 for one in answer.history)
 
 
 def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint) -> None:

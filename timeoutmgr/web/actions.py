@@ -27,7 +27,6 @@ ABOVE: Final = 100
 """From more messages than that on, a person types their number."""
 MOST: Final = 1_000
 """Maximum number of messages that one form retries or deletes: a page waits for them."""
-_NOTE_LENGTH: Final = 600
 _SENTENCES: Final = {
     "cancelled": "Cancelled: it will not be delivered.",
     "will_be_cancelled": "No such timeout is stored. If its message arrives, it is dropped.",
@@ -160,7 +159,7 @@ async def told(
     except TimeoutManagerError as error:
         text, bad = masked(str(error)), True
     board.readings.forget()
-    return board.back(request, path, text[:_NOTE_LENGTH], bad=bad)
+    return board.back(request, path, text, bad=bad)
 
 
 def changed_by(request: Request, reason: str | None = None) -> ChangedBy:

@@ -123,7 +123,9 @@ class Dashboard:
 
     def back(self, request: Request, path: str, note: str, *, bad: bool = False) -> Response:
         """Answer a form: go to the page *path*, which shows *note* once."""
-        session_of(request)[_NOTE] = {"text": note, "bad": bad}
+        # In a cookie of 4 KiB, where a character that is not ASCII may have twelve.
+        length = 600 if note.isascii() else 200
+        session_of(request)[_NOTE] = {"text": note[:length], "bad": bad}
         return RedirectResponse(f"{prefix_of(request)}{path}", 303)
 
 
