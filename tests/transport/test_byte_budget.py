@@ -16,11 +16,11 @@ from tests.support.forks import ended_in_a_child
 from timeoutmgr.contracts import Receiver
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
+from timeoutmgr.transport.unsettled_messages import ByteBudget, Held, PrefetchWindow
 
 KIB = 1024
 LARGE = 256 * KIB

@@ -25,10 +25,10 @@ from timeoutmgr.transport.amqp.management import management_api
 from timeoutmgr.transport.amqp.relay import Relay
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.amqp.topology import ExchangeAddresses
-from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.settings import KombuSettings, QueueType, RoutingTopology
 from timeoutmgr.transport.tls import BrokerLink, broker_link
+from timeoutmgr.transport.unsettled_messages import ByteBudget
 from timeoutmgr.transport.virtual.link import BindingRegistry, DeclaredRegistry, Registry
 from timeoutmgr.transport.virtual.session import RedisSession, VirtualSession
 

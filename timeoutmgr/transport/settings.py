@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import redact
-from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
+from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_buffer_bytes
 
 QueueType = Literal["quorum", "classic"]
 RoutingTopology = Literal["direct", "conventional"]

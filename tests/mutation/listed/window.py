@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         name="an acknowledgement of a lost connection is taken for done",
         promise="A step whose message went to another process is undone.",
-        file="timeoutmgr/transport/byte_budget.py",
+        file="timeoutmgr/transport/unsettled_messages.py",
         before="        if len(tags) < len(received):\n            raise self._lost()\n",
         after="",
         tests=(

@@ -19,14 +19,14 @@ from timeoutmgr.errors import QueueMissing, TransportUnavailable
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.transport.amqp.connection import AmqpConnection, WakePipe, broker_errors
 from timeoutmgr.transport.amqp.frames import RawContent, delivered_key, settle_frame
-from timeoutmgr.transport.byte_budget import (
+from timeoutmgr.transport.envelope import unseal
+from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
+from timeoutmgr.transport.unsettled_messages import (
     BrokerReceiver,
     ByteBudget,
     DeliveryTag,
     PrefetchWindow,
 )
-from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
 from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)

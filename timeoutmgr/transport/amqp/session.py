@@ -38,11 +38,11 @@ from timeoutmgr.transport.amqp.management import ManagementApi
 from timeoutmgr.transport.amqp.queue_inspection import QueueInspection, UnreadableProperties
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.amqp.topology import ExchangeAddresses
-from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.unsettled_messages import ByteBudget
 
 logger = logging.getLogger(__name__)
 

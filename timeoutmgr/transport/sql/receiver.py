@@ -13,11 +13,11 @@ from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost, StorageConflict
 from timeoutmgr.message.message import Received
-from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.sql.leases import LARGEST_LEASE, LeaseRenewer, Leases
 from timeoutmgr.transport.sql.statements import FrontStatements, as_transport
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, from_row
 from timeoutmgr.transport.sql.wakeups import Wakeup, Watch
+from timeoutmgr.transport.unsettled_messages import ByteBudget, Held
 
 
 class SqlReceiver:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
+from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_buffer_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as upgrades
 from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.sql.expiry import ExpiredMessages
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.owned_queues import OwnedQueues
@@ -31,6 +30,7 @@ from timeoutmgr.transport.sql.statements import (
 )
 from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.wakeups import FileVersion, QueueWakeups, Watch
+from timeoutmgr.transport.unsettled_messages import ByteBudget
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
 _LONGEST_OWNER: Final = 64

@@ -14,9 +14,9 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.byte_budget import BrokerReceiver, ByteBudget, DeliveryTag
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import CREATE_QUEUE, refuse_transaction
+from timeoutmgr.transport.unsettled_messages import BrokerReceiver, ByteBudget, DeliveryTag
 from timeoutmgr.transport.virtual.link import VirtualLink, unavailable
 from timeoutmgr.transport.virtual.raw_message import RawMessage
 from timeoutmgr.transport.work import FEW, LINGER

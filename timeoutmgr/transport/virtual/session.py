@@ -12,11 +12,11 @@ from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message.foreign import Route, foreign_of, without_route
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.unsettled_messages import ByteBudget
 from timeoutmgr.transport.virtual.foreign import has_queues, kombu_payload
 from timeoutmgr.transport.virtual.link import Registry, VirtualLink, unavailable
 from timeoutmgr.transport.virtual.receiver import VirtualReceiver

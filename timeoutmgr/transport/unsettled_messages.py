@@ -141,7 +141,7 @@ class PrefetchWindow:
         self._most = most
 
     def beside(self, unsettled: int) -> int:
-        """Return the size for a new consumer, which the broker counts apart from *in_hand*."""
+        """Return the size for a new consumer, whose window the broker counts apart."""
         return max(1, self.fitting - unsettled)
 
     def misfits(self, older: int) -> bool:
