@@ -20,7 +20,7 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.unsettled_messages import ByteBudget, Held, PrefetchWindow
+from timeoutmgr.transport.unsettled_messages import ByteBudget, PrefetchWindow, UnsettledBytes
 
 KIB = 1024
 LARGE = 256 * KIB
@@ -272,7 +272,7 @@ def test_a_child_has_the_whole_budget() -> None:
 
 def test_a_receiver_that_holds_nothing_is_never_full() -> None:
     budget = ByteBudget(10)
-    one, other = Held(budget), Held(budget)
+    one, other = UnsettledBytes(budget), UnsettledBytes(budget)
 
     one.add("a", 50)
 
@@ -287,7 +287,7 @@ def test_a_receiver_that_holds_nothing_is_never_full() -> None:
 
 def test_small_messages_reach_the_budget_together_and_are_all_counted() -> None:
     budget = ByteBudget(64 * KIB)
-    one, other = Held(budget), Held(budget)
+    one, other = UnsettledBytes(budget), UnsettledBytes(budget)
 
     for number in range(100):
         one.add(number, 100)
@@ -303,7 +303,7 @@ def test_small_messages_reach_the_budget_together_and_are_all_counted() -> None:
 
 
 def test_a_window_opens_with_one_message_and_follows_the_sizes() -> None:
-    held = Held(ByteBudget(64 * KIB))
+    held = UnsettledBytes(ByteBudget(64 * KIB))
     window = PrefetchWindow(200, 64 * KIB, held)
     assert window.size == 1
 
@@ -321,7 +321,7 @@ def test_a_window_opens_with_one_message_and_follows_the_sizes() -> None:
 
 
 def test_a_window_without_a_bound_is_open_at_once() -> None:
-    window = PrefetchWindow(200, None, Held(ByteBudget(None)))
+    window = PrefetchWindow(200, None, UnsettledBytes(ByteBudget(None)))
 
     assert (window.size, window.misfits(0)) == (200, False)
 

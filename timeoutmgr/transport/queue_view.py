@@ -18,7 +18,7 @@ _WAIT: Final = 2.0
 _EMPTY: Final = 0.1
 
 
-def held(open_receiver: Callable[[int], Receiver], limit: int, count: int) -> Generator[Received]:
+def browse(open_receiver: Callable[[int], Receiver], limit: int, count: int) -> Generator[Received]:
     """Yield up to *limit* messages of a queue that has about *count*: receive, hold, give back.
 
     All go back together at the end, and so in their order.

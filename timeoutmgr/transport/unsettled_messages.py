@@ -63,7 +63,7 @@ class ByteBudget(ThreadSafe):
             self._most = max(self._most, self._held)
 
 
-class Held:
+class UnsettledBytes:
     """The unsettled messages of one receiver with their sizes, counted in the *budget*.
 
     A receiver that holds nothing may always receive one message, or nothing would ever move.
@@ -123,10 +123,10 @@ class Held:
 class PrefetchWindow:
     """Number of messages a broker may send ahead: one message, then as many as fit the budget."""
 
-    def __init__(self, most: int, limit: int | None, held: Held) -> None:
+    def __init__(self, most: int, limit: int | None, unsettled: UnsettledBytes) -> None:
         self._most = most
         self._limit = limit
-        self._held = held
+        self._unsettled = unsettled
         self.size = most if limit is None else 1
 
     @property
@@ -134,7 +134,7 @@ class PrefetchWindow:
         """The number of messages that would fit, as far as sizes were seen."""
         if self._limit is None:
             return self._most
-        return min(self._most, max(1, int(self._limit / (self._held.largest + 1))))
+        return min(self._most, max(1, int(self._limit / (self._unsettled.largest + 1))))
 
     def resize(self, most: int) -> None:
         """Let the broker send at most *most* ahead from now on."""
@@ -169,7 +169,7 @@ class BrokerReceiver:
         self._buffer: deque[Received] = deque()
         # In the order of delivery: handed out or still buffered.
         self._unacked: dict[Any, None] = {}
-        self._held = Held(budget or ByteBudget(None))
+        self._unsettled = UnsettledBytes(budget or ByteBudget(None))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -190,14 +190,14 @@ class BrokerReceiver:
     def _forget(self, ids: Iterable[Any]) -> None:
         for one in ids:
             del self._unacked[one]
-            self._held.settle(one)
+            self._unsettled.settle(one)
 
-    def _drop_held(self) -> None:
+    def _drop_unsettled(self) -> None:
         """Forget all messages: their connection is lost, or was never used."""
         self._connection_number += 1
         self._buffer.clear()
         self._unacked.clear()
-        self._held.clear()
+        self._unsettled.clear()
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(

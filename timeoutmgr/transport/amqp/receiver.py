@@ -70,7 +70,7 @@ class RabbitMQReceiver(BrokerReceiver):
         self._connection: AmqpConnection | None = None
         self._channel_id = 0
         self._limit = None if budget is None else budget.limit
-        self._window = PrefetchWindow(prefetch, self._limit, self._held)
+        self._window = PrefetchWindow(prefetch, self._limit, self._unsettled)
         self._channel: Any = None
         self._consumers = 0
         self._last_older = 0
@@ -163,7 +163,7 @@ class RabbitMQReceiver(BrokerReceiver):
             remaining = deadline - time.monotonic()
             if self._wake.clear() or remaining <= 0:
                 return
-            if self._held.is_full:
+            if self._unsettled.is_full:
                 if not self._buffer:
                     self._wake.wait(min(remaining, longest))
                     continue
@@ -179,7 +179,7 @@ class RabbitMQReceiver(BrokerReceiver):
 
     def _pump(self, connection: AmqpConnection, seconds: float) -> bool:
         """Read once, unless the budget is spent; then fit the window to the sizes that came."""
-        if self._held.is_full or not connection.pump(seconds):
+        if self._unsettled.is_full or not connection.pump(seconds):
             return False
         if self._change is _Change.ENDED:
             self._consume_again(connection)
@@ -228,7 +228,7 @@ class RabbitMQReceiver(BrokerReceiver):
         raw_headers = properties.get("application_headers")
         message, defect = unseal(properties, raw_headers, body, content.defect)
         self._unacked[number] = None
-        self._held.add(number, len(body))
+        self._unsettled.add(number, len(body))
         self._buffer.append(
             Received(
                 message=message,
@@ -246,9 +246,9 @@ class RabbitMQReceiver(BrokerReceiver):
 
     def _open(self) -> None:
         connection = self._connect()
-        self._drop_held()
-        self._window = PrefetchWindow(self._prefetch, self._limit, self._held)
-        connection.holds_back = lambda: self._held.is_full
+        self._drop_unsettled()
+        self._window = PrefetchWindow(self._prefetch, self._limit, self._unsettled)
+        connection.holds_back = lambda: self._unsettled.is_full
         try:
             # Locked, as below: a heartbeat would read the answer that this thread waits for.
             doing = f"consuming queue {self._queue!r}"
@@ -271,7 +271,7 @@ class RabbitMQReceiver(BrokerReceiver):
         connection, self._connection = self._connection, None
         # Deliveries before the broker's answer to the close are the broker's again.
         self._channel.deliver = lambda *_: None
-        self._drop_held()
+        self._drop_unsettled()
         if connection is not None:
             with connection.lock:
                 if politely:

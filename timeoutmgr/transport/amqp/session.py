@@ -39,7 +39,7 @@ from timeoutmgr.transport.amqp.queue_inspection import QueueInspection, Unreadab
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.amqp.topology import ExchangeAddresses
 from timeoutmgr.transport.envelope import check_short, seal
-from timeoutmgr.transport.queue_view import held
+from timeoutmgr.transport.queue_view import browse
 from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.unsettled_messages import ByteBudget
@@ -224,7 +224,7 @@ class RabbitMQSession:
         self, connection: AmqpConnection, window: ConfirmWindow, started: Started
     ) -> list[SendResult]:
         """Finish the messages *started* in the *window* of *connection*; return their results."""
-        with _held(connection, "sending"):
+        with _locked(connection, "sending"):
             results = window.finish(started)
         self._part_with_spent(connection, window)
         return results
@@ -329,7 +329,7 @@ class RabbitMQSession:
                 f"queue {queue!r} gives a message up after {most} deliveries, and each look "
                 "counts as a delivery; take the limit off, by a new queue or another policy"
             )
-        yield from held(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
+        yield from browse(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Refuse: a broker cannot commit together with a database."""
@@ -472,7 +472,7 @@ class RabbitMQSession:
         if self._connection is None:
             self._connection = self._connect()
             self._routes.clear()
-        with _held(self._connection, what):
+        with _locked(self._connection, what):
             yield self._connection
 
 
@@ -518,7 +518,7 @@ class UnconfirmedPublishes:
 
 
 @contextmanager
-def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
+def _locked(connection: AmqpConnection, what: str) -> Iterator[None]:
     """Keep *connection* for this thread; drop it on any error that may have left it half-way."""
     with connection.lock:
         try:

@@ -17,7 +17,7 @@ from timeoutmgr.transport.sql.leases import LARGEST_LEASE, LeaseRenewer, Leases
 from timeoutmgr.transport.sql.statements import FrontStatements, as_transport
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, from_row
 from timeoutmgr.transport.sql.wakeups import Wakeup, Watch
-from timeoutmgr.transport.unsettled_messages import ByteBudget, Held
+from timeoutmgr.transport.unsettled_messages import ByteBudget, UnsettledBytes
 
 
 class SqlReceiver:
@@ -54,7 +54,7 @@ class SqlReceiver:
         self._left = True
         self._lock = threading.Lock()
         self._held: dict[LeaseTag, None] = {}
-        self._bytes = Held(budget)
+        self._bytes = UnsettledBytes(budget)
         # About to be leased: held from before the commit, so that the renewer does not give them
         # back.
         self._pending: list[LeaseTag] = []

@@ -105,14 +105,14 @@ class VirtualReceiver(BrokerReceiver):
                 on_one_line(error),
                 extra={"event": "messages_not_released"},
             )
-        self._drop_held()
+        self._drop_unsettled()
         link.close()
 
     def _fill(self, link: VirtualLink, limit: int, wait: float) -> None:
         deadline = time.monotonic() + wait
         pause = _FIRST_POLL
         while not self._buffer:
-            if self._held.is_full:
+            if self._unsettled.is_full:
                 self._interrupted.wait(pause)
             else:
                 self._drain(link, pause)
@@ -125,7 +125,7 @@ class VirtualReceiver(BrokerReceiver):
             pass
 
     def _drain(self, link: VirtualLink, seconds: float) -> bool:
-        if self._held.is_full:
+        if self._unsettled.is_full:
             return False
         try:
             link.connection.drain_events(timeout=seconds)
@@ -142,7 +142,7 @@ class VirtualReceiver(BrokerReceiver):
         )
         tag = str(message.delivery_tag)
         self._unacked[tag] = None
-        self._held.add(tag, message.held_bytes)
+        self._unsettled.add(tag, message.held_bytes)
         self._buffer.append(
             Received(
                 message=content,
@@ -155,7 +155,7 @@ class VirtualReceiver(BrokerReceiver):
 
     def _open(self) -> None:
         link = self._connect()
-        self._drop_held()
+        self._drop_unsettled()
         try:
             link.registry.refresh()
             if not link.registry.has(self._queue):
@@ -186,7 +186,7 @@ class VirtualReceiver(BrokerReceiver):
             yield link
         except link.errors as error:
             self._link = None
-            self._drop_held()
+            self._drop_unsettled()
             link.close()
             unavailable(f"{what} (queue {self._queue!r})", error)
 

@@ -13,7 +13,7 @@ from timeoutmgr.message.foreign import Route, foreign_of, without_route
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
-from timeoutmgr.transport.queue_view import held
+from timeoutmgr.transport.queue_view import browse
 from timeoutmgr.transport.refusals import CREATE_QUEUE, check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.unsettled_messages import ByteBudget
@@ -115,7 +115,7 @@ class VirtualSession:
         count = self.count(queue)
         # Not a message more: a receiver that still waits takes the first that is given back.
         limit = min(limit, count)
-        yield from held(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
+        yield from browse(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Refuse: a broker cannot commit together with a database."""
