@@ -19,7 +19,7 @@ from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.redaction import cut_line, masked
 from timeoutmgr.resilience.error_copy import traceback_of
 
-_SENTENCE: Final = 80
+_REASON_LENGTH: Final = 80
 """Characters of a reason in a table."""
 
 
@@ -64,7 +64,7 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
 
 def short(reason: str | None) -> str | None:
     """Return the beginning of the first line of *reason*, for a cell of a table."""
-    return None if reason is None else reason.partition("\n")[0][:_SENTENCE]
+    return None if reason is None else reason.partition("\n")[0][:_REASON_LENGTH]
 
 
 def _row(row: Sequence[object]) -> list[str]:

@@ -16,11 +16,11 @@ from timeoutmgr.cli.deadletters.selection import (
     JournalEntrySelection,
     OpenQueue,
     dead_letter_queue,
-    dead_letters,
-    journal_entries,
     journal_queue,
-    opened,
+    opened_queue,
     progress_of,
+    selects_dead_letters,
+    selects_entries,
 )
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import (
@@ -67,7 +67,7 @@ journal: Final = click.Group("journal", help=with_examples(_HELP_OF_JOURNAL))
 
 
 @deadletters.command("list", cls=Command, within="deadletters")
-@dead_letters
+@selects_dead_letters
 @_groups
 @_listed
 def list_dead_letters(
@@ -97,7 +97,7 @@ def show_dead_letters(shared: Shared, message_id: str, queue_name: str, with_bod
 
 
 @deadletters.command("delete", cls=Command, within="deadletters")
-@dead_letters
+@selects_dead_letters
 @extent("Every copy in the queue.")
 def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Delete dead letters for good.
@@ -110,7 +110,7 @@ def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent
 
 
 @deadletters.command("export", cls=Command, within="deadletters")
-@dead_letters
+@selects_dead_letters
 @_exported
 @export_file
 def export_dead_letters(
@@ -128,7 +128,7 @@ def export_dead_letters(
 
 
 @deadletters.command("retry", cls=Command, within="deadletters")
-@dead_letters
+@selects_dead_letters
 @extent("Every copy in the queue.")
 def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Send dead letters to their destinations again, under the same message id.
@@ -146,7 +146,7 @@ def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     from timeoutmgr.deadletter.retry import Retry
 
     extent.require_selection(selection.is_narrowed, NARROWING)
-    with opened(shared, selection) as lent:
+    with opened_queue(shared, selection) as lent:
         done = _retried(shared, lent, selection, extent)
     sent = sum(each.what in (Retry.RETRIED, Retry.WOULD_RETRY) for each in done)
     shared.show(
@@ -173,7 +173,7 @@ def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None
     """
     from timeoutmgr.deadletter.removal import remove_messages
 
-    with opened(shared, CopySelection()) as lent:
+    with opened_queue(shared, CopySelection()) as lent:
         name = lent.service.queue_of(queue)
         if dry_run:
             done = _waiting(lent, name)
@@ -192,7 +192,7 @@ def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None
 
 
 @journal.command("list", cls=Command, within="journal")
-@journal_entries
+@selects_entries
 @_groups
 @_listed
 def list_journal_entries(
@@ -222,7 +222,7 @@ def show_journal_entries(shared: Shared, message_id: str, queue_name: str, with_
 
 
 @journal.command("delete", cls=Command, within="journal")
-@journal_entries
+@selects_entries
 @extent("Every entry of the journal.")
 def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     """Delete journal entries for good.
@@ -235,7 +235,7 @@ def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Ext
 
 
 @journal.command("export", cls=Command, within="journal")
-@journal_entries
+@selects_entries
 @_exported
 @export_file
 def export_journal_entries(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.deadletters.selection import NARROWING, CopySelection, opened, progress_of
+from timeoutmgr.cli.deadletters.selection import NARROWING, CopySelection, opened_queue, progress_of
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Extent
 from timeoutmgr.cli.shared import Shared
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_groups: bool) -> None:
     """Print the selected copies after their groups by message class and reason."""
-    with opened(shared, selection) as lent:
+    with opened_queue(shared, selection) as lent:
         groups = selection.groups(lent.queue)
         copies = [] if only_groups else list(selection.copies(lent.queue, limit))
     total = sum(group.count for group in groups)
@@ -37,7 +37,7 @@ def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_gr
 
 def show_copies(shared: Shared, selection: CopySelection, *, with_body: bool) -> Exit:
     """Print the selected copies whole; the body only *with_body*."""
-    with opened(shared, selection) as lent:
+    with opened_queue(shared, selection) as lent:
         found = list(selection.copies(lent.queue, None))
     documents = [_whole_document(copy, with_body=with_body) for copy in found]
 
@@ -58,7 +58,7 @@ def delete_copies(shared: Shared, selection: CopySelection, extent: Extent) -> E
     """Delete the selected copies, or count them in a dry run."""
     extent.require_selection(selection.is_narrowed, NARROWING)
     deleted = total = 0
-    with opened(shared, selection) as lent:
+    with opened_queue(shared, selection) as lent:
         count = selection.count(lent.queue)
         with progress_of(shared, "deleting", count) as step:
             for copy in selection.copies(lent.queue, extent.limit):
@@ -77,7 +77,7 @@ def export_copies(
 ) -> Exit:
     """Write the selected copies as JSON lines to *path*, or to standard output."""
     count = 0
-    with opened(shared, selection) as lent, export_to(path) as target:
+    with opened_queue(shared, selection) as lent, export_to(path) as target:
         for copy in selection.copies(lent.queue, limit):
             target.write(copy_document(copy, whole=True))
             count += 1

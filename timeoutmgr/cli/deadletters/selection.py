@@ -162,14 +162,14 @@ _FILTERS: Final = (
     option("--newer-than", type=Duration(), help="Maximum age of the copy: 2h."),
     option("--id", "ids", multiple=True, help="Message id; may be given many times."),
 )
-dead_letters: Final = bundled("selection", CopySelection, dead_letter_queue, *_FILTERS)
+selects_dead_letters: Final = bundled("selection", CopySelection, dead_letter_queue, *_FILTERS)
 """Add the options that select dead letters; the command gets them as ``selection``."""
-journal_entries: Final = bundled("selection", JournalEntrySelection, journal_queue, *_FILTERS)
+selects_entries: Final = bundled("selection", JournalEntrySelection, journal_queue, *_FILTERS)
 """Add the options that select journal entries; the command gets them as ``selection``."""
 
 
 @contextmanager
-def opened(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
+def opened_queue(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
     """Lend the selected queue of the endpoint's node; its tables are checked first."""
     from timeoutmgr.deadletter.service import DeadLetterService
 
