@@ -11,7 +11,7 @@ import kombu as kombu_package
 import pytest
 
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.cli.doctor.queue_findings import own_queue_findings
+from timeoutmgr.cli.doctor.findings import own_queue_findings
 from timeoutmgr.contracts.reports import Level
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import LossyQueue

@@ -8,7 +8,7 @@ import pytest
 
 from tests.native.fleet import Fleet
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.cli.doctor.queue_findings import own_queue_findings
+from timeoutmgr.cli.doctor.findings import own_queue_findings
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import CombinationRefused, LossyQueue

@@ -11,7 +11,7 @@ from sqlalchemy import URL, make_url, text
 
 from tests.services.postgres import PrivateStandby
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.cli.doctor.queue_findings import ok
+from timeoutmgr.cli.doctor.findings import ok
 from timeoutmgr.cli.doctor.standbys import standby_findings
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database

@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, update
 
 from chaos.forkserver_client import ForkServer
 from tests.transport.sql.killing import kill_holding
-from timeoutmgr.cli.doctor.queue_findings import dead_owner_findings
+from timeoutmgr.cli.doctor.findings import dead_owner_findings
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros

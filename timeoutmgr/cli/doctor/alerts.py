@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from timeoutmgr.cli.doctor.queue_findings import fail, ok, warn
+from timeoutmgr.cli.doctor.findings import fail, ok, warn
 from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.cli.options import Duration, bundled, option
 from timeoutmgr.contracts.reports import Finding, Level

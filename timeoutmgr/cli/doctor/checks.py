@@ -12,7 +12,7 @@ from sqlalchemy import text
 from timeoutmgr.cli.doctor.alerts import Thresholds, alerts
 from timeoutmgr.cli.doctor.dead_letter_node import node_findings
 from timeoutmgr.cli.doctor.delay_levels import native_findings
-from timeoutmgr.cli.doctor.queue_findings import (
+from timeoutmgr.cli.doctor.findings import (
     dead_owner_findings,
     fail,
     foreign_queue_findings,

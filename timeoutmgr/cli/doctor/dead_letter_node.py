@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.doctor.queue_findings import no_file, ok, warn
+from timeoutmgr.cli.doctor.findings import no_file, ok, warn
 from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:

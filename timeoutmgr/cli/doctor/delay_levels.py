@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from timeoutmgr.cli.doctor.queue_findings import ok, warn
+from timeoutmgr.cli.doctor.findings import ok, warn
 from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, text
 
-from timeoutmgr.cli.doctor.queue_findings import ok, warn
+from timeoutmgr.cli.doctor.findings import ok, warn
 from timeoutmgr.contracts.reports import Finding
 from timeoutmgr.database import Database
 

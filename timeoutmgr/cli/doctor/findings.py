@@ -1,4 +1,4 @@
-"""The doctor's findings about existing queues: whether they keep their messages."""
+"""How each check of the doctor reports, and the findings about databases and existing queues."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
