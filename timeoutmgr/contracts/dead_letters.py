@@ -241,8 +241,8 @@ class DeadLetters(Protocol):
         """
         ...
 
-    def expires_with_trace(self, message: Message) -> bool:
-        """Return whether *message*, received too late, is to be buried, not just discarded."""
+    def wants_dead_letter(self, message: Message) -> bool:
+        """Return whether *message* requests a dead letter; else it is discarded if late."""
         ...
 
     def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:

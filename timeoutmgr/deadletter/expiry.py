@@ -62,7 +62,7 @@ class ExpirySweep:
     ) -> str:
         """Settle a message; return the line for the log, to be written after the commit."""
         message = received.message
-        if not self.dead_letters.expires_with_trace(message):
+        if not self.dead_letters.wants_dead_letter(message):
             return ""
         late = ReceivedTooLate(
             f"message {message.id!r:.80} was in queue {received.queue!r:.80} when its time to be "

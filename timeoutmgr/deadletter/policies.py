@@ -127,7 +127,7 @@ class DeadLetterHandling(HandlingPolicy):
 
     def traces_expired(self, message: Message) -> bool:
         """Return whether *message*, received too late, asks for a dead letter."""
-        return self.dead_letters.expires_with_trace(message)
+        return self.dead_letters.wants_dead_letter(message)
 
     def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
         """Return why *message* does not fit *queue*, by the rule of the queue."""

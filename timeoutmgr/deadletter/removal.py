@@ -109,7 +109,7 @@ def _remove(
                 f"removal; the message stays in {received.queue!r}, try again later"
             )
         session.send(result.notifications)
-    elif dead_letters.expires_with_trace(received.message):
+    elif dead_letters.wants_dead_letter(received.message):
         raise TransportUnavailable(
             f"message {received.message.id!r:.80} asks for a dead letter and stays in "
             f"{received.queue!r}: the dead-letter queue is full (delete dead letters, or raise the "

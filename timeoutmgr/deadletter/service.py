@@ -68,7 +68,7 @@ class Rejected(MessageRejected):
         self.message_class = message_class
 
 
-def class_of(error: BaseException | None) -> int | None:
+def class_of_error(error: BaseException | None) -> int | None:
     """Return the class of a message that failed with *error*, or None.
 
     None: the error (a bug in a handler, say) is not about delivery, and belongs to the error queue.
@@ -351,7 +351,7 @@ class DeadLetterService:
         transaction: Transaction | None = None,
     ) -> DeadLetterResult | None:
         """Place *message* on this node, or build the request to its source to move its copy."""
-        message_class = class_of(error)
+        message_class = class_of_error(error)
         if message_class is None:
             return None
         delivery = read_headers(message.headers)
@@ -387,7 +387,7 @@ class DeadLetterService:
         )
         return DeadLetterResult(notifications=acks, report=report)
 
-    def expires_with_trace(self, message: Message) -> bool:
+    def wants_dead_letter(self, message: Message) -> bool:
         """Return whether *message* requests a dead letter."""
         return read_headers(message.headers).wants_dead_letter
 

@@ -164,7 +164,7 @@ MUTANTS = (
     breaks(
         100,
         "timeoutmgr/deadletter/expiry.py",
-        ("if not self.dead_letters.expires_with_trace(message):", "if False:"),
+        ("if not self.dead_letters.wants_dead_letter(message):", "if False:"),
         f"{_EXPIRY_TESTS}::"
         "test_an_expired_message_that_asks_for_no_dead_letter_is_discarded[sqlite]",
         name="an expired message that asks for no dead letter goes to the error queue",
