@@ -76,7 +76,7 @@ class MemoryContents:
     rows: dict[Key, MemoryRow] = field(default_factory=dict)
     known: dict[str, MemoryKnown] = field(default_factory=dict)
     claims: dict[str, MemoryClaim] = field(default_factory=dict)
-    held: set[Key] = field(default_factory=set)
+    locked: set[Key] = field(default_factory=set)
     history: list[HistoryEntry] = field(default_factory=list)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
     schedules: dict[str, ScheduleRecord] = field(default_factory=dict)

@@ -140,7 +140,7 @@ class MemoryTimeoutStore(MemoryInsight):
         if (
             timeout.on_conflict is not OnConflict.REPLACE
             or known.state is not TimeoutState.PENDING
-            or key in self._in.held
+            or key in self._in.locked
         ):
             return None
         row = self._in.rows[key]
@@ -175,7 +175,7 @@ class MemoryTimeoutStore(MemoryInsight):
             for key in self._in.rows:
                 if key.due > until:
                     later.append(key.due)
-                elif key in claimed or key in self._in.held:
+                elif key in claimed or key in self._in.locked:
                     covered = True
                 else:
                     free.append(key)
@@ -218,16 +218,16 @@ class MemoryTimeoutStore(MemoryInsight):
             mine = [
                 key
                 for key in sorted(set(keys))
-                if key in self._in.rows and key not in self._in.held and key.due <= until
+                if key in self._in.rows and key not in self._in.locked and key.due <= until
             ]
-            self._in.held.update(mine)
+            self._in.locked.update(mine)
             timeouts = [self._in.rows[key].timeout for key in mine]
             locked = _MemoryLockedTimeouts(self, token, timeouts, self._clock.now)
         try:
             yield locked
         finally:
             with self._in.lock:
-                self._in.held.difference_update(mine)
+                self._in.locked.difference_update(mine)
                 if not locked.closed:
                     self._flag_maybe_sent(mine)
                     self._in.claims.pop(token, None)
@@ -239,7 +239,7 @@ class MemoryTimeoutStore(MemoryInsight):
             if claim is None:
                 return
             if maybe_sent:
-                if claim.keys & self._in.held:
+                if claim.keys & self._in.locked:
                     return
                 self._flag_maybe_sent(claim.keys)
             del self._in.claims[token]
@@ -271,7 +271,7 @@ class MemoryTimeoutStore(MemoryInsight):
                 return CancelResult.WILL_BE_CANCELLED
             key = Key(known.due, timeout_id)
             if known.state is TimeoutState.PENDING:
-                if key in self._in.held:
+                if key in self._in.locked:
                     return CancelResult.TOO_LATE
                 known.maybe_sent = self._in.rows[key].maybe_sent
                 self._close(key, "cancelled", TimeoutState.CANCELLED, self._clock.now(), channel)
@@ -351,7 +351,7 @@ class MemoryTimeoutStore(MemoryInsight):
             if known is None or known.state is TimeoutState.CANCELLED:
                 return ChangeResult.UNKNOWN
             key = Key(known.due, timeout_id)
-            if known.state is not TimeoutState.PENDING or key in self._in.held:
+            if known.state is not TimeoutState.PENDING or key in self._in.locked:
                 return ChangeResult.TOO_LATE
             row = self._in.rows.pop(key)
             known.due = due
@@ -365,7 +365,7 @@ class MemoryTimeoutStore(MemoryInsight):
         """Send the timeouts of *keys* to *destination*, unless a dispatcher has them."""
         with self._in.lock:
             chosen = [
-                k for k in dict.fromkeys(keys) if k in self._in.rows and k not in self._in.held
+                k for k in dict.fromkeys(keys) if k in self._in.rows and k not in self._in.locked
             ]
             for key in chosen:
                 row = self._in.rows[key]
@@ -501,7 +501,7 @@ class MemoryTimeoutStore(MemoryInsight):
 
     def _drop_lapsed(self, now: Micros) -> None:
         for token, claim in list(self._in.claims.items()):
-            if claim.until <= now and not claim.keys & self._in.held:
+            if claim.until <= now and not claim.keys & self._in.locked:
                 self._flag_maybe_sent(claim.keys)
                 del self._in.claims[token]
 

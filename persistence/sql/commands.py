@@ -247,7 +247,7 @@ def _covered(key: Key, claims: Sequence[Claim]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LockedTimeout:
     """A pending timeout whose key and row are locked by us."""
 
     row: Any
@@ -333,21 +333,21 @@ class TimeoutCommands:
         Return None, with nothing changed, if no timeout of the id is pending, if it is being
         dispatched or moved, or if both were sent at one instant.
         """
-        if self._is_in_other_hands(connection, timeout.id):
+        if self._is_row_locked(connection, timeout.id):
             return None
         key = connection.execute(self._key, {"id": timeout.id}).first()
         if key is None or key.state != TimeoutState.PENDING:
             return None
-        held = self._lock_pending(connection, Key(key.due, timeout.id))
-        if held is None or timeout.created == held.row.created:
+        locked = self._lock_pending(connection, Key(key.due, timeout.id))
+        if locked is None or timeout.created == locked.row.created:
             return None
-        if timeout.created < held.row.created:
+        if timeout.created < locked.row.created:
             return RepeatKind.SUPERSEDED
         remembered = unpack(key.content) or Remembered(content)
         packed = remembered.replaced_by(timeout, content).pack()
         self._change_key_of(connection, key, timeout.due, content=packed)
-        self._put_in_place(connection, held, row)
-        self._labels.remove(connection, [_headers(held)])
+        self._rewrite(connection, locked, row)
+        self._labels.remove(connection, [_headers(locked)])
         self._labels.insert(connection, [(timeout.key, row["headers"])])
         at = self._context.now(connection)
         replaced = entry(timeout.key, at, timeout.destination, 0, None)
@@ -358,7 +358,7 @@ class TimeoutCommands:
         self, connection: Connection, timeout_id: str, channel: str | None
     ) -> CancelResult:
         """Cancel a timeout in the transaction of *connection*."""
-        if self._is_in_other_hands(connection, timeout_id):
+        if self._is_row_locked(connection, timeout_id):
             return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None:
@@ -370,64 +370,64 @@ class TimeoutCommands:
             return _cancelled_before(key)
         if key.state != TimeoutState.PENDING:
             return CancelResult.TOO_LATE
-        held = self._lock_pending(connection, Key(key.due, timeout_id))
-        if held is None:
+        locked = self._lock_pending(connection, Key(key.due, timeout_id))
+        if locked is None:
             return CancelResult.TOO_LATE
         at = self._context.now(connection)
         connection.execute(
             self._change_key.values(
-                state=TimeoutState.CANCELLED.value, closed_at=at, maybe_sent=int(held.maybe_sent)
+                state=TimeoutState.CANCELLED.value, closed_at=at, maybe_sent=int(locked.maybe_sent)
             ),
             {"id_": timeout_id},
         )
         reach("changing.key_cancelled")
-        self._remove_row(connection, held)
-        self._labels.remove(connection, [_headers(held)])
+        self._remove_row(connection, locked)
+        self._labels.remove(connection, [_headers(locked)])
         reach("changing.row_cancelled")
-        record(connection, self._context, "cancelled", [entry_of(held.row, at)], channel)
+        record(connection, self._context, "cancelled", [entry_of(locked.row, at)], channel)
         reach("changing.cancelled")
-        return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
+        return CancelResult.MAYBE_SENT if locked.maybe_sent else CancelResult.CANCELLED
 
     def _reschedule(
         self, connection: Connection, timeout_id: str, due: Micros, channel: str | None
     ) -> ChangeResult:
-        if self._is_in_other_hands(connection, timeout_id):
+        if self._is_row_locked(connection, timeout_id):
             return ChangeResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None or key.state == TimeoutState.CANCELLED:
             return ChangeResult.UNKNOWN
         if key.state != TimeoutState.PENDING:
             return ChangeResult.TOO_LATE
-        held = self._lock_pending(connection, Key(key.due, timeout_id))
-        if held is None:
+        locked = self._lock_pending(connection, Key(key.due, timeout_id))
+        if locked is None:
             return ChangeResult.TOO_LATE
         self._change_key_of(connection, key, due)
         placed = {"due": due, "original_due": None}
-        self._put_in_place(connection, held, {**held.row._mapping, **placed})
-        self._labels.move(connection, [(_headers(held), due)])
+        self._rewrite(connection, locked, {**locked.row._mapping, **placed})
+        self._labels.move(connection, [(_headers(locked), due)])
         at = self._context.now(connection)
-        row = held.row
+        row = locked.row
         moved = entry(Key(due, timeout_id), at, row.destination, row.attempts, row.run_id)
         record(connection, self._context, "rescheduled", [moved], channel)
-        return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
+        return ChangeResult.MAYBE_SENT if locked.maybe_sent else ChangeResult.CHANGED
 
     def _change_key_of(self, connection: Connection, key: Any, due: Micros, **more: Any) -> None:
         changed = self._change_key.values(due=due, version=key.version + 1, **more)
         connection.execute(changed, {"id_": key.id})
         reach("changing.key_moved")
 
-    def _put_in_place(self, connection: Connection, held: _Held, row: dict[str, Any]) -> None:
-        """Replace the *held* row by *row*; a maybe-sent timeout stays in doubt."""
-        self._remove_row(connection, held)
+    def _rewrite(self, connection: Connection, locked: _LockedTimeout, row: dict[str, Any]) -> None:
+        """Replace the *locked* row by *row*; a maybe-sent timeout stays in doubt."""
+        self._remove_row(connection, locked)
         reach("changing.row_taken_out")
-        moved = {**row, "version": held.row.version + 1, "maybe_sent": int(held.maybe_sent)}
+        moved = {**row, "version": locked.row.version + 1, "maybe_sent": int(locked.maybe_sent)}
         connection.execute(insert(self._context.tables.timeouts), moved)
         reach("changing.row_put_back")
 
-    def _is_in_other_hands(self, connection: Connection, timeout_id: str) -> bool:
+    def _is_row_locked(self, connection: Connection, timeout_id: str) -> bool:
         """Lock the row of a pending timeout before its key, on MySQL; true if it is not to be had.
 
-        There SKIP LOCKED stands in the row's line for a moment before it passes by. Held
+        There SKIP LOCKED stands in the row's line for a moment before it passes by. Locked
         meanwhile, the key would close a circle with a dispatcher that closes, and it is the
         dispatcher that the server may then pick to fail, with its message sent. Behind the
         endpoint's lock there is no other change and no claim: the owner of the row lock dispatches
@@ -441,7 +441,7 @@ class TimeoutCommands:
             return False
         if self._lock_row(connection, Key(seen.due, timeout_id)) is not None:
             return False
-        # Gone, or held: the outcome of its dispatcher counts, once it is committed.
+        # Gone, or locked: the outcome of its dispatcher counts, once it is committed.
         again = connection.execute(self._peek, {"id": timeout_id}).first()
         return again is not None and again.state == TimeoutState.PENDING
 
@@ -459,7 +459,7 @@ class TimeoutCommands:
         }
         return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
 
-    def _lock_pending(self, connection: Connection, key: Key) -> _Held | None:
+    def _lock_pending(self, connection: Connection, key: Key) -> _LockedTimeout | None:
         """Return the pending timeout of *key*, locked, or None while it is dispatched or moved.
 
         Its key is locked already, so that its row cannot go away: another transaction holds a row
@@ -468,7 +468,7 @@ class TimeoutCommands:
         row = self._lock_row(connection, key)
         if row is None and self._context.database.dialect.row_locks:
             # A claim locks rows too, for a moment, to flag them. Behind the endpoint's
-            # lock it is done with that, and a row that is still held is a dispatcher's.
+            # lock it is done with that, and a row that is still locked is a dispatcher's.
             lock_endpoint(connection, self._context)
             row = self._lock_row(connection, key)
         if row is None or row.hidden_by is not None:
@@ -481,17 +481,17 @@ class TimeoutCommands:
         has_row_locks = self._context.database.dialect.row_locks
         if not has_row_locks and _alive(connection, self._context, claims):
             return None
-        return _Held(row, bool(row.maybe_sent or claims))
+        return _LockedTimeout(row, bool(row.maybe_sent or claims))
 
     def _lock_row(self, connection: Connection, key: Key) -> Any:
         return connection.execute(self._row, {"due_": key.due, "id_": key.id}).first()
 
-    def _remove_row(self, connection: Connection, held: _Held) -> None:
-        connection.execute(self._remove, {"due_": held.row.due, "id_": held.row.id})
+    def _remove_row(self, connection: Connection, locked: _LockedTimeout) -> None:
+        connection.execute(self._remove, {"due_": locked.row.due, "id_": locked.row.id})
 
 
-def _headers(held: _Held) -> Headers:
-    return Key(held.row.due, held.row.id), held.row.headers
+def _headers(locked: _LockedTimeout) -> Headers:
+    return Key(locked.row.due, locked.row.id), locked.row.headers
 
 
 def _cancelled_before(key: Any) -> CancelResult:

@@ -39,7 +39,7 @@ class _LateSession(FakeSession):
         return self
 
     def results(self) -> list[SendResult]:
-        self._journal.append(f"{len(self._harness.store._in.held)} locked")
+        self._journal.append(f"{len(self._harness.store._in.locked)} locked")
         return self._answers
 
 

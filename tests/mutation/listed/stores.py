@@ -325,8 +325,8 @@ MUTANTS = (
         name="a cancel is sure where a claim ended without a word",
         promise="A cancel says cancelled only where nothing was sent.",
         file=_CHANGING,
-        before="        return _Held(row, bool(row.maybe_sent or claims))\n",
-        after="        return _Held(row, False)\n",
+        before="        return _LockedTimeout(row, bool(row.maybe_sent or claims))\n",
+        after="        return _LockedTimeout(row, False)\n",
         tests=(f"{_CHANGING_TESTS}::test_a_claim_that_lapsed_leaves_maybe_sent[sqlite]",),
     ),
     Mutant(

@@ -139,7 +139,7 @@ class LocksLockedRows(Wrong):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        self.inside.held.clear()
+        self.inside.locked.clear()
         return super().lock_for_dispatch(token, keys)
 
 
@@ -150,11 +150,11 @@ class ForgetsTheDoubt(Wrong):
 
 class CancelsLockedRows(Wrong):
     def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
-        held, self.inside.held = self.inside.held, set()
+        held, self.inside.locked = self.inside.locked, set()
         try:
             return super().cancel(timeout_id, channel=channel)
         finally:
-            self.inside.held = held
+            self.inside.locked = held
 
 
 class KeepsTheOldDue(Wrong):
