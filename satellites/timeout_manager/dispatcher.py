@@ -189,7 +189,7 @@ class DispatchTimeouts:
         self._meter.late_by_host(at, [(to, key.due) for key, to in moved.items()])
 
     def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
-        rows = _LockedRows(locked, self, work.scope)
+        rows = _LockedBatch(locked, self, work.scope)
         if self._alone.isdisjoint(timeout.key for timeout in rows.timeouts):
             result = yield from self._dispatch(rows, work)
         else:
@@ -205,7 +205,7 @@ class DispatchTimeouts:
         self._meter.add("retry", len(result.retries))
         self._meter.late(result.at, sent_of(result.dispatched))
 
-    def _each_alone(self, rows: "_LockedRows", work: Work) -> BatchResult:
+    def _each_alone(self, rows: "_LockedBatch", work: Work) -> BatchResult:
         """Send each message of *rows* alone, and close all of them together."""
         at = rows.now()
         # Each row is closed later, with the other rows.
@@ -280,7 +280,7 @@ class DispatchTimeouts:
                 self.rest(min(early, self.ahead) / 1_000_000)
 
 
-class _LockedRows:
+class _LockedBatch:
     """Locked rows as a batch: the store records an outcome for each."""
 
     def __init__(
