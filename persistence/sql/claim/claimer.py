@@ -28,8 +28,8 @@ from .rows import (
     add_claims,
     claims_of,
     flag_free_rows,
-    forget,
     may_have_sent,
+    remove_claims,
 )
 
 OWN_AGAIN: Final = 50_000
@@ -178,7 +178,7 @@ class Claimer:
                 claims = [one for one in claims_of(connection, self._context) if one.token == token]
                 if not all(self._may_be_released(connection, claim) for claim in claims):
                     return
-            forget(connection, self._context, [token])
+            remove_claims(connection, self._context, [token])
 
         self._context.database.run(work)
 
@@ -249,7 +249,7 @@ class Claimer:
                 ended.append(claim.token)
             else:
                 active.append(claim)
-        forget(locked.connection, self._context, ended)
+        remove_claims(locked.connection, self._context, ended)
         reach("claiming.ended_dropped")
         return active
 

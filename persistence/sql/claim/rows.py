@@ -209,7 +209,7 @@ def add_claims(
     execute_many(connection, insert(context.tables.claims), rows)
 
 
-def forget(connection: Connection, context: StoreContext, tokens: Sequence[str]) -> None:
+def remove_claims(connection: Connection, context: StoreContext, tokens: Sequence[str]) -> None:
     """Remove claims; the keys that they covered can be claimed at once."""
     claims = context.tables.claims
     statement = delete(claims).where(

@@ -29,7 +29,7 @@ from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, forget, lapse
+from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, lapse, remove_claims
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import Headers, LabelRows
 from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, entry_of, is_wanted, record
@@ -259,7 +259,7 @@ class OutcomeWriter:
         if self._is_there(connection, passed_by):
             lapse(connection, self._context, token)
         else:
-            forget(connection, self._context, [token])
+            remove_claims(connection, self._context, [token])
 
     def _is_there(self, connection: Connection, keys: Collection[Key]) -> bool:
         """Return whether a row of *keys* is still stored, in whosever hands."""

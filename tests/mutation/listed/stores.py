@@ -258,7 +258,7 @@ MUTANTS = (
         promise="A claim ends with the dispatcher that works under it.",
         file=_CLOSING,
         before="            lapse(connection, self._context, token)\n",
-        after="            forget(connection, self._context, [token])\n",
+        after="            remove_claims(connection, self._context, [token])\n",
         tests=(
             f"{_TAKING_TESTS}::"
             "test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder[postgres]",
