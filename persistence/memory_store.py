@@ -207,7 +207,7 @@ class MemoryTimeoutStore(MemoryInsight):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        """Take *keys* in hand; another dispatcher that asks for them meanwhile gets none."""
+        """Lock *keys*; another dispatcher that asks for them meanwhile gets none."""
         _refuse(transaction)
         return self._lock(token, keys, ahead)
 
@@ -288,7 +288,7 @@ class MemoryTimeoutStore(MemoryInsight):
         transaction: Transaction | None = None,
         channel: str | None = None,
     ) -> Sequence[str]:
-        """Cancel all of a saga that are not in other hands; return their ids."""
+        """Cancel the timeouts of a saga that no dispatcher has locked; return their ids."""
         until = LATEST if sent_until is None else sent_until
         _refuse(transaction)
         return self._cancel_reached(
@@ -513,7 +513,7 @@ class MemoryTimeoutStore(MemoryInsight):
 
 @dataclass(slots=True)
 class _MemoryLockedTimeouts:
-    """Timeouts in hand."""
+    """Timeouts that a dispatcher has locked."""
 
     store: MemoryTimeoutStore
     token: str

@@ -45,7 +45,7 @@ POINTS: Final[Mapping[str, str]] = {
     # --- the poller
     "poller.claimed": "A chunk is claimed; its ids are not sent.",
     "poller.sent": "The ids of a chunk are sent; an atomic mode has not committed the claim.",
-    "poller.handed_on": "A chunk is claimed and sent; the next is not claimed.",
+    "poller.handed_on": "A chunk is claimed and sent; the next is not received.",
     "poller.not_sent": "A chunk is claimed and its ids could not be sent; it is not released.",
     "poller.released": "A chunk that could not be sent is released; others may still be claimed.",
     "claiming.claim_ended": "Rows of an ended claim are marked as maybe sent; the claim is there.",
@@ -53,7 +53,7 @@ POINTS: Final[Mapping[str, str]] = {
     "claiming.claim_added": "A claim is made; the commit is to come.",
     # --- the dispatcher
     "dispatch.moved": "All rows that the database can move are moved; the rest is not locked.",
-    "dispatch.taken": "The rows of a chunk are in hand; nothing is published.",
+    "dispatch.taken": "The rows of a chunk are locked; nothing is published.",
     "dispatch.confirmed": "All messages of a chunk are published and confirmed; no row is closed.",
     "dispatch.error_copy_confirmed": "The error queue has the copy of an undeliverable message; "
     "its row is not closed.",
@@ -237,7 +237,7 @@ POINTS: Final[Mapping[str, str]] = {
     "draining.begun": "The ledger has a level as being drained; nothing of it was taken.",
     "draining.delivered": "A chunk of a level is at the target; it is not acknowledged.",
     "draining.acked": "A chunk is at the target and out of its level; it is not counted.",
-    "draining.counted": "A chunk is moved and counted; the next is not in hand.",
+    "draining.counted": "A chunk is moved and counted; the next is not received.",
     "draining.drained": "A level is drained, and the ledger says so; the next is not begun.",
     "draining.shut": "All levels are drained and the run shut at the target; it runs, says the "
     "ledger.",

@@ -32,7 +32,7 @@ from timeoutmgr.persistence.sql.rows import from_row, refused_value, sound_timeo
 
 from .rows import DelayedRows, marker_table, table_name
 
-# --- rows in hand where there are no row locks: marked, and fenced by the mark when removed ---
+# --- locked rows where there are no row locks: marked, and fenced by the mark when removed ----
 # SQLite has one writer: a transaction that is open while a message is sent would keep everybody
 # from storing, or, where the queue is in the same file, wait for itself. So fetching commits a
 # mark on the rows, and removing misses rows that another process has marked since. A mark names

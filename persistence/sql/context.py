@@ -231,7 +231,7 @@ class Interval:
 
 
 # --- the order in which transactions lock keys and rows ---------------------------------------
-# A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row in other hands
+# A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row locked before
 # is passed by, not waited for, so that many dispatchers run side by side. It holds them over the
 # publish and locks their *keys* (``timeout_keys``) only to close. A change of a timeout (cancel,
 # reschedule) locks its key first, waiting, and then its row without waiting. So no transaction

@@ -1,4 +1,4 @@
-"""Changes of many timeouts at once, beside dispatchers: rows in other hands are left out."""
+"""Changes of many timeouts at once, beside dispatchers: locked rows are left out."""
 
 from __future__ import annotations
 

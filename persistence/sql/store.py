@@ -171,7 +171,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        """Take the timeouts of *keys* that are due, or are *ahead* from now, in hand."""
+        """Lock the timeouts of *keys* that are due, or are *ahead* from now, for their dispatch."""
         return self._dispatch_lock.lock_for_dispatch(token, keys, ahead, transaction)
 
     def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
@@ -215,7 +215,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         transaction: Transaction | None = None,
         channel: str | None = None,
     ) -> Sequence[str]:
-        """Cancel all of a saga that are not in other hands; return their ids."""
+        """Cancel the timeouts of a saga that no dispatcher has locked; return their ids."""
         order = SagaClear(
             saga_id=saga_id,
             order_id="",

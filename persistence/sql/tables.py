@@ -81,6 +81,7 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
 
 
 def _timeouts() -> Columns:
+    """Return the columns; *due* is the next try, and *original_due*, if any, the due time."""
     return (
         _text("endpoint", key=True),
         _instant("due", key=True),

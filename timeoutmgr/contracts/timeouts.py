@@ -195,7 +195,7 @@ class Chunk:
 
     *token* names the claim (empty when *keys* is). *next_due* is the instant of the earliest
     timeout that was not handed out: in the past when the limit cut the chunk, None when nothing
-    else is stored. Where all that is due is in other hands it is the instant to look again.
+    else is stored. If all that is due is locked or claimed, it is the instant of the next poll.
     *others* are the chunks behind it that were claimed with it, each by a claim of its own;
     *next_due* looks past them too.
     """

@@ -39,7 +39,7 @@ from .outcomes import OutcomeWriter
 
 logger = logging.getLogger(__name__)
 
-# --- rows of timeouts, with no more bytes of bodies in hand together than fit -----------------
+# --- rows of timeouts, with no more bytes of bodies in memory together than fit ---------------
 # A hundred bodies of the largest kind would be gigabytes, several times over while they are sent.
 # A process that they kill would take them again, and nothing behind them would ever be sent. A
 # large body is therefore no part of the first answer; as many as fit are read by a second
@@ -124,7 +124,7 @@ class DispatchRows:
 
 
 class LockedRows:
-    """Timeouts in hand; ``close`` is the given function, once."""
+    """Timeouts that are locked for a dispatch; ``close`` is the given function, once."""
 
     def __init__(
         self, context: StoreContext, found: DispatchRows, close: Callable[[Sequence[Outcome]], None]
@@ -161,7 +161,7 @@ class LockedRows:
 
 
 class DispatchLock:
-    """Takes timeouts of one endpoint in hand."""
+    """Locks timeouts of one endpoint for their dispatch."""
 
     def __init__(self, context: StoreContext, notify_stored: Callable[[Micros], None]) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""One dispatcher at a time has a timeout in hand, until it says how it ended."""
+"""One dispatcher at a time has a timeout locked, until it records the outcome."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
