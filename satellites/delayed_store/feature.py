@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from timeoutmgr.contracts import Clock, RaisesCriticalErrors, TransactionMode
+from timeoutmgr.contracts.stores import DirectStorage
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings, StoreStart
 from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.markers import check_pair
@@ -17,7 +18,6 @@ from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites.poller import Poller
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks, report_clock_offset
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import Outage
 from timeoutmgr.transport.pump import Consumption
 

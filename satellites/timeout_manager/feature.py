@@ -19,6 +19,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.callables import check_callable
 from timeoutmgr.contracts.reports import PROCESS_VERSION
+from timeoutmgr.contracts.stores import DirectStorage
 from timeoutmgr.database.proof import require_durable
 from timeoutmgr.database.row_moves import KeepsRows, Move, MovesRows
 from timeoutmgr.errors import (
@@ -41,7 +42,6 @@ from timeoutmgr.satellites.control import MOST_KEYS
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.poller import LEAD, Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import Outage
 from timeoutmgr.transport.pump import Consumption
 

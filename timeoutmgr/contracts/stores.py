@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.timeouts import (
@@ -17,9 +17,10 @@ from timeoutmgr.contracts.timeouts import (
     TimeoutFilter,
     TimeoutState,
 )
-from timeoutmgr.contracts.transactions import Transaction
+from timeoutmgr.contracts.transactions import SharedDatabase, Transaction
 from timeoutmgr.errors import IdInUse
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 # --- A second message under an id that was used before: the outcome ---------------------------
 
@@ -431,3 +432,32 @@ class WakesProcesses(Protocol):
     def wakeups(self, wake: WakePoller) -> Wakeups | None:
         """Return wakeups that call *wake* when another process asks; None if there is no way."""
         ...
+
+
+# --- direct storage: delayed messages stored past the queue of their timeout manager ----------
+
+StoreDirectly: TypeAlias = Callable[
+    [Sequence[Message], Transaction | None], Sequence[RepeatKind | None]
+]
+"""Stores messages that were routed to the manager past its queue, in the given transaction.
+
+Returns for each message the kind of repeat if its id was used before; None for a new id. Raises
+IdInUse.
+"""
+
+Examine: TypeAlias = Callable[[Message, Transaction], RepeatKind | None]
+"""Returns the kind of repeat of a message, or None; stores nothing. Raises IdInUse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectStorage:
+    """Storing past the queue: in a caller's transaction, or in bulk.
+
+    *database* is the database of the store. *start* readies a delayed message store in which no
+    installer has run; *examine* is None for a store that cannot find used ids.
+    """
+
+    database: SharedDatabase | None
+    store: StoreDirectly
+    examine: Examine | None = None
+    start: Callable[[], None] | None = None

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from timeoutmgr.contracts import LockedSchedule, ScheduleRecord, Transaction
+from timeoutmgr.contracts.stores import DirectStorage
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -25,7 +26,6 @@ from timeoutmgr.recurrence.changes import advance, pause, remove, resume
 from timeoutmgr.recurrence.definition import RecurringTimeout
 from timeoutmgr.recurrence.task import RecurringStore, RecurringTask
 from timeoutmgr.sender.composer import Composed, Composer, SendOptions, Sent
-from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import SendingPolicy
 
 if TYPE_CHECKING:

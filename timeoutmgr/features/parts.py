@@ -14,13 +14,13 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
+from timeoutmgr.contracts.stores import DirectStorage
 from timeoutmgr.contracts.transports import Queue
 from timeoutmgr.database.failures import tells_of_absence
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Expiry, Outgoing
 from timeoutmgr.message.routes import DelayRoute
-from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN, DeliveryPolicies
 from timeoutmgr.transport.pump import Consumption
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from timeoutmgr.contracts import Clock, SendResult, TellsTime, Transport, TransportSession
+from timeoutmgr.contracts.stores import DirectStorage
 from timeoutmgr.errors import SchemaMissing, Unroutable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork, of_parent
 from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.window import SendingWindow
-from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 from timeoutmgr.transport.work import require_confirmed
 
