@@ -26,7 +26,7 @@ from sqlalchemy.sql.dml import Insert
 
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.database.arrays import BytesArray, NumberArray, TextArray
-from timeoutmgr.database.binary_copy import FEW, copy_rows, in_statements, misfit
+from timeoutmgr.database.batch_inserts import FEW, copy_rows, in_statements, misfit
 from timeoutmgr.database.engine import count_inserted, execute_many
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.instants import Micros

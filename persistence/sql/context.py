@@ -24,7 +24,7 @@ from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
-from timeoutmgr.database.binary_copy import can_copy
+from timeoutmgr.database.batch_inserts import can_copy
 from timeoutmgr.database.commits import LAZILY, set_locally
 from timeoutmgr.database.session_locks import Liveness, lock_number
 from timeoutmgr.errors import ConfigurationError

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from tests.persistence.making import timeout
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.database.binary_copy import _ROW, _STATEMENT, _size, in_statements, misfit
+from timeoutmgr.database.batch_inserts import _ROW, _STATEMENT, _size, in_statements, misfit
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence.sql.rows import to_row
 from timeoutmgr.transport.sql import tables

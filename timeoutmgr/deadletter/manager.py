@@ -16,7 +16,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
-from timeoutmgr.database.binary_copy import misfit
+from timeoutmgr.database.batch_inserts import misfit
 from timeoutmgr.deadletter.delivery_headers import Timers
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy

@@ -28,7 +28,7 @@ from sqlalchemy.sql import FromClause
 from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database, as_connection
-from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows, in_statements, misfit
+from timeoutmgr.database.batch_inserts import FEW, can_copy, copy_rows, in_statements, misfit
 from timeoutmgr.database.commits import after_commit, commit_lazily
 from timeoutmgr.database.engine import count_inserted, execute_many
 from timeoutmgr.database.round_trips import DriverStatement

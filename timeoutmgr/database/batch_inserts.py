@@ -1,4 +1,4 @@
-"""COPY in binary form: how PostgreSQL takes a batch of rows fastest, through psycopg."""
+"""Inserts of many rows: on MySQL in packets, on PostgreSQL by a binary COPY through psycopg."""
 
 from __future__ import annotations
 
@@ -95,6 +95,8 @@ def _size(row: _Row) -> int:
     # Headers and kombu's properties are JSON in ASCII, of which half at most is to be escaped.
     return _ROW + 2 * sum(len(row.get(name) or "") for name in _LONG)
 
+
+# --- COPY in binary form: how PostgreSQL takes a batch of rows fastest, through psycopg --------
 
 FEW: Final = 4
 """Up to so many rows, a statement takes fewer round trips."""
