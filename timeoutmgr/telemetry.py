@@ -27,7 +27,7 @@ class Telemetry(Protocol):
         ...
 
 
-Sent: TypeAlias = tuple[str, Micros]
+Dispatched: TypeAlias = tuple[str, Micros]
 """Destination and due time of a dispatched message."""
 
 
@@ -35,7 +35,7 @@ Sent: TypeAlias = tuple[str, Micros]
 class ObservesLateness(Protocol):
     """A telemetry that observes each dispatched message; no telemetry needs to."""
 
-    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+    def late(self, at: Micros, sent: Iterable[Dispatched]) -> None:
         """Observe *sent*, which were dispatched at the instant *at*."""
         ...
 

@@ -13,10 +13,10 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import (
     Addressed,
     CountEach,
+    Dispatched,
     During,
     ObservesLateness,
     Operation,
-    Sent,
     Telemetry,
     count_each_of,
     during_of,
@@ -322,7 +322,7 @@ class DispatchMeter:
         if amount:
             self.telemetry.count(f"{self.prefix}_{outcome}", amount)
 
-    def late(self, at: Micros, sent: Sequence[Sent]) -> None:
+    def late(self, at: Micros, sent: Sequence[Dispatched]) -> None:
         """Note that *sent* were dispatched at the instant *at*; the value is the largest."""
         if sent:
             earliest = min(due for _destination, due in sent)
@@ -330,7 +330,7 @@ class DispatchMeter:
             if self.observer is not None:
                 self.observer.late(at, sent)
 
-    def late_by_host(self, at: Micros, sent: Sequence[Sent]) -> None:
+    def late_by_host(self, at: Micros, sent: Sequence[Dispatched]) -> None:
         """Note *sent* at an instant of the host's clock, which may be behind the store's.
 
         The store found them due by its own clock.
@@ -344,6 +344,6 @@ def addressed(timeouts: Iterable[Timeout]) -> Iterator[Addressed]:
     return ((timeout.destination, timeout.message) for timeout in timeouts)
 
 
-def sent_of(timeouts: Sequence[Timeout]) -> list[Sent]:
+def sent_of(timeouts: Sequence[Timeout]) -> list[Dispatched]:
     """Return what a meter notes of *timeouts*."""
     return [(timeout.destination, timeout.due) for timeout in timeouts]

@@ -10,7 +10,7 @@ from tests.satellites.test_moved_in_database import _Mover
 from tests.support.makers import a_timeout
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites.control import chunk_message
-from timeoutmgr.telemetry import Counters, Sent
+from timeoutmgr.telemetry import Counters, Dispatched
 
 
 class Observer(Counters):
@@ -20,7 +20,7 @@ class Observer(Counters):
         super().__init__()
         self.seen: list[tuple[str, float]] = []
 
-    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+    def late(self, at: Micros, sent: Iterable[Dispatched]) -> None:
         self.seen += [(to, (at - due) / 1_000_000) for to, due in sent]
 
 

@@ -38,10 +38,10 @@ from timeoutmgr.resilience.recovery import delayed_retries
 from timeoutmgr.sender.composer import ToSend
 from timeoutmgr.telemetry import (
     Addressed,
+    Dispatched,
     HasSnapshot,
     ObservesLateness,
     Operation,
-    Sent,
     Telemetry,
     count_each_of,
     during_of,
@@ -230,7 +230,7 @@ class _Satellites:
         """Pass it on."""
         self._behind.value(name, value)
 
-    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+    def late(self, at: Micros, sent: Iterable[Dispatched]) -> None:
         """Pass it on if it is observed."""
         if isinstance(self._behind, ObservesLateness):
             self._behind.late(at, sent)

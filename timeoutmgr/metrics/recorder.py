@@ -32,9 +32,9 @@ from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.telemetry import (
     Addressed,
     Counters,
+    Dispatched,
     ObservesOperations,
     Operation,
-    Sent,
     Telemetry,
     count_each_of,
 )
@@ -105,7 +105,7 @@ class Recorder:
         if self._behind is not None:
             self._behind.value(name, value)
 
-    def late(self, at: Micros, sent: Iterable[Sent]) -> None:
+    def late(self, at: Micros, sent: Iterable[Dispatched]) -> None:
         """Observe the lateness of each message of *sent*."""
         counts, cells = self._counts, self._lateness_cells
         last = None
