@@ -44,7 +44,7 @@ class KitWorker:
             one.consumption.queue: Pump(one.consumption, surroundings) for one in parts.satellites
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
-        self._runs = _Runs(parts)
+        self._runs = _RecurringRuns(parts)
         self._lock = threading.RLock()
         self._busy_thread: int | None = None
         self._handled = self._reported = 0
@@ -202,7 +202,7 @@ def _poll_step(parts: AssembledEndpoint, store: TimeoutStore, clock: Clock) -> A
     )
 
 
-class _Runs:
+class _RecurringRuns:
     """The runs of the endpoint's schedules; nothing if it has none."""
 
     def __init__(self, parts: AssembledEndpoint) -> None:
