@@ -12,7 +12,7 @@ from chaos.connections import Cutter
 from chaos.incidents import SERVERS, Incident
 from chaos.plan import Fault, FaultKind
 from chaos.processes import ChaosFailed
-from chaos.resources import AWAY
+from chaos.resources import AWAY_ERRORS
 from chaos.supervisor import SupervisedProcess, now
 from timeoutmgr.message.instants import Micros
 
@@ -119,7 +119,7 @@ class FaultInjector:
         begin = now()
         try:
             cut = self._cutters[kind].cut(victim.name)
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logger.info("could not cut connections of %s: %s", victim.incarnation, error)
             cut = 0
         if cut:

@@ -27,7 +27,7 @@ from timeoutmgr.migration import MigrationPlaces, MigrationRunState, report
 
 logger = logging.getLogger(__name__)
 
-AWAY: Final = (StorageUnavailable, TransportUnavailable, SQLAlchemyError)
+AWAY_ERRORS: Final = (StorageUnavailable, TransportUnavailable, SQLAlchemyError)
 """Errors of a read from a server that was cut off or restarted a moment ago."""
 
 PATIENCE: Final = 10.0
@@ -48,7 +48,7 @@ def retry_read(read: Callable[[], Seen]) -> Seen:
     for _again in range(_LOOKS - 1):
         try:
             return read()
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logger.info("a look failed: %s", error)
     return read()
 

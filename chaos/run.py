@@ -20,7 +20,7 @@ from chaos.judge import Evidence, JudgeVerdict, Percentiles, judge
 from chaos.plan import FaultKind, plan
 from chaos.processes import ChaosFailed
 from chaos.producer_ledger import Fate, ProducerLedger
-from chaos.resources import AWAY, Resources, retry_read
+from chaos.resources import AWAY_ERRORS, Resources, retry_read
 from chaos.roles import Roles
 from chaos.screen import Progress, Screen, Silence
 from chaos.settings import ChaosSettings
@@ -172,7 +172,7 @@ class ChaosRun:
         try:
             resources = self._resources
             return not (resources.pending() or resources.waiting() or resources.in_levels())
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logger.info("a look failed: %s", error)
             return False
 
@@ -192,7 +192,7 @@ class ChaosRun:
             self._deliveries = self._resources.deliveries.read()
             self._dead = self._resources.dead()
             self._in_errors = self._resources.in_errors()
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logger.info("a look failed: %s", error)
 
     def _show(self, phase: str, injector: FaultInjector) -> None:

@@ -13,7 +13,7 @@ from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
 
-AWAY: Final = (StorageUnavailable, TransportUnavailable)
+AWAY_ERRORS: Final = (StorageUnavailable, TransportUnavailable)
 """Errors of a server that is away."""
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 60.0
@@ -32,7 +32,7 @@ class WorkerDispatch:
         endpoint = self._endpoint = Endpoint(config)
         try:
             endpoint.start()
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             _log_away(error, _SHORTEST)
             self._late = LateStart(endpoint)
             self._late.start()
@@ -63,7 +63,7 @@ class LateStart(ThreadTask):
             try:
                 self._endpoint.start()
                 return
-            except AWAY as error:
+            except AWAY_ERRORS as error:
                 pause = min(2 * pause, _LONGEST)
                 _log_away(error, pause)
             except Exception:

@@ -8,7 +8,7 @@ from typing import Any
 from celery import bootsteps
 
 from timeoutmgr.contrib.celery.hooks import delays_of
-from timeoutmgr.contrib.worker_dispatch import AWAY, WorkerDispatch
+from timeoutmgr.contrib.worker_dispatch import AWAY_ERRORS, WorkerDispatch
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message.redaction import on_one_line
 
@@ -26,7 +26,7 @@ class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
         super().__init__(worker, **options)
         try:
             self._endpoint: Endpoint = delays_of(worker.app).endpoint
-        except AWAY as error:
+        except AWAY_ERRORS as error:
             logger.warning(
                 "worker makes the endpoint of its delays at the first delayed task, since a server "
                 "is away: %s",
