@@ -1,4 +1,4 @@
-"""The settings of a framework's dict, with the framework's own database as the default place."""
+"""A configuration from a framework's settings; its own database is the default for our tables."""
 
 import os
 from collections.abc import Callable, Collection, Mapping

@@ -1,4 +1,4 @@
-"""The proof, at start, of the abilities that the product needs; two connections ask for it.
+"""Proofs of a server at start: it keeps its commits, and has the abilities that we need.
 
 A version number says what a server should do. Between the server and this process there may be a
 pooler, and the server may only look like PostgreSQL or MySQL, or be a server among several that

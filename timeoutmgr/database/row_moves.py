@@ -1,4 +1,4 @@
-"""Moving due timeouts into queues without taking them out of the database.
+"""Moves of due timeouts into queues inside one database, and the tables for bulk programs.
 
 Where queues and timeouts are tables of one database, a message that leaves the store for a queue
 need not travel to a process and back.

@@ -1,4 +1,4 @@
-"""What each request passes: headers that bind the browser, the visitor, and proof of the form."""
+"""Guards of each request: headers for the browser, the visitor's session, and forms of our own."""
 
 import inspect
 import secrets

@@ -22,7 +22,7 @@ DELAYS = "timeoutmgr_delays"
 
 
 class Delays(Protocol):
-    """The part of DurableDelays that Celery's own parts ask."""
+    """The part of DurableDelays that these hooks ask: its module imports this module."""
 
     @property
     def endpoint(self) -> Endpoint:

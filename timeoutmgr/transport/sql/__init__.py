@@ -1,4 +1,4 @@
-"""Our own queue: tables in SQLite, PostgreSQL, MySQL or MariaDB."""
+"""Our own queue, also for kombu and Celery: tables in SQLite, PostgreSQL, MySQL or MariaDB."""
 
 from typing import TYPE_CHECKING, Any, Final
 
