@@ -46,11 +46,8 @@ def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
     """
     with opened(shared, with_queues=False) as endpoint:
         documents = [_document(row) for row in endpoint.timeouts.audit(limit=limit, run_id=run_id)]
-    rows = [
-        [json.dumps(value) if isinstance(value, dict) else value for value in _values(each)]
-        for each in documents
-    ]
-    shared.show({"audit": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROPPED))
+    rows = [_shown(each) for each in documents]
+    shared.show({"audit": documents}, lambda: output.print_documents(_COLUMNS, rows, drop=_DROPPED))
     return Exit.OK
 
 
@@ -119,8 +116,6 @@ def _document(row: "AuditRecord") -> dict[str, Any]:
     }
 
 
-def _values(document: Mapping[str, Any]) -> list[Any]:
-    shown = dict(document)
-    if document["dry_run"]:
-        shown["outcome"] = "dry run"
-    return [shown[column] for column in _COLUMNS]
+def _shown(document: dict[str, Any]) -> dict[str, Any]:
+    outcome = "dry run" if document["dry_run"] else document["outcome"]
+    return document | {"outcome": outcome, "selection": json.dumps(document["selection"])}

@@ -213,8 +213,9 @@ def list_runs(shared: Shared, limit: int) -> Exit:
     """
     with opened(shared, with_queues=False) as endpoint:
         documents = [run_document(run) for run in endpoint.timeouts.bulk.list(limit=limit)]
-    rows = [[each[column] for column in _COLUMNS] for each in documents]
-    shared.show({"runs": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROPPED))
+    shared.show(
+        {"runs": documents}, lambda: output.print_documents(_COLUMNS, documents, drop=_DROPPED)
+    )
     return Exit.OK
 
 
@@ -380,8 +381,7 @@ def _show_plan(shared: Shared, plan: "BulkPlan", missed: Sequence[str] = ()) -> 
     def for_people() -> None:
         samples: list[dict[str, Any]] = document["samples"]
         if samples:
-            columns = list(samples[0])
-            output.print_table(columns, [list(each.values()) for each in samples], drop=("saga",))
+            output.print_documents(list(samples[0]), samples, drop=("saga",))
         _print_missed(missed)
         run = plan.run
         if not run.selected:

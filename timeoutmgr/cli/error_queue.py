@@ -113,15 +113,15 @@ def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, 
     with _browsed(shared, selection) as (_queue, messages):
         failures = [failure_record(received) for received in messages]
     groups = failure_groups(failures)
-    shown = [] if only_groups else failures[:limit]
+    shown = [] if only_groups else [_failure_document(each) for each in failures[:limit]]
     document: dict[str, Any] = {
         "total": len(failures),
         "groups": [_group_document(group) for group in groups],
     }
     if not only_groups:
-        document["messages"] = [_failure_document(failure) for failure in shown]
+        document["messages"] = shown
     cut = not only_groups and len(shown) < len(failures)
-    shared.show(document, lambda: _print_list(groups, shown, len(failures), cut=cut))
+    shared.show(document, lambda: _print_list(document["groups"], shown, len(failures), cut=cut))
 
 
 @errors.command("show", cls=Command, within="errors")
@@ -227,17 +227,17 @@ def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
     request = RetryRequest(ids=frozenset(ids), limit=extent.limit, dry_run=extent.dry_run)
     queue, results = _retried(shared, request)
     chosen = _chosen(results)
-    document = {"error_queue": queue, "messages": [_retried_document(each) for each in chosen]}
+    messages = [_retried_document(each) for each in chosen]
     sent = sum(each.result.is_success for each in chosen)
 
     def for_people() -> None:
-        _print_results(chosen)
+        _print_results(messages)
         verb = "would be retried" if extent.dry_run else "retried"
         # Not of the whole queue: messages behind the limit, or the last id, were not read.
         failed = len(chosen) - sent
         click.echo(f"{sent} {verb}, {failed} of the selected messages stay in {queue}")
 
-    shared.show(document, for_people)
+    shared.show({"error_queue": queue, "messages": messages}, for_people)
     return _exit_of(chosen)
 
 
@@ -284,19 +284,22 @@ def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, dele
         which=selection.filter, limit=extent.limit, dry_run=extent.dry_run, delete=delete
     )
     if extent.dry_run:
-        with _browsed(shared, selection) as (queue, messages):
+        with _browsed(shared, selection) as (queue, browsed):
             name = queue.name
-            results = [queue.judge(each, request) for each in islice(messages, extent.limit)]
+            results = [queue.judge(each, request) for each in islice(browsed, extent.limit)]
     else:
         name, results = _retried(shared, request)
     chosen = _chosen(results)
-    document = {
-        "error_queue": name,
-        "dry_run": extent.dry_run,
-        "messages": [_retried_document(each) for each in chosen],
-    }
+    messages = [_retried_document(each) for each in chosen]
+    document = {"error_queue": name, "dry_run": extent.dry_run, "messages": messages}
+    failed = sum(not each.result.is_success for each in chosen)
     verb = ("would be " if extent.dry_run else "") + ("deleted" if delete else "retried")
-    shared.show(document, lambda: _print_changed(chosen, verb))
+
+    def for_people() -> None:
+        _print_results(messages)
+        click.echo(f"{len(chosen) - failed} {verb}" + (f", {failed} stay" if failed else ""))
+
+    shared.show(document, for_people)
     return _exit_of(chosen)
 
 
@@ -359,50 +362,19 @@ def _retried_document(result: "RetriedMessage") -> dict[str, str | None]:
 
 
 def _print_list(
-    groups: "Sequence[FailureGroup]", failures: "Sequence[FailureRecord]", total: int, *, cut: bool
+    groups: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]], total: int, *, cut: bool
 ) -> None:
     if groups:
-        _print_groups(groups)
+        columns = ["count", "exception", "type", "newest", "example"]
+        rows = [group | {"example": output.short(group["example"])} for group in groups]
+        output.print_documents(columns, rows, drop=("newest",))
     if failures:
         click.echo()
-        _print_failures(failures)
+        columns = ["message id", "time", "queue", "type", "exception", "reason"]
+        rows = [failure | {"reason": output.short(failure["reason"])} for failure in failures]
+        output.print_documents(columns, rows, drop=("queue", "time", "type", "reason"))
     shown = f", {len(failures)} shown (--limit)" if cut else ""
     click.echo(f"{total} in the error queue{shown}" if total else "no such message")
-
-
-def _print_groups(groups: "Sequence[FailureGroup]") -> None:
-    output.print_table(
-        ["count", "exception", "type", "newest", "example"],
-        [
-            (
-                group.count,
-                group.exception,
-                group.message_type,
-                output.shown_time(group.newest),
-                output.short(group.example),
-            )
-            for group in groups
-        ],
-        drop=("newest",),
-    )
-
-
-def _print_failures(failures: "Sequence[FailureRecord]") -> None:
-    output.print_table(
-        ["message id", "time", "queue", "type", "exception", "reason"],
-        [
-            (
-                failure.message_id,
-                output.shown_time(failure.at),
-                failure.queue,
-                failure.message_type,
-                failure.exception,
-                output.short(failure.reason),
-            )
-            for failure in failures
-        ],
-        drop=("queue", "time", "type", "reason"),
-    )
 
 
 def _print_whole(document: dict[str, Any]) -> None:
@@ -416,18 +388,7 @@ def _print_whole(document: dict[str, Any]) -> None:
             click.echo("\n".join(["", *map(output.plain, lines)]))
 
 
-def _print_changed(chosen: "Sequence[RetriedMessage]", verb: str) -> None:
-    _print_results(chosen)
-    failed = sum(not each.result.is_success for each in chosen)
-    click.echo(f"{len(chosen) - failed} {verb}" + (f", {failed} stay" if failed else ""))
-
-
-def _print_results(chosen: "Sequence[RetriedMessage]") -> None:
-    if chosen:
-        output.print_table(
-            ["message id", "queue", "result", "failed with"],
-            [
-                (each.message_id, each.queue, each.result.value, output.short(each.reason))
-                for each in chosen
-            ],
-        )
+def _print_results(messages: Sequence[dict[str, str | None]]) -> None:
+    if messages:
+        shown = [each | {"failed_with": output.short(each["failed_with"])} for each in messages]
+        output.print_documents(["message id", "queue", "result", "failed with"], shown)

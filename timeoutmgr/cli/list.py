@@ -203,12 +203,17 @@ def _show(shared: Shared, page: _Listing, form: str) -> None:
 
 def _print_table(found: "Sequence[TimeoutView]", now: Micros) -> None:
     """Print *found*; messages that wait for a retry add the reason as the last column."""
-    rows = [(each.id, distance(to_micros(each.due), now), *_cells(each)[1:]) for each in found]
-    columns: tuple[str, ...] = _COLUMNS
-    if any(each.exception for each in found):
-        columns = (*columns, "failed with")
-        rows = [(*row, _failure(each)) for row, each in zip(rows, found, strict=True)]
-    output.print_table(columns, rows, drop=_DROPPED)
+    rows = [
+        _document(each)
+        | {
+            "due": distance(to_micros(each.due), now),
+            "at": output.shown_time(each.due),
+            "failed_with": _failure(each),
+        }
+        for each in found
+    ]
+    columns = (*_COLUMNS, "failed with") if any(each.exception for each in found) else _COLUMNS
+    output.print_documents(columns, rows, drop=_DROPPED)
 
 
 def _failure(view: "TimeoutView") -> str | None:
@@ -258,16 +263,9 @@ def _say_how_to_go_on(searched_to: str | None, *, err: bool = False) -> None:
         )
 
 
-def _cells(view: "TimeoutView") -> tuple[object, ...]:
-    return (
-        view.id,
-        output.shown_time(view.due),
-        view.destination,
-        view.message_type,
-        view.saga_id,
-        view.attempts,
-        view.size,
-    )
+def _cells(view: "TimeoutView") -> list[object]:
+    document = _document(view)
+    return [document[column] for column in _TSV]
 
 
 def _document(view: "TimeoutView") -> dict[str, Any]:

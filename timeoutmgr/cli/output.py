@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from traceback import walk_tb
 from typing import Any, Final, TextIO
@@ -46,6 +46,17 @@ def print_table(
     shown = [_row(row) for row in rows]
     for line in table_lines(columns, shown, terminal_width(), drop):
         click.echo(line)
+
+
+def print_documents(
+    columns: Sequence[str],
+    documents: Sequence[Mapping[str, object]],
+    *,
+    drop: Sequence[str] = (),
+) -> None:
+    """Print the values of *documents* as a table; a space in a column is an underscore in a key."""
+    keys = [column.replace(" ", "_") for column in columns]
+    print_table(columns, [[each[key] for key in keys] for each in documents], drop=drop)
 
 
 def print_tsv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -43,8 +43,9 @@ def list_schedules(shared: Shared) -> Exit:
     with opened(shared, with_queues=False) as endpoint:
         views = endpoint.recurring.list()
     documents = [_document(view) for view in views]
-    rows = [[document[column] for column in _COLUMNS] for document in documents]
-    shared.show({"recurring": documents}, lambda: output.print_table(_COLUMNS, rows, drop=_DROP))
+    shared.show(
+        {"recurring": documents}, lambda: output.print_documents(_COLUMNS, documents, drop=_DROP)
+    )
     return Exit.OK
 
 

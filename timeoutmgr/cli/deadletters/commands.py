@@ -149,9 +149,10 @@ def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
     with opened_queue(shared, selection) as lent:
         done = _retried(shared, lent, selection, extent)
     sent = sum(each.what in (Retry.RETRIED, Retry.WOULD_RETRY) for each in done)
+    letters = [_document(each) for each in done]
     shared.show(
-        {"dry_run": extent.dry_run, "letters": [_document(each) for each in done]},
-        lambda: _print(done, sent, extent.dry_run),
+        {"dry_run": extent.dry_run, "letters": letters},
+        lambda: _print(letters, sent, extent.dry_run),
     )
     if not done:
         return Exit.NOT_FOUND
@@ -298,11 +299,8 @@ def _document(result: "RetriedDeadLetter") -> dict[str, str]:
     }
 
 
-def _print(done: "Sequence[RetriedDeadLetter]", sent: int, dry_run: bool) -> None:
-    if done:
-        output.print_table(
-            ["message id", "destination", "class", "result"],
-            [tuple(_document(each).values()) for each in done],
-        )
+def _print(letters: Sequence[dict[str, str]], sent: int, dry_run: bool) -> None:
+    if letters:
+        output.print_documents(["message id", "destination", "class", "result"], letters)
     verb = "would be retried" if dry_run else "retried"
-    click.echo(f"{sent} {verb}, {len(done) - sent} stay")
+    click.echo(f"{sent} {verb}, {len(letters) - sent} stay")

@@ -23,14 +23,15 @@ def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_gr
     """Print the selected copies after their groups by message class and reason."""
     with opened_queue(shared, selection) as lent:
         groups = selection.groups(lent.queue)
-        copies = [] if only_groups else list(selection.copies(lent.queue, limit))
+        found = [] if only_groups else selection.copies(lent.queue, limit)
+        copies = [copy_document(copy) for copy in found]
     total = sum(group.count for group in groups)
     document: dict[str, Any] = {
         "total": total,
         "groups": [_group_document(group) for group in groups],
     }
     if not only_groups:
-        document["letters"] = [copy_document(copy) for copy in copies]
+        document["letters"] = copies
     cut = not only_groups and len(copies) < total
     shared.show(document, lambda: _print_list(document["groups"], copies, total, cut=cut))
 
@@ -130,36 +131,16 @@ def _group_document(group: "StoredCopyGroup") -> dict[str, Any]:
 
 
 def _print_list(
-    groups: Sequence[dict[str, Any]], copies: "Sequence[StoredCopy]", total: int, *, cut: bool
+    groups: Sequence[dict[str, Any]], copies: Sequence[dict[str, Any]], total: int, *, cut: bool
 ) -> None:
     if groups:
-        columns = ("count", "class", "oldest", "reason")
-        rows = [
-            (group["count"], group["class"], group["oldest"], group["reason"][:100])
-            for group in groups
-        ]
-        output.print_table(columns, rows)
+        rows = [group | {"reason": group["reason"][:100]} for group in groups]
+        output.print_documents(("count", "class", "oldest", "reason"), rows)
     if copies:
         click.echo()
-        _print_copies(copies)
+        rows = [copy | {"reason": output.short(copy["reason"])} for copy in copies]
+        columns = ("message id", "class", "destination", "since", "attempts", "bytes", "reason")
+        drop = ("bytes", "attempts", "since", "destination", "reason")
+        output.print_documents(columns, rows, drop=drop)
     shown = f", {len(copies)} shown (--limit)" if cut else ""
     click.echo(f"{total} in the queue{shown}" if total else "empty")
-
-
-def _print_copies(copies: "Sequence[StoredCopy]") -> None:
-    output.print_table(
-        ["message id", "class", "destination", "since", "attempts", "bytes", "reason"],
-        [
-            (
-                copy.message.id,
-                copy.class_name,
-                copy.destination,
-                output.shown_time(copy.kept),
-                copy.attempts,
-                len(copy.message.body),
-                copy.reason.partition("\n")[0][:80],
-            )
-            for copy in copies
-        ],
-        drop=("bytes", "attempts", "since", "destination", "reason"),
-    )

@@ -62,5 +62,4 @@ def _print(document: dict[str, Any]) -> None:
     if document["peaks"]:
         click.echo()
         columns = ["begin", "messages", "needs_per_second", "most_for", "share"]
-        rows = [[one[name] for name in columns] for one in document["peaks"]]
-        output.print_table(columns, rows)
+        output.print_documents(columns, document["peaks"])

@@ -65,5 +65,4 @@ def _print(report: "LatenessReport") -> None:
     if report.groups:
         click.echo()
         columns = [*report.options.by, "messages", "p50", "p90", "p99", "p999", "most"]
-        rows = [[one[name] for name in columns] for one in document["groups"][:_SHOWN]]
-        output.print_table(columns, rows)
+        output.print_documents(columns, document["groups"][:_SHOWN])

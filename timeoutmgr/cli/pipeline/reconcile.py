@@ -66,8 +66,7 @@ def _print(report: "ReconcileReport", *, has_list: bool) -> None:
     output.print_pairs([("messages", report.messages), *report.document()["verdicts"].items()])
     if report.examples:
         click.echo()
-        columns = ["id", "verdict", "due", "dispatches"]
-        output.print_table(columns, [[one[name] for name in columns] for one in report.examples])
+        output.print_documents(["id", "verdict", "due", "dispatches"], report.examples)
     if not report.is_decidable:
         click.echo()
         click.echo(_WITHOUT_AS_OF if has_list else _WITHOUT_ACCEPTED)
