@@ -3,8 +3,6 @@
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,19 +25,25 @@ from timeoutmgr.cli.options import (
 )
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.cli.written_files import export_to, show_exported
+from timeoutmgr.message.headers import EXCEPTION_STACK
+from timeoutmgr.message.message import Received
 from timeoutmgr.message.routes import CLI
+from timeoutmgr.transport.error_queue_retry import (
+    ANY_FAILURE,
+    EndpointErrorQueue,
+    FailureFilter,
+    FailureGroup,
+    FailureRecord,
+    RetriedMessage,
+    RetryRequest,
+    RetryResult,
+    browse,
+    failure_groups,
+    failure_record,
+)
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
-    from timeoutmgr.message.message import Received
-    from timeoutmgr.transport.error_queue_retry import (
-        EndpointErrorQueue,
-        FailureFilter,
-        FailureGroup,
-        FailureRecord,
-        RetriedMessage,
-        RetryRequest,
-    )
 
 _HELP = """
     Look after the messages of the error queue: list, show, retry, delete or export them.
@@ -54,35 +58,16 @@ _HELP = """
 _NARROWING: Final = "--id, --exception, --reason, --type, --queue, --since, --until"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureSelection:
-    """The options that select messages of the error queue."""
-
-    ids: tuple[str, ...] = ()
-    exception: str | None = None
-    reason: str | None = None
-    message_type: str | None = None
-    queue: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether any filter was given."""
-        return self != FailureSelection()
-
-    @property
-    def filter(self) -> "FailureFilter":
-        """The filter that the options describe."""
-        from timeoutmgr.transport.error_queue_retry import FailureFilter
-
-        return FailureFilter(**(asdict(self) | {"ids": frozenset(self.ids)}))
-
-
-_ids = option("--id", "ids", multiple=True, help="Message id; may be given many times.")
+_ids = option(
+    "--id",
+    "ids",
+    multiple=True,
+    callback=lambda _context, _parameter, given: frozenset(given),
+    help="Message id; may be given many times.",
+)
 _failures = bundled(
     "selection",
-    FailureSelection,
+    FailureFilter,
     _ids,
     option("--exception", metavar="CLASS", help="Exception class: KeyError, or shop.TooMany."),
     option("--reason", help="Part of the error's text, in upper or lower case."),
@@ -101,15 +86,13 @@ errors: Final = click.Group("errors", help=with_examples(_HELP))
 @_failures
 @option("--groups", "only_groups", is_flag=True, help="Groups alone, without the messages.")
 @limit("Maximum number of messages to list; groups count all of them.", default=100)
-def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, limit: int) -> None:
+def list_errors(shared: Shared, selection: FailureFilter, only_groups: bool, limit: int) -> None:
     """List the messages of the error queue, after their groups by exception and message type.
 
     Examples:
       timeoutmgr errors list --groups
       timeoutmgr errors list --exception KeyError --since 2030-01-01T00:00Z --limit 10
     """
-    from timeoutmgr.transport.error_queue_retry import failure_groups, failure_record
-
     with _browsed(shared, selection) as (_queue, messages):
         failures = [failure_record(received) for received in messages]
     groups = failure_groups(failures)
@@ -133,7 +116,7 @@ def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
     Examples:
       timeoutmgr errors show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
     """
-    with _browsed(shared, FailureSelection(ids=(message_id,))) as (_queue, messages):
+    with _browsed(shared, FailureFilter(ids=frozenset([message_id]))) as (_queue, messages):
         documents = [
             _whole_document(each) | (output.body_document(each.message.body) if with_body else {})
             for each in messages
@@ -152,7 +135,7 @@ def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
 @errors.command("retry", cls=Command, within="errors")
 @_failures
 @_extent
-def retry_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
+def retry_errors(shared: Shared, selection: FailureFilter, extent: Extent) -> Exit:
     """Send messages of the error queue back to the queues where they failed, as retry does.
 
     The exit code is 0 if every selected message was sent, 3 if none was selected, otherwise 1.
@@ -167,7 +150,7 @@ def retry_errors(shared: Shared, selection: FailureSelection, extent: Extent) ->
 @errors.command("delete", cls=Command, within="errors")
 @_failures
 @_extent
-def delete_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
+def delete_errors(shared: Shared, selection: FailureFilter, extent: Extent) -> Exit:
     """Delete messages of the error queue for good; export them first to keep a copy.
 
     The exit code is 0 if messages were deleted, 3 if none was selected.
@@ -184,7 +167,7 @@ def delete_errors(shared: Shared, selection: FailureSelection, extent: Extent) -
 @limit("Maximum number of messages.")
 @export_file
 def export_errors(
-    shared: Shared, selection: FailureSelection, limit: int | None, path: Path | None
+    shared: Shared, selection: FailureFilter, limit: int | None, path: Path | None
 ) -> Exit:
     """Write messages of the error queue as JSON lines, with headers and body, and keep them.
 
@@ -207,7 +190,7 @@ def export_errors(
 @click.command(cls=Command)
 @_ids
 @_extent
-def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
+def retry(shared: Shared, ids: frozenset[str], extent: Extent) -> Exit:
     """Send messages of the error queue back to the queue where each failed.
 
     A message leaves the error queue only after its queue has confirmed the message. A crash in
@@ -221,10 +204,8 @@ def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
       timeoutmgr retry --id 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11
       timeoutmgr retry --limit 100
     """
-    from timeoutmgr.transport.error_queue_retry import RetryRequest
-
     extent.require_selection(bool(ids), "--id")
-    request = RetryRequest(ids=frozenset(ids), limit=extent.limit, dry_run=extent.dry_run)
+    request = RetryRequest(ids=ids, limit=extent.limit, dry_run=extent.dry_run)
     queue, results = _retried(shared, request)
     chosen = _chosen(results)
     messages = [_retried_document(each) for each in chosen]
@@ -253,19 +234,17 @@ def _opened(shared: Shared) -> "Iterator[tuple[AssembledEndpoint, EndpointErrorQ
 
 @contextmanager
 def _browsed(
-    shared: Shared, selection: FailureSelection
-) -> "Iterator[tuple[EndpointErrorQueue, Iterator[Received]]]":
+    shared: Shared, selection: FailureFilter
+) -> Iterator[tuple[EndpointErrorQueue, Iterator[Received]]]:
     """Lend the error queue and its selected messages, which go back at the end."""
-    from timeoutmgr.transport.error_queue_retry import browse
-
     with (
         _opened(shared) as (parts, queue),
-        closing(browse(parts.settings.transport, queue.name, selection.filter)) as messages,
+        closing(browse(parts.settings.transport, queue.name, selection)) as messages,
     ):
         yield queue, messages
 
 
-def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[RetriedMessage]]":
+def _retried(shared: Shared, request: RetryRequest) -> tuple[str, list[RetriedMessage]]:
     """Carry out *request*; return the name of the error queue, and the results."""
     from timeoutmgr.contracts.audit import ChangedBy
     from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
@@ -276,12 +255,10 @@ def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[Retrie
         return queue.name, retry_failures(parts, request, by, prepare=prepared_for_retry)
 
 
-def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, delete: bool) -> Exit:
-    from timeoutmgr.transport.error_queue_retry import RetryRequest
-
-    extent.require_selection(selection.is_narrowed, _NARROWING)
+def _change(shared: Shared, selection: FailureFilter, extent: Extent, *, delete: bool) -> Exit:
+    extent.require_selection(selection != ANY_FAILURE, _NARROWING)
     request = RetryRequest(
-        which=selection.filter, limit=extent.limit, dry_run=extent.dry_run, delete=delete
+        which=selection, limit=extent.limit, dry_run=extent.dry_run, delete=delete
     )
     if extent.dry_run:
         with _browsed(shared, selection) as (queue, browsed):
@@ -303,19 +280,17 @@ def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, dele
     return _exit_of(chosen)
 
 
-def _chosen(results: "list[RetriedMessage]") -> "list[RetriedMessage]":
-    from timeoutmgr.transport.error_queue_retry import RetryResult
-
+def _chosen(results: list[RetriedMessage]) -> list[RetriedMessage]:
     return [each for each in results if each.result is not RetryResult.LEFT]
 
 
-def _exit_of(chosen: "Sequence[RetriedMessage]") -> Exit:
+def _exit_of(chosen: Sequence[RetriedMessage]) -> Exit:
     if not chosen:
         return Exit.NOT_FOUND
     return Exit.OK if all(each.result.is_success for each in chosen) else Exit.FAILED
 
 
-def _failure_document(failure: "FailureRecord") -> dict[str, Any]:
+def _failure_document(failure: FailureRecord) -> dict[str, Any]:
     return {
         "message_id": failure.message_id,
         "exception": failure.exception,
@@ -328,7 +303,7 @@ def _failure_document(failure: "FailureRecord") -> dict[str, Any]:
     }
 
 
-def _group_document(group: "FailureGroup") -> dict[str, Any]:
+def _group_document(group: FailureGroup) -> dict[str, Any]:
     return {
         "count": group.count,
         "exception": group.exception,
@@ -339,10 +314,7 @@ def _group_document(group: "FailureGroup") -> dict[str, Any]:
     }
 
 
-def _whole_document(received: "Received") -> dict[str, Any]:
-    from timeoutmgr.message.headers import EXCEPTION_STACK
-    from timeoutmgr.transport.error_queue_retry import failure_record
-
+def _whole_document(received: Received) -> dict[str, Any]:
     given = dict(received.message.headers)
     return {
         **_failure_document(failure_record(received)),
@@ -352,7 +324,7 @@ def _whole_document(received: "Received") -> dict[str, Any]:
     }
 
 
-def _retried_document(result: "RetriedMessage") -> dict[str, str | None]:
+def _retried_document(result: RetriedMessage) -> dict[str, str | None]:
     return {
         "message_id": result.message_id,
         "queue": result.queue,

@@ -34,14 +34,15 @@ def bundled(
 ) -> Callable[[Decorated], Decorated]:
     """Add *options*; the command gets their values as one argument *name*, an instance of *kind*.
 
-    *kind* is a dataclass; its fields have the names of the options' arguments.
+    *kind* is a dataclass; its fields have the names of the options' arguments. A field without an
+    option keeps its default.
     """
     names = [field.name for field in fields(kind)]
 
     def add(function: Decorated) -> Decorated:
         @wraps(function)
         def called(*args: Any, **given: Any) -> object:
-            values = {each: given.pop(each) for each in names}
+            values = {each: given.pop(each) for each in names if each in given}
             return function(*args, **given, **{name: kind(**values)})
 
         decorated: Callable[..., object] = called

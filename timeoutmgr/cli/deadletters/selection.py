@@ -51,9 +51,7 @@ class CopySelection:
     @property
     def is_narrowed(self) -> bool:
         """Whether any filter was given."""
-        given = (self.message_class, self.reason, self.message_type, self.destination)
-        ages = (self.older_than, self.newer_than)
-        return bool(self.ids) or any(each is not None for each in (*given, *ages))
+        return self != type(self)(queue_name=self.queue_name)
 
     def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
         """Return the filters for *queue*: a filter for each id, or a single filter."""
