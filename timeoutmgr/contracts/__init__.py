@@ -5,237 +5,118 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 (:data:`timeoutmgr.message.instants.Micros`), a wait is seconds of a monotonic clock.
 """
 
-from timeoutmgr.clock import Clock
-from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeadLetters, DeliveryOptions
+from timeoutmgr.clock import Clock as Clock
+from timeoutmgr.contracts.dead_letters import DeadLetterResult as DeadLetterResult
+from timeoutmgr.contracts.dead_letters import DeadLetters as DeadLetters
+from timeoutmgr.contracts.dead_letters import DeliveryOptions as DeliveryOptions
+from timeoutmgr.contracts.delayed import Closes as Closes
+from timeoutmgr.contracts.delayed import CountsDelayed as CountsDelayed
+from timeoutmgr.contracts.delayed import CountsDestinations as CountsDestinations
+from timeoutmgr.contracts.delayed import DelayedMessageStore as DelayedMessageStore
 from timeoutmgr.contracts.delayed import (
-    Closes,
-    CountsDelayed,
-    CountsDestinations,
-    DelayedMessageStore,
-    DelayedMessageStoreWithInfrastructure,
-    FetchesInBatches,
-    HasDatabase,
-    HasDdl,
-    HasStoreClock,
-    HearsOfStored,
-    RemovesInBatches,
-    StatesCapabilities,
-    StoresInBatches,
+    DelayedMessageStoreWithInfrastructure as DelayedMessageStoreWithInfrastructure,
 )
-from timeoutmgr.contracts.insight import (
-    ClaimReport,
-    CountsLoad,
-    GroupBy,
-    Groups,
-    HistoryCursor,
-    HistoryFilter,
-    HistoryPage,
-    InFlightReport,
-    Insight,
-    Load,
-    LoadWindow,
-    Overdue,
-    ReadsAtOnce,
-    TimeoutDetails,
-)
-from timeoutmgr.contracts.persistences import (
-    BearsMarkers,
-    CanUninstall,
-    HasLayout,
-    HistoryEntry,
-    KeepsHistory,
-    KeepsMarkers,
-    KeepsTimeouts,
-    Layout,
-    Persistence,
-    RaiseCriticalError,
-    RaisesCriticalErrors,
-    ReportsEndpoints,
-    StoreCapabilities,
-    StoreMarker,
-)
-from timeoutmgr.contracts.reports import (
-    Count,
-    EndpointReport,
-    Exactness,
-    ProcessRecord,
-    StoreStatistics,
-)
-from timeoutmgr.contracts.sagas import Cancelled, ClearsInOrder, FindsByLabels, SagaClear
-from timeoutmgr.contracts.schedules import KeepsSchedules, LockedSchedule, RunState, ScheduleRecord
-from timeoutmgr.contracts.sessions import (
-    Answered,
-    BrowsesQueues,
-    FindsDestinations,
-    Receiver,
-    ResizesPrefetch,
-    Sending,
-    SendResult,
-    StandsBack,
-    StartsSending,
-    TellsTime,
-    TransportSession,
-)
-from timeoutmgr.contracts.stores import (
-    CancelResult,
-    ChangeResult,
-    ChoosesClock,
-    ExaminesIds,
-    LeavesKeys,
-    LockedTimeouts,
-    MeasuresPartitions,
-    MeasuresPurge,
-    Outcome,
-    OutcomeKind,
-    Repeat,
-    RepeatKind,
-    Rerouted,
-    ReroutesTimeouts,
-    TimeoutStore,
-    WakePoller,
-    WakesProcesses,
-    Wakeups,
-)
-from timeoutmgr.contracts.timeouts import (
-    Chunk,
-    ConflictName,
-    Key,
-    OnConflict,
-    Page,
-    Place,
-    Timeout,
-    TimeoutFilter,
-    TimeoutState,
-)
-from timeoutmgr.contracts.transactions import ModeName, SharedDatabase, Transaction, TransactionMode
-from timeoutmgr.contracts.transports import (
-    Binding,
-    Exchange,
-    FollowsTopology,
-    HasLink,
-    InspectsExchanges,
-    InspectsQueues,
-    LinkSecurity,
-    Queue,
-    QueueReport,
-    Topology,
-    TopologySession,
-    Transport,
-    TransportCapabilities,
-)
-
-__all__ = [
-    "Answered",
-    "BearsMarkers",
-    "Binding",
-    "BrowsesQueues",
-    "CanUninstall",
-    "CancelResult",
-    "Cancelled",
-    "ChangeResult",
-    "ChoosesClock",
-    "Chunk",
-    "ClaimReport",
-    "ClearsInOrder",
-    "Clock",
-    "Closes",
-    "ConflictName",
-    "Count",
-    "CountsDelayed",
-    "CountsDestinations",
-    "CountsLoad",
-    "DeadLetterResult",
-    "DeadLetters",
-    "DelayedMessageStore",
-    "DelayedMessageStoreWithInfrastructure",
-    "DeliveryOptions",
-    "EndpointReport",
-    "Exactness",
-    "ExaminesIds",
-    "Exchange",
-    "FetchesInBatches",
-    "FindsByLabels",
-    "FindsDestinations",
-    "FollowsTopology",
-    "GroupBy",
-    "Groups",
-    "HasDatabase",
-    "HasDdl",
-    "HasLayout",
-    "HasLink",
-    "HasStoreClock",
-    "HearsOfStored",
-    "HistoryCursor",
-    "HistoryEntry",
-    "HistoryFilter",
-    "HistoryPage",
-    "InFlightReport",
-    "Insight",
-    "InspectsExchanges",
-    "InspectsQueues",
-    "KeepsHistory",
-    "KeepsMarkers",
-    "KeepsSchedules",
-    "KeepsTimeouts",
-    "Key",
-    "Layout",
-    "LeavesKeys",
-    "LinkSecurity",
-    "Load",
-    "LoadWindow",
-    "LockedSchedule",
-    "LockedTimeouts",
-    "MeasuresPartitions",
-    "MeasuresPurge",
-    "ModeName",
-    "OnConflict",
-    "Outcome",
-    "OutcomeKind",
-    "Overdue",
-    "Page",
-    "Persistence",
-    "Place",
-    "ProcessRecord",
-    "Queue",
-    "QueueReport",
-    "RaiseCriticalError",
-    "RaisesCriticalErrors",
-    "ReadsAtOnce",
-    "Receiver",
-    "RemovesInBatches",
-    "Repeat",
-    "RepeatKind",
-    "ReportsEndpoints",
-    "Rerouted",
-    "ReroutesTimeouts",
-    "ResizesPrefetch",
-    "RunState",
-    "SagaClear",
-    "ScheduleRecord",
-    "SendResult",
-    "Sending",
-    "SharedDatabase",
-    "StandsBack",
-    "StartsSending",
-    "StatesCapabilities",
-    "StoreCapabilities",
-    "StoreMarker",
-    "StoreStatistics",
-    "StoresInBatches",
-    "TellsTime",
-    "Timeout",
-    "TimeoutDetails",
-    "TimeoutFilter",
-    "TimeoutState",
-    "TimeoutStore",
-    "Topology",
-    "TopologySession",
-    "Transaction",
-    "TransactionMode",
-    "Transport",
-    "TransportCapabilities",
-    "TransportSession",
-    "WakePoller",
-    "WakesProcesses",
-    "Wakeups",
-]
+from timeoutmgr.contracts.delayed import FetchesInBatches as FetchesInBatches
+from timeoutmgr.contracts.delayed import HasDatabase as HasDatabase
+from timeoutmgr.contracts.delayed import HasDdl as HasDdl
+from timeoutmgr.contracts.delayed import HasStoreClock as HasStoreClock
+from timeoutmgr.contracts.delayed import HearsOfStored as HearsOfStored
+from timeoutmgr.contracts.delayed import RemovesInBatches as RemovesInBatches
+from timeoutmgr.contracts.delayed import StatesCapabilities as StatesCapabilities
+from timeoutmgr.contracts.delayed import StoresInBatches as StoresInBatches
+from timeoutmgr.contracts.insight import ClaimReport as ClaimReport
+from timeoutmgr.contracts.insight import CountsLoad as CountsLoad
+from timeoutmgr.contracts.insight import GroupBy as GroupBy
+from timeoutmgr.contracts.insight import Groups as Groups
+from timeoutmgr.contracts.insight import HistoryCursor as HistoryCursor
+from timeoutmgr.contracts.insight import HistoryFilter as HistoryFilter
+from timeoutmgr.contracts.insight import HistoryPage as HistoryPage
+from timeoutmgr.contracts.insight import InFlightReport as InFlightReport
+from timeoutmgr.contracts.insight import Insight as Insight
+from timeoutmgr.contracts.insight import Load as Load
+from timeoutmgr.contracts.insight import LoadWindow as LoadWindow
+from timeoutmgr.contracts.insight import Overdue as Overdue
+from timeoutmgr.contracts.insight import ReadsAtOnce as ReadsAtOnce
+from timeoutmgr.contracts.insight import TimeoutDetails as TimeoutDetails
+from timeoutmgr.contracts.persistences import BearsMarkers as BearsMarkers
+from timeoutmgr.contracts.persistences import CanUninstall as CanUninstall
+from timeoutmgr.contracts.persistences import HasLayout as HasLayout
+from timeoutmgr.contracts.persistences import HistoryEntry as HistoryEntry
+from timeoutmgr.contracts.persistences import KeepsHistory as KeepsHistory
+from timeoutmgr.contracts.persistences import KeepsMarkers as KeepsMarkers
+from timeoutmgr.contracts.persistences import KeepsTimeouts as KeepsTimeouts
+from timeoutmgr.contracts.persistences import Layout as Layout
+from timeoutmgr.contracts.persistences import Persistence as Persistence
+from timeoutmgr.contracts.persistences import RaiseCriticalError as RaiseCriticalError
+from timeoutmgr.contracts.persistences import RaisesCriticalErrors as RaisesCriticalErrors
+from timeoutmgr.contracts.persistences import ReportsEndpoints as ReportsEndpoints
+from timeoutmgr.contracts.persistences import StoreCapabilities as StoreCapabilities
+from timeoutmgr.contracts.persistences import StoreMarker as StoreMarker
+from timeoutmgr.contracts.reports import Count as Count
+from timeoutmgr.contracts.reports import EndpointReport as EndpointReport
+from timeoutmgr.contracts.reports import Exactness as Exactness
+from timeoutmgr.contracts.reports import ProcessRecord as ProcessRecord
+from timeoutmgr.contracts.reports import StoreStatistics as StoreStatistics
+from timeoutmgr.contracts.sagas import Cancelled as Cancelled
+from timeoutmgr.contracts.sagas import ClearsInOrder as ClearsInOrder
+from timeoutmgr.contracts.sagas import FindsByLabels as FindsByLabels
+from timeoutmgr.contracts.sagas import SagaClear as SagaClear
+from timeoutmgr.contracts.schedules import KeepsSchedules as KeepsSchedules
+from timeoutmgr.contracts.schedules import LockedSchedule as LockedSchedule
+from timeoutmgr.contracts.schedules import RunState as RunState
+from timeoutmgr.contracts.schedules import ScheduleRecord as ScheduleRecord
+from timeoutmgr.contracts.sessions import Answered as Answered
+from timeoutmgr.contracts.sessions import BrowsesQueues as BrowsesQueues
+from timeoutmgr.contracts.sessions import FindsDestinations as FindsDestinations
+from timeoutmgr.contracts.sessions import Receiver as Receiver
+from timeoutmgr.contracts.sessions import ResizesPrefetch as ResizesPrefetch
+from timeoutmgr.contracts.sessions import Sending as Sending
+from timeoutmgr.contracts.sessions import SendResult as SendResult
+from timeoutmgr.contracts.sessions import StandsBack as StandsBack
+from timeoutmgr.contracts.sessions import StartsSending as StartsSending
+from timeoutmgr.contracts.sessions import TellsTime as TellsTime
+from timeoutmgr.contracts.sessions import TransportSession as TransportSession
+from timeoutmgr.contracts.stores import CancelResult as CancelResult
+from timeoutmgr.contracts.stores import ChangeResult as ChangeResult
+from timeoutmgr.contracts.stores import ChoosesClock as ChoosesClock
+from timeoutmgr.contracts.stores import ExaminesIds as ExaminesIds
+from timeoutmgr.contracts.stores import LeavesKeys as LeavesKeys
+from timeoutmgr.contracts.stores import LockedTimeouts as LockedTimeouts
+from timeoutmgr.contracts.stores import MeasuresPartitions as MeasuresPartitions
+from timeoutmgr.contracts.stores import MeasuresPurge as MeasuresPurge
+from timeoutmgr.contracts.stores import Outcome as Outcome
+from timeoutmgr.contracts.stores import OutcomeKind as OutcomeKind
+from timeoutmgr.contracts.stores import Repeat as Repeat
+from timeoutmgr.contracts.stores import RepeatKind as RepeatKind
+from timeoutmgr.contracts.stores import Rerouted as Rerouted
+from timeoutmgr.contracts.stores import ReroutesTimeouts as ReroutesTimeouts
+from timeoutmgr.contracts.stores import TimeoutStore as TimeoutStore
+from timeoutmgr.contracts.stores import WakePoller as WakePoller
+from timeoutmgr.contracts.stores import WakesProcesses as WakesProcesses
+from timeoutmgr.contracts.stores import Wakeups as Wakeups
+from timeoutmgr.contracts.timeouts import Chunk as Chunk
+from timeoutmgr.contracts.timeouts import ConflictName as ConflictName
+from timeoutmgr.contracts.timeouts import Key as Key
+from timeoutmgr.contracts.timeouts import OnConflict as OnConflict
+from timeoutmgr.contracts.timeouts import Page as Page
+from timeoutmgr.contracts.timeouts import Place as Place
+from timeoutmgr.contracts.timeouts import Timeout as Timeout
+from timeoutmgr.contracts.timeouts import TimeoutFilter as TimeoutFilter
+from timeoutmgr.contracts.timeouts import TimeoutState as TimeoutState
+from timeoutmgr.contracts.transactions import ModeName as ModeName
+from timeoutmgr.contracts.transactions import SharedDatabase as SharedDatabase
+from timeoutmgr.contracts.transactions import Transaction as Transaction
+from timeoutmgr.contracts.transactions import TransactionMode as TransactionMode
+from timeoutmgr.contracts.transports import Binding as Binding
+from timeoutmgr.contracts.transports import Exchange as Exchange
+from timeoutmgr.contracts.transports import FollowsTopology as FollowsTopology
+from timeoutmgr.contracts.transports import HasLink as HasLink
+from timeoutmgr.contracts.transports import InspectsExchanges as InspectsExchanges
+from timeoutmgr.contracts.transports import InspectsQueues as InspectsQueues
+from timeoutmgr.contracts.transports import LinkSecurity as LinkSecurity
+from timeoutmgr.contracts.transports import Queue as Queue
+from timeoutmgr.contracts.transports import QueueReport as QueueReport
+from timeoutmgr.contracts.transports import Topology as Topology
+from timeoutmgr.contracts.transports import TopologySession as TopologySession
+from timeoutmgr.contracts.transports import Transport as Transport
+from timeoutmgr.contracts.transports import TransportCapabilities as TransportCapabilities

@@ -1,15 +1,9 @@
 """A SQL database as queues and stores share it: one engine, one clock, one owner's life."""
 
-from timeoutmgr.database.engine import Database, DatabaseSettings, as_connection, as_database
-from timeoutmgr.database.places import one_connection_serves, same_database
-from timeoutmgr.database.texts import checked_identifier
-
-__all__ = [
-    "Database",
-    "DatabaseSettings",
-    "as_connection",
-    "as_database",
-    "checked_identifier",
-    "one_connection_serves",
-    "same_database",
-]
+from timeoutmgr.database.engine import Database as Database
+from timeoutmgr.database.engine import DatabaseSettings as DatabaseSettings
+from timeoutmgr.database.engine import as_connection as as_connection
+from timeoutmgr.database.engine import as_database as as_database
+from timeoutmgr.database.places import one_connection_serves as one_connection_serves
+from timeoutmgr.database.places import same_database as same_database
+from timeoutmgr.database.texts import checked_identifier as checked_identifier
