@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import duckdb
 import pyarrow as pa
@@ -190,6 +190,43 @@ def test_a_reader_stays_at_its_version(place: str) -> None:
     assert ids_in(place) == names(range(8))
     assert open_table(place).marks("east") == {"batch": 2}
     assert len(open_table(place).files().paths) == 2
+
+
+class Killed(BaseException):
+    """The end of a process, as far as its objects see it."""
+
+
+def killed(*_given: object) -> NoReturn:
+    raise Killed
+
+
+@pytest.mark.parametrize(
+    ("dies_at", "log_stays"),
+    [("create_checkpoint", "interval 90 days"), ("alter", "interval 30 days")],
+)
+def test_delta_keeps_versions_again_after_a_run_that_died_while_it_forgot_them(
+    dies_at: str, log_stays: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, log = f"delta:{tmp_path}/history", "delta.logRetentionDuration"
+    append(open_table(place), range(4), 1)
+    alter = DeltaTable(f"{tmp_path}/history").alter
+    alter.set_table_properties({log: "interval 90 days"})
+    table = open_table(place)
+    calls = iter([alter])
+    ends: dict[str, object] = {
+        "create_checkpoint": killed,
+        "alter": property(lambda _table: next(calls, None) or killed()),  # at its second call
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, dies_at, ends[dies_at])
+        with pytest.raises(Killed):
+            table.forget_versions()
+
+    open_table(place).forget_versions()
+
+    properties = DeltaTable(f"{tmp_path}/history").metadata().configuration
+    assert properties[log] == log_stays
+    assert properties["delta.deletedFileRetentionDuration"] == "interval 7 days"
 
 
 def test_files_that_are_not_committed_yet_outlive_the_forgotten_versions(

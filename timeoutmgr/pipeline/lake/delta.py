@@ -42,6 +42,8 @@ _RETENTION: Final = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 """Properties that say how long older versions are kept, with Delta's defaults."""
+_AT_ONCE: Final = "interval 0 microseconds"
+"""The same while versions are forgotten; spelt as by nobody else, so that a later run knows it."""
 _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
@@ -120,17 +122,22 @@ class DeltaHistory:
             self._table.delete(_condition(doomed), writer_properties=_PACKED)
 
     def forget_versions(self) -> None:
-        """Remove files and log of older versions: the log has bounds of their columns, too."""
+        """Remove files and log of older versions: the log has bounds of their columns, too.
+
+        After a run that was killed in between, the retention is Delta's default.
+        """
         if self._table is None:
             return
         self._table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        before = {name: self._table.metadata().configuration.get(name) for name in _RETENTION}
-        self._table.alter.set_table_properties(dict.fromkeys(_RETENTION, "interval 0 seconds"))
-        self._load(None)
-        self._table.create_checkpoint()
-        self._table.cleanup_metadata()
-        after = {name: before[name] or default for name, default in _RETENTION.items()}
-        self._table.alter.set_table_properties(after)
+        before = self._table.metadata().configuration
+        kept = {name: before[name] for name in _RETENTION if before.get(name, _AT_ONCE) != _AT_ONCE}
+        self._table.alter.set_table_properties(dict.fromkeys(_RETENTION, _AT_ONCE))
+        try:
+            self._load(None)
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+        finally:
+            self._table.alter.set_table_properties(_RETENTION | kept)
 
     def compact(self, before: date) -> int:
         """Put files together, and remove files that no version of the last week has."""
