@@ -455,6 +455,7 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
         ({"store": "missing.toml"}, "cannot read the settings file"),
         ({"schema": "elsewhere"}, r"\.toml says itself .* leave prefix and schema out"),
         ({"prefix": "own_"}, r"\.toml says itself .* leave prefix and schema out"),
+        ({"partitions": "0"}, "'partitions' is a whole number from 1, got '0'"),
     ],
 )
 def test_wrong_options_are_refused_with_the_right_values(
@@ -493,6 +494,13 @@ def test_a_stream_refuses_options_that_it_would_not_obey(
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"no option '{option}', only .*\.where\("):
         source(sqlite, **{option: value}).streamReader(struct("history"))
+
+
+def test_numbers_of_a_stream_and_of_a_history_table_are_checked(sqlite: Store) -> None:
+    with pytest.raises(ConfigurationError, match=r"'batch_events' is a whole number .* 'many'"):
+        source(sqlite, batch_events="many").streamReader(struct("history"))
+    with pytest.raises(ConfigurationError, match=r"'partitions' is a whole number from 1"):
+        TimeoutsDataSource({"table": "h", "partitions": "0"}).reader(struct("history", "id"))
 
 
 def test_a_stream_is_of_the_history_alone(sqlite: Store) -> None:

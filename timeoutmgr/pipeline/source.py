@@ -43,7 +43,13 @@ from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.pipeline.lake.table import STORED, Where
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
-from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, from_option, parts_of
+from timeoutmgr.pipeline.readers.statements import (
+    PARTITIONS,
+    Part,
+    from_option,
+    number_option,
+    parts_of,
+)
 from timeoutmgr.pipeline.stores import NamedStore, keep_modules
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
@@ -121,7 +127,7 @@ class TimeoutsDataSource(DataSource):
             destination=which.destination,
             before_xid=self._whole("before_xid"),
         )
-        tasks = _number("partitions", given.get("partitions", str(PARTITIONS)))
+        tasks = number_option(given, "partitions", PARTITIONS)
         columns = pa.schema([STORED.field(name) for name in names])
         return TableReader(given["table"], self._whole("version"), columns, where, tasks)
 
@@ -206,14 +212,12 @@ class TimeoutsDataSource(DataSource):
             destination=self.options.get("destination"),
             saga_id=self.options.get("saga_id"),
             xid_from=self._whole("xid_from"),
-            bucket=timedelta(
-                seconds=_number("bucket_seconds", self.options.get("bucket_seconds", "60"))
-            ),
+            bucket=timedelta(seconds=number_option(self.options, "bucket_seconds", 60)),
             **instants,
         )
 
     def _whole(self, name: str) -> int | None:
-        return _number(name, self.options[name]) if name in self.options else None
+        return number_option(self.options, name, 0, 0) if name in self.options else None
 
     def _options(self) -> dict[str, str]:
         return {name: self.options[name] for name in _KNOWN if name in self.options}
@@ -243,7 +247,7 @@ class TimeoutsReader(DataSourceReader):
         self._columns = columns
         self._which = which
         self._snapshot = options.get("snapshot")
-        self._count = _number("partitions", options.get("partitions", str(PARTITIONS)))
+        self._count = number_option(options, "partitions", PARTITIONS)
         self._parts = options.get("parts")
 
     def partitions(self) -> list[InputPartition]:
@@ -341,7 +345,7 @@ class TimeoutsWriter(DataSourceArrowWriter):
         self._sent = sent
         self._run_id = options.get("run_id")
         self._on_conflict = KnownIdRule.named(options.get("on_conflict", "ignore"))
-        self._chunk_rows = _number("chunk_rows", options.get("chunk_rows", str(CHUNK_ROWS)))
+        self._chunk_rows = number_option(options, "chunk_rows", CHUNK_ROWS)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task; return how many were new."""
@@ -394,10 +398,3 @@ def _instant(name: str, value: str) -> Micros:
             f"option {name!r} is an instant of ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, "
             f"or a whole number of UTC microseconds; got {value!r}"
         ) from None
-
-
-def _number(name: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigurationError(f"option {name!r} is a whole number, got {value!r}") from None

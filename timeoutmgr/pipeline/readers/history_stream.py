@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.statements import number_option
 from timeoutmgr.pipeline.readers.transactions import (
     between,
     end_of_batch,
@@ -41,7 +42,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, store: NamedStore, columns: pa.Schema, options: Mapping[str, str]) -> None:
         self._store = store
         self._columns = columns
-        self._most = int(options.get("batch_events", BATCH_EVENTS))
+        self._most = number_option(options, "batch_events", BATCH_EVENTS)
         self._any_timeline = options.get("any_timeline") == "true"
         self._last: int | None = None
 

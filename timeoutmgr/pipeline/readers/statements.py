@@ -1,7 +1,7 @@
 """The SELECT that reads a view, or a part of it; the same for every database and driver."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.database.row_moves import BulkTables
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.load import load_of
 from timeoutmgr.pipeline.stores import Store
@@ -229,6 +230,14 @@ def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
         ends: list[int | None] = [*starts[1:], None]
         found += [Part(name, first, end) for first, end in zip(starts, ends, strict=True)]
     return found
+
+
+def number_option(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    """Return the option *name*; raise ConfigurationError unless it is a number from *least* on."""
+    given = options.get(name, str(default))
+    if not given.isdecimal() or int(given) < least:
+        raise ConfigurationError(f"option {name!r} is a whole number from {least}, got {given!r}")
+    return int(given)
 
 
 def as_option(parts: Sequence[Part]) -> str:
