@@ -72,11 +72,12 @@ class IcebergHistory:
 
     @property
     def version(self) -> int | None:
-        """The id of the snapshot."""
-        if self._table is None or self._snapshot is not None:
-            return self._snapshot
-        newest = self._table.current_snapshot()
-        return None if newest is None else newest.snapshot_id
+        """The id of the snapshot; None if the table lacks it, as after its expiry."""
+        if self._table is None:
+            return None
+        wanted, table = self._snapshot, self._table
+        found = table.current_snapshot() if wanted is None else table.snapshot_by_id(wanted)
+        return None if found is None else found.snapshot_id
 
     def refresh(self) -> None:
         """Go to the newest version."""
@@ -183,7 +184,7 @@ class IcebergHistory:
                 for name in BUCKETED:
                     spec.add_identity(name)
         self._table = self._catalog.load_table(self._name)
-        # Another writer may have created it, and replaced on to commit: its version counts then.
+        # Another writer may have created it, and gone on to commit: its version counts then.
         if self.marks(store):
             raise CommitConflict(f"{self.place} was created by another writer meanwhile")
         return self._table

@@ -38,11 +38,15 @@ def open_table(
 
 
 def present_table(place: str, version: int | None = None) -> HistoryTable:
-    """Return the table at *place* for reading; raise ConfigurationError if it is missing."""
+    """Return the table at *place* for reading; raise ConfigurationError if it is missing.
+
+    The same if it lacks *version*: read as another version, events would be missing.
+    """
     table = open_table(place, version)
-    if table.version is None:
+    if table.version is None or version not in (None, table.version):
+        wanted = "" if version is None else f" with a version {version}"
         raise ConfigurationError(
-            f"there is no history table at {place}; mount its disk, or give the place that "
+            f"there is no history table{wanted} at {place}; mount its disk, or give the place that "
             "`timeoutmgr pipeline archive --to` or `stream --to` writes"
         )
     return table
