@@ -205,7 +205,7 @@ class Database:
 
     def own_tables(self) -> Sequence[object]:
         """Read what ``unqualified`` sees; beside the pool, whose connections may all be lent."""
-        with self._translated(), self.apart.connect() as connection:
+        with self.connect_apart() as connection:
             return self.unqualified.seen_by(connection)
 
     @classmethod
@@ -270,11 +270,19 @@ class Database:
             yield connection
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """Open a read-only look; it waits for no writer."""
+    def connect_apart(self) -> Iterator[Connection]:
+        """Open a connection outside of the pool, in no transaction yet; its errors are ours."""
+        with self._translated(), self.apart.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self, isolation: str | None = None) -> Iterator[Connection]:
+        """Open a read-only look; it waits for no writer. SQLite has one *isolation* only."""
         with self._translated(), self.engine.connect() as connection:
             if self._writers is not None:
                 self._writers.renew(connection)
+            elif isolation is not None:
+                connection = connection.execution_options(isolation_level=isolation)
             with connection.begin():
                 if self._writers is not None:
                     self._writers.require_file(connection)

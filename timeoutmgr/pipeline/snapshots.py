@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow.parquet as pq
-from sqlalchemy import func, literal_column, select, text
+from sqlalchemy import func, select, text
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
@@ -159,16 +159,12 @@ class CopiedSnapshot:
 @contextmanager
 def _exported(store: Store, clock: Clock) -> Iterator[SharedSnapshot]:
     # Not from the pool: it is held for as long as the run takes.
-    with store.database.apart.connect() as connection:
+    with store.database.connect_apart() as connection:
         connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             connection.execute(_LET_IT_BE)
             name = str(connection.execute(select(func.pg_export_snapshot())).scalar_one())
-            now = int(
-                connection.execute(
-                    select(literal_column(str(store.database.dialect.now)))
-                ).scalar_one()
-            )
+            now = store.database.now_in(connection)
             # Takes the weakest lock on every partition: none is detached while tasks read them.
             for table in (store.tables.timeouts, store.tables.history):
                 connection.execute(select(table.c.id).limit(0))
@@ -182,16 +178,11 @@ def _copy(
     which: Selection,
     columns: Sequence[str] | None,
 ) -> None:
-    with store.database.engine.connect() as connection:
-        if not store.database.is_sqlite:  # there every transaction is of one moment
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            for view in views:
-                known = projected(view, None)
-                wanted = projected(
-                    view, [n for n in columns if n in known.names] if columns else None
-                )
-                (target / view).mkdir()
-                with pq.ParquetWriter(target / view / _FILE, wanted) as writer:
-                    for batch in fetch_within(connection, store, view, wanted, which):
-                        writer.write_batch(batch)
+    with store.database.read("REPEATABLE READ") as connection:
+        for view in views:
+            known = projected(view, None)
+            wanted = projected(view, [n for n in columns if n in known.names] if columns else None)
+            (target / view).mkdir()
+            with pq.ParquetWriter(target / view / _FILE, wanted) as writer:
+                for batch in fetch_within(connection, store, view, wanted, which):
+                    writer.write_batch(batch)

@@ -10,17 +10,16 @@ another system. A server that was restored to a point in time, or that took over
 has another timeline, and perhaps gives ids a second time.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, exc, func, select, text
+from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 from sqlalchemy.sql.elements import literal_column
 
 from timeoutmgr.database.deadlines import be_patient
-from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.database.session_locks import lock_number
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.stores import Store
@@ -110,25 +109,20 @@ def index_transactions(
     Raises StorageUnavailable.
     """
     history = store.tables.history
-    try:
-        with store.database.apart.connect() as held:
-            connection = held.execution_options(isolation_level="AUTOCOMMIT")
-            if _next_step(connection, history) is None:
-                return True
-            connection.execute(_UNHURRIED)
-            be_patient(connection)
-            if not _has_build_lock(connection, history, stopped, progress):
-                return False
-            while (step := _next_step(connection, history)) is not None:
-                statement, text_ = step
-                progress(text_)
-                if not _is_done(connection, statement, stopped):
-                    return False
+    with store.database.connect_apart() as held:
+        connection = held.execution_options(isolation_level="AUTOCOMMIT")
+        if _next_step(connection, history) is None:
             return True
-    except exc.SQLAlchemyError as error:
-        if classify(error) is Failure.STATEMENT:
-            raise
-        raise unavailable(error, store.database.describe()) from error
+        connection.execute(_UNHURRIED)
+        be_patient(connection)
+        if not _has_build_lock(connection, history, stopped, progress):
+            return False
+        while (step := _next_step(connection, history)) is not None:
+            statement, text_ = step
+            progress(text_)
+            if not _is_done(connection, statement, stopped):
+                return False
+        return True
 
 
 _POLL_EVERY: Final = 0.5
@@ -181,9 +175,7 @@ def _has_build_lock(
     would wait for each other. This function polls for the lock: for the build, a waiting statement
     would be one more transaction that has to end first.
     """
-    digest = hashlib.sha256(f"timeoutmgr index {history.fullname}".encode()).digest()
-    key = int.from_bytes(digest[:8], "big", signed=True)
-    lock = select(func.pg_try_advisory_lock(key))
+    lock = select(func.pg_try_advisory_lock(lock_number(f"timeoutmgr index {history.fullname}")))
     if connection.execute(lock).scalar_one():
         return True
     progress("waiting for another process, which builds the index on transactions")
