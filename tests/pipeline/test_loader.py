@@ -13,13 +13,14 @@ from chaos.forkserver_client import ForkServer, Streams
 from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind, TimeoutFilter
-from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, StorageConflict
 from timeoutmgr.message.headers import LABELS
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.errors import ContentDiffers
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.pipeline.writers import copy_writer
 from timeoutmgr.pipeline.writers.conflicts import COMPARED, KnownIdRule
 from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
 from timeoutmgr.pipeline.writers.loader import CHUNK_BYTES, Loader, LoadResult, chunks
@@ -310,6 +311,18 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(
         assert 100 <= half < rows
         assert loaded.new == rows - half
         assert [count(store, one) for one in ("timeouts", "keys", "history")] == [rows] * 3
+
+
+def test_a_chunk_with_which_others_are_always_in_conflict_is_a_conflict_of_the_store(
+    postgres: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_writer, "_CONFLICTS", ("22012",))
+    monkeypatch.setattr(
+        CopyWriter, "_copy", lambda _self, cursor, _rows: cursor.execute("SELECT 1/0")
+    )
+
+    with pytest.raises(StorageConflict, match="others are in the way"):
+        Loader(postgres).load([batch([row(1)])])
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class CopyWriter:
         from adbc_driver_manager import Error
 
         put = self._copy
-        for attempt in range(_TRIES):
+        for _ in range(_TRIES):
             try:
                 with postgresql_connection(self._store.database) as connection:
                     with connection.cursor() as cursor:
@@ -70,7 +70,7 @@ class CopyWriter:
                 state = getattr(error, "sqlstate", None)
                 if state == _KNOWN and put == self._copy:
                     put = self._merge
-                elif state not in _CONFLICTS or attempt == _TRIES - 1:
+                elif state not in _CONFLICTS:
                     raise
         raise StorageConflict(f"{self._store.database.describe()}: others are in the way")
 
