@@ -178,7 +178,7 @@ def test_a_stream_and_archive_share_one_table(postgres: Store, place_of: Any) ->
     assert followed(postgres, place) == 0
     assert ids_in(place) == names(range(8))
     with (
-        writer_lock(postgres, open_table(place)),
+        writer_lock(postgres, open_table(place).place),
         pytest.raises(RunConflict, match=r"writes into .* stop it first"),
     ):
         give_up(StreamOptions(store=postgres.name, to=place))

@@ -276,13 +276,13 @@ def test_a_stream_is_awaited_until_its_first_commit_and_no_longer(
     person["of_store"] = identity(store)
 
     with (
-        writer_lock(store, open_table(place)),
+        writer_lock(store, open_table(place).place),
         pytest.raises(RunConflict, match=r"history of .*; wait until it has ended"),
     ):
         erased(store, **person)
     assert count(store, "timeouts") == 4
     stream(StreamOptions(store=store.name, to=place, once=True))
-    with writer_lock(store, open_table(place)):
+    with writer_lock(store, open_table(place).place):
         assert erased(store, **person).left == 0
 
 

@@ -24,11 +24,9 @@ class JobRunState(StrEnum):
     """How far a run is."""
 
     RUNNING = "running"
-    PUBLISHED = "published"
-    """Its output counts; its rows are not all removed from the store yet."""
     COMPLETED = "completed"
     ABORTED = "aborted"
-    """It died before its output counted, and the output was swept; or it was aborted."""
+    """Its process died; or it was given up."""
 
     @property
     def is_over(self) -> bool:
@@ -197,30 +195,20 @@ class JobLedger:
         with self._database.read() as connection:
             return sum(self._counts(connection, run_id).values())
 
-    def done(self, connection: Connection, run_id: str, no: int) -> bool:
-        """Return whether the batch *no* of the run is done."""
-        return no in self._counts(connection, run_id, no)
-
-    def close_batch(self, connection: Connection, run_id: str, no: int, count: int) -> None:
-        """Note, in the transaction that does it, that batch *no* is done."""
-        row = {"run_id": run_id, "no": no, "state": JobRunState.COMPLETED.value, "count": count}
-        connection.execute(insert(self._batches), row)
-
     def note_batches(self, run_id: str, counts: Sequence[int]) -> None:
         """Note the *counts* of batches that were done elsewhere, after the present batches."""
+        done = {"run_id": run_id, "state": JobRunState.COMPLETED.value}
 
         def work(connection: Connection) -> None:
             first = max(self._counts(connection, run_id), default=-1) + 1
             for no, count in enumerate(counts, first):
-                self.close_batch(connection, run_id, no, count)
+                connection.execute(insert(self._batches), {**done, "no": no, "count": count})
 
         self._database.run(work)
 
-    def _counts(self, connection: Connection, run_id: str, no: int | None = None) -> dict[int, int]:
+    def _counts(self, connection: Connection, run_id: str) -> dict[int, int]:
         batches = self._batches
         wanted = select(batches.c.no, batches.c.count).where(batches.c.run_id == run_id)
-        if no is not None:
-            wanted = wanted.where(batches.c.no == no)
         return {row[0]: row[1] for row in connection.execute(wanted)}
 
     def _first(self, connection: Connection, kind: str, text: str) -> JobRun | None:

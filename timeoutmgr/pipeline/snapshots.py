@@ -19,7 +19,7 @@ from sqlalchemy import func, select, text
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.pipeline.frames import read_timeouts, tasks_on
+from timeoutmgr.pipeline.frames import EVERYTHING, read_timeouts, tasks_on
 from timeoutmgr.pipeline.readers.arrow_batches import fetch_within
 from timeoutmgr.pipeline.readers.statements import parts_of
 from timeoutmgr.pipeline.readers.transactions import OldestTransaction, oldest_within
@@ -29,7 +29,6 @@ from timeoutmgr.pipeline.views import Selection, ddl, projected
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-EVERYTHING = Selection()
 _FILE: Final = "all.parquet"
 
 # A server may end a transaction that is idle, or long: the transaction of a snapshot is both on

@@ -117,9 +117,9 @@ def _of_variable(
     return made
 
 
-def limits_of(name: str, environ: Mapping[str, str] = os.environ) -> Limits:
+def limits_of(name: str) -> Limits:
     """Return the limits of messages in the settings *name*; a store of a variable has none."""
-    return Limits() if _is_variable(name) else _settings(name, environ).limits
+    return Limits() if _is_variable(name) else _settings(name, os.environ).limits
 
 
 def _is_variable(name: str) -> bool:

@@ -123,7 +123,7 @@ class _Archive:
         written, pending, is_writer = 0, None, True
         with ExitStack() as stack:
             try:
-                stack.enter_context(writer_lock(self._store, self._table))
+                stack.enter_context(writer_lock(self._store, self._table.place))
             except RunConflict:
                 is_writer = False
                 self._progress("another process writes the table: nothing is written by this one")

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.pipeline.options import TABLE
 from timeoutmgr.pipeline.spark.conditions import Condition, conditions_of
 from timeoutmgr.pipeline.transforms.instants import of_nanos
+from timeoutmgr.pipeline.transforms.requests import BY_THEIR_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -144,7 +144,6 @@ def _is_nanos(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind)) and kind.unit == "ns"
 
 
-_BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_OBJECT: Final = "_no_object"
 _AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
     "headers": (t.StructType,),
@@ -161,7 +160,7 @@ def rows_of(
     kind: str,
     *,
     multi_line: bool = False,
-    columns: Mapping[str, str] = _BY_THEIR_NAMES,
+    columns: Mapping[str, str] = BY_THEIR_NAMES,
 ) -> "DataFrame":
     """Return the rows of *paths*, files or folders of the format *kind*.
 

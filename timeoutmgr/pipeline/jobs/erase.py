@@ -193,7 +193,7 @@ class _Erase:
         history = next(iter(self._tables), None)
         if history is None or history.marks(self._name):
             return nullcontext()
-        return writer_lock(self._store, history)
+        return writer_lock(self._store, history.place)
 
     def run(self, keys: set[Key]) -> Certificate:
         """Erase *keys* in the store, then their copies, then in the lake, and look again.

@@ -4,22 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import Micros, to_micros
-from timeoutmgr.pipeline.frames import read_table
+from timeoutmgr.pipeline.frames import EVERYTHING, read_table
 from timeoutmgr.pipeline.jobs.run_context import each_store
 from timeoutmgr.pipeline.lake.places import present_table
-from timeoutmgr.pipeline.lake.table import ROW, HistoryTable, Where
-from timeoutmgr.pipeline.snapshots import EVERYTHING, SharedSnapshot, Snapshot, snapshot
+from timeoutmgr.pipeline.lake.table import ANYTHING, ROW, HistoryTable, Where
+from timeoutmgr.pipeline.snapshots import SharedSnapshot, Snapshot, snapshot
 from timeoutmgr.pipeline.stores import identity
 from timeoutmgr.pipeline.views import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_ALL: Final = Where()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Moments:
     def history(self, spark: "SparkSession", columns: Sequence[str]) -> list["DataFrame"]:
         """Return *columns*, sequence and at among them, of all events, each of them once."""
         if self.table is not None and not self.stores:
-            return [read_table(spark, self.table, columns, self._wanted(_ALL))]
+            return [read_table(spark, self.table, columns, self._wanted(ANYTHING))]
         return [frame for one in self.stores for frame in self.events_of(spark, one, columns)]
 
     def events_of(

@@ -1,7 +1,7 @@
 """Shared by jobs: stores, progress, run ids, and errors of workers as raised there."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -15,17 +15,18 @@ from timeoutmgr.pipeline.stores import Store, identity, open_store
 Progress: TypeAlias = Callable[[str], None]
 """Gets a text about the next step of a job."""
 
-_MODULES: Final = (core.__name__, own.__name__)
+_RAISED: Final[Mapping[str, Mapping[str, object]]] = {
+    one.__name__: vars(one) for one in (core, own)
+}
 
 
 def silent(_text: str) -> None:
     """Hear nothing."""
 
 
-def new_run_id(job: str, now: datetime | None = None) -> str:
+def new_run_id(job: str) -> str:
     """Return an id for a run of *job* that no other has, and that sorts by time."""
-    at = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%S")
-    return f"{job}-{at}-{secrets.token_hex(3)}"
+    return f"{job}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
 def each_store(names: Iterable[str]) -> list[Store]:
@@ -49,22 +50,11 @@ def worker_errors() -> Iterator[None]:
     except TimeoutManagerError:
         raise
     except Exception as error:  # pyspark has one tree of errors for each way to Spark
-        module, _, name = (raised := raised_by_worker(error))[0].rpartition(".")
-        kind = error_called(name) if module in _MODULES else None
-        if kind is None:
+        full_name, sentence = raised_by_worker(error)
+        module, _, name = full_name.rpartition(".")
+        kind = _RAISED.get(module, {}).get(name)
+        if not (isinstance(kind, type) and issubclass(kind, TimeoutManagerError)):
             raise
-        raise error_of(kind, raised[1]) from error
-
-
-def error_of(kind: type[TimeoutManagerError], sentence: str) -> TimeoutManagerError:
-    """Return an error of *kind* that says *sentence*; its attributes stayed in the worker."""
-    raised = kind.__new__(kind)
-    Exception.__init__(raised, sentence)
-    return raised
-
-
-def error_called(name: str) -> type[TimeoutManagerError] | None:
-    """Return our error of that *name*; None where there is none."""
-    found = getattr(own, name, None) or getattr(core, name, None)
-    is_ours = isinstance(found, type) and issubclass(found, TimeoutManagerError)
-    return found if is_ours else None
+        raised = kind.__new__(kind)  # its attributes stayed in the worker
+        Exception.__init__(raised, sentence)
+        raise raised from error

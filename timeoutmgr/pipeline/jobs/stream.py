@@ -4,8 +4,8 @@ It needs no Spark, and no checkpoint: the table itself says how far it is.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from threading import Event
@@ -16,7 +16,6 @@ from sqlalchemy import Connection, text
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent
 from timeoutmgr.pipeline.lake.places import open_table
-from timeoutmgr.pipeline.lake.table import HistoryTable
 from timeoutmgr.pipeline.lake.writer import TransactionWriter
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import StreamOptions, history_place
@@ -95,19 +94,13 @@ def _run_id(to: str) -> str:
     return f"{KIND}-{sha256(to.encode()).hexdigest()[:16]}"
 
 
-@contextmanager
-def writer_lock(store: Store, table: HistoryTable) -> Iterator[None]:
-    """Be the only process that writes the history of *store* into *table*.
+def writer_lock(store: Store, place: str) -> AbstractContextManager[None]:
+    """Be the only process that writes the history of *store* into the table at *place*.
 
     Raises RunConflict while another process is. A process that has lost the lock without noticing
     can still not write an event twice: its commit conflicts with the other process' commit.
     """
-    with exclusive_lock(store, _writing(store, table.place)):
-        yield
-
-
-def _writing(store: Store, place: str) -> str:
-    return f"history of {identity(store)} into {place}"
+    return exclusive_lock(store, f"history of {identity(store)} into {place}")
 
 
 _ASK_EVERY: Final = 10.0
@@ -230,7 +223,7 @@ def give_up(options: StreamOptions) -> bool:
     place = history_place("to", options.to)  # not opened: its disk may be lost
     with ExitStack() as stack:
         try:
-            stack.enter_context(exclusive_lock(store, _writing(store, place)))
+            stack.enter_context(writer_lock(store, place))
         except RunConflict as error:
             raise RunConflict(
                 f"a stream or an archive writes into {place} at this moment; stop it first, and "
@@ -256,7 +249,7 @@ def stream(
     now = oldest_transaction(store)
     last = now.xid if options.once else None
     table = open_table(options.to)
-    with writer_lock(store, table):
+    with writer_lock(store, table.place):
         progress("looking for the index on transactions")
         if not index_transactions(store, stopped=stop.is_set, progress=progress):
             return StreamReport(events=0, batches=0)

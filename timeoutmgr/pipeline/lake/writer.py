@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import func, select
-from sqlalchemy.sql.elements import literal_column
 
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.errors import ArchiveMismatch, CommitConflict, RunConflict
@@ -176,11 +175,8 @@ class _Counted:
             yield as_written(batch, self._store)
 
 
-def slices(store: Store, cutoff: Micros, xid: int | None = None) -> Iterator[pa.Table]:
-    """Yield the history of *store* from before *cutoff*, some sequences at a time.
-
-    With *xid* only the events of transactions before it.
-    """
+def slices(store: Store, cutoff: Micros) -> Iterator[pa.Table]:
+    """Yield the history of *store* from before *cutoff*, some sequences at a time."""
     history = store.tables.history
     old = select(func.min(history.c.sequence), func.max(history.c.sequence)).where(
         history.c.at < cutoff
@@ -188,9 +184,7 @@ def slices(store: Store, cutoff: Micros, xid: int | None = None) -> Iterator[pa.
     with store.database.read() as connection:
         at, last = connection.execute(old).one()
     while at is not None and at <= last:
-        where: list[Any] = [history.c.sequence >= at, history.c.sequence < at + SLICE]
-        if xid is not None:
-            where.append(literal_column(f"xid < CAST('{xid:d}' AS xid8)"))
+        where = [history.c.sequence >= at, history.c.sequence < at + SLICE]
         batches = [*fetch(store, "history", HISTORY, Selection(at_before=cutoff), where=where)]
         if batches:
             yield pa.Table.from_batches(batches)

@@ -40,14 +40,14 @@ _SECONDS: Final = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*\z"
 _SHORT_STRING: Final = 255
 """Bytes of a short string of AMQP, for which the columns of every database are long enough."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
-_BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _EXACT: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """Times in JSON to the microsecond: by itself Spark writes three digits of a second."""
 _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
 
 
 def normalised(
-    frame: "DataFrame", columns: Mapping[str, str] = _BY_THEIR_NAMES, *, ignore_extra: bool = False
+    frame: "DataFrame", columns: Mapping[str, str] = BY_THEIR_NAMES, *, ignore_extra: bool = False
 ) -> "DataFrame":
     """Return *frame* with all of COLUMNS: missing columns are empty.
 

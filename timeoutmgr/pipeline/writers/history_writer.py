@@ -13,7 +13,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     cast,
-    func,
     insert,
     select,
     text,
@@ -143,12 +142,6 @@ class HistoryRestore:
                 )
             )
         }
-
-    @property
-    def last(self) -> int:
-        """The largest sequence of the store."""
-        with self._store.database.read() as connection:
-            return connection.execute(select(func.max(self._history.c.sequence))).scalar() or 0
 
 
 class _Transaction(UserDefinedType[int]):
