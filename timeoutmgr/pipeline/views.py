@@ -23,66 +23,36 @@ _DDL: Final[Mapping[pa.DataType, str]] = {
     INSTANT: "TIMESTAMP",
 }
 
-PENDING: Final = pa.schema(
-    [
-        pa.field("endpoint", pa.string()),
-        pa.field("id", pa.string()),
-        pa.field("due", INSTANT),
-        pa.field("destination", pa.string()),
-        pa.field("saga_id", pa.string()),
-        pa.field("message_id", pa.string()),
-        pa.field("headers", pa.string()),
-        pa.field("body", pa.binary()),
-        pa.field("content_type", pa.string()),
-        pa.field("content_encoding", pa.string()),
-        pa.field("created", INSTANT),
-        pa.field("version", pa.int32()),
-        pa.field("attempts", pa.int32()),
-        pa.field("maybe_sent", pa.int16()),
-        pa.field("run_id", pa.string()),
-        pa.field("hidden_by", pa.string()),
-    ]
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    **dict.fromkeys(("due", "created", "at", "closed_at", "bucket"), INSTANT),
+    **dict.fromkeys(("version", "attempts", "attempt"), pa.int32()),
+    **dict.fromkeys(("sequence", "messages", "bytes"), pa.int64()),
+    **{"maybe_sent": pa.int16(), "body": pa.binary()},
+}
+"""The types of columns by their names, the same in each view; all others are texts."""
+
+
+def _view(*names: str) -> pa.Schema:
+    return pa.schema([(name, _TYPES.get(name, pa.string())) for name in names])
+
+
+PENDING: Final = _view(
+    *("endpoint", "id", "due", "destination", "saga_id", "message_id", "headers", "body"),
+    *("content_type", "content_encoding", "created"),
+    *("version", "attempts", "maybe_sent", "run_id", "hidden_by"),
 )
 """A pending timeout, whole; headers are JSON text."""
 
-HISTORY: Final = pa.schema(
-    [
-        pa.field("sequence", pa.int64()),
-        pa.field("id", pa.string()),
-        pa.field("event", pa.string()),
-        pa.field("at", INSTANT),
-        pa.field("due", INSTANT),
-        pa.field("endpoint", pa.string()),
-        pa.field("destination", pa.string()),
-        pa.field("attempt", pa.int32()),
-        pa.field("node", pa.string()),
-        pa.field("run_id", pa.string()),
-        pa.field("body_sha256", pa.string()),
-    ]
+HISTORY: Final = _view(
+    *("sequence", "id", "event", "at", "due", "endpoint", "destination", "attempt", "node"),
+    *("run_id", "body_sha256"),
 )
 """Events of timeouts."""
 
-KEYS: Final = pa.schema(
-    [
-        pa.field("endpoint", pa.string()),
-        pa.field("id", pa.string()),
-        pa.field("due", INSTANT),
-        pa.field("version", pa.int32()),
-        pa.field("state", pa.string()),
-        pa.field("closed_at", INSTANT),
-    ]
-)
+KEYS: Final = _view("endpoint", "id", "due", "version", "state", "closed_at")
 """Every id that was stored, until some time after its end."""
 
-LOAD: Final = pa.schema(
-    [
-        pa.field("endpoint", pa.string()),
-        pa.field("destination", pa.string()),
-        pa.field("bucket", INSTANT),
-        pa.field("messages", pa.int64()),
-        pa.field("bytes", pa.int64()),
-    ]
-)
+LOAD: Final = _view("endpoint", "destination", "bucket", "messages", "bytes")
 """How many pending timeouts are due in each bucket of time, counted by the database."""
 
 VIEWS: Final[Mapping[str, pa.Schema]] = {
@@ -114,6 +84,13 @@ def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
             f"view {view!r}", [f"has no column {name!r}, only {schema.names}" for name in unknown]
         )
     return pa.schema([schema.field(name) for name in columns])
+
+
+def in_numbers(schema: pa.Schema) -> pa.Schema:
+    """Return *schema* as the tables of a store have it: instants are numbers."""
+    return pa.schema(
+        [(one.name, pa.int64() if one.type == INSTANT else one.type) for one in schema]
+    )
 
 
 def ddl(schema: pa.Schema) -> str:

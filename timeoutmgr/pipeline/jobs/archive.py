@@ -4,11 +4,10 @@ It needs no Spark. A run that dies leaves nothing to repair: a commit counts who
 and only events are removed that this run has read in the table.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -48,12 +47,11 @@ from timeoutmgr.pipeline.readers.transactions import (
     require_same,
 )
 from timeoutmgr.pipeline.stores import Store, identity, open_store
+from timeoutmgr.pipeline.writers.store_writer import pages
 
 KIND: Final = "archive"
 _BOUND_AT_ONCE: Final = 10_000
 """SQLite may take 32,766 values in a statement."""
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +189,7 @@ class _Archive:
         removed = stay = 0
         for rows in slices(self._store, self._cutoff):
             safe = proved(rows, held_of(self._table, self._name, rows))
-            deleted = sum(self._remove(some) for some in _chunks(safe, self._options.batch))
+            deleted = sum(self._remove(some) for some in pages(safe, self._options.batch))
             removed, stay = removed + deleted, stay + rows.num_rows - deleted
             self._progress(f"removed {removed}")
         if stay:
@@ -202,7 +200,7 @@ class _Archive:
         def work(connection: Connection) -> int:
             position = self._low_water(connection)
             return sum(
-                self._delete(connection, few, position) for few in _chunks(rows, _BOUND_AT_ONCE)
+                self._delete(connection, few, position) for few in pages(rows, _BOUND_AT_ONCE)
             )
 
         return self._store.database.run(work)
@@ -272,9 +270,3 @@ class _Archive:
             return self._table.compact(self._today)
         except CommitConflict:
             return 0
-
-
-def _chunks(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    drawn = iter(items)
-    while some := list(islice(drawn, size)):
-        yield some

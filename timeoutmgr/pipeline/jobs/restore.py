@@ -30,6 +30,7 @@ from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.views import HISTORY, TO_STORE
 from timeoutmgr.pipeline.writers.history_writer import ENDS, HistoryRestore, plain
 from timeoutmgr.pipeline.writers.loader import Loader
+from timeoutmgr.pipeline.writers.store_writer import pages
 
 KIND: Final = "restore"
 _DAY: Final = 86_400_000_000
@@ -150,15 +151,14 @@ class _Restore:
         where = Where(store=self.name)
         for batch in self._table.files(where).read(columns.names, where):
             for start in range(0, batch.num_rows, self._options.batch):
-                piece = batch.slice(start, self._options.batch).cast(columns)
-                yield plain(pa.Table.from_batches([piece]))
+                yield plain(batch.slice(start, self._options.batch).cast(columns))
 
     def _held(self) -> dict[Key, Micros]:
         """Return the timeouts of the snapshot, and the moment it is of."""
         return {
             (row["endpoint"], row["id"]): row["as_of"]
             for batch in self._snapshot.rows(_HELD)
-            for row in plain(pa.Table.from_batches([batch]))
+            for row in plain(batch)
         }
 
     def _ends(self, held: dict[Key, Micros]) -> list[dict[str, Any]]:
@@ -178,11 +178,11 @@ class _Restore:
         ]
 
     def _close(self, ends: list[dict[str, Any]]) -> int:
-        new, size = 0, self._options.batch
-        for start in range(0, len(ends), size):
-            some = ends[start : start + size]
+        new = count = 0
+        for some in pages(ends, self._options.batch):
             new += self._written(some, self._writer.unused, self._writer.close)
-            self._progress(f"used ids {min(start + size, len(ends))}")
+            count += len(some)
+            self._progress(f"used ids {count}")
         return new
 
     def _load(self, left: Sequence[Key]) -> int:

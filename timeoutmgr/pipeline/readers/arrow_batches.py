@@ -19,7 +19,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.pipeline.adbc import reading_connection
 from timeoutmgr.pipeline.readers.statements import WHOLE, Part, as_text, statement
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.views import INSTANT, Selection
+from timeoutmgr.pipeline.views import INSTANT, Selection, in_numbers
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -87,7 +87,7 @@ def _from_postgresql(
 def _through(
     connection: Connection, wanted: Select[Any], columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    types = [pa.int64() if field.type == INSTANT else field.type for field in columns]
+    types = in_numbers(columns).types
     options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
     found = connection.execute(wanted, execution_options=options)
     for rows in found.partitions(BATCH_ROWS):

@@ -16,7 +16,7 @@ from timeoutmgr.message.labels import labels_of
 from timeoutmgr.message.message import Message
 from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.views import INSTANT
+from timeoutmgr.pipeline.views import in_numbers
 from timeoutmgr.pipeline.writers.conflicts import (
     COMPARED,
     DIFFERENT,
@@ -79,9 +79,7 @@ class CopyWriter:
         cursor.execute(f"SELECT {self._store.database.dialect.now}")
         now = cursor.fetchone()[0]
         count = chunk.num_rows
-        for at, field in enumerate(chunk.schema):
-            if field.type == INSTANT:
-                chunk = chunk.set_column(at, field.name, chunk[field.name].cast(pa.int64()))
+        chunk = chunk.cast(in_numbers(chunk.schema))
         zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
         more = {
             "version": zeros,

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, delete, false, insert, or_, select, update
@@ -15,6 +17,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.writers.store_writer import pages
 
 Key = tuple[str, str]
 """Endpoint and id of a timeout."""
@@ -172,11 +175,8 @@ def _common(table: Any, subject: PersonSelection) -> Iterable[ColumnElement[bool
         yield table.c.id.in_(subject.ids)
 
 
-def _batches(keys: Sequence[Key], size: int) -> Iterator[tuple[str, list[str]]]:
+def _batches(keys: Sequence[Key], size: int) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield endpoints with up to *size* of their ids each, in order."""
-    by_endpoint: dict[str, list[str]] = {}
-    for endpoint, id_ in sorted(keys):
-        by_endpoint.setdefault(endpoint, []).append(id_)
-    for endpoint, ids in by_endpoint.items():
-        for start in range(0, len(ids), size):
-            yield endpoint, ids[start : start + size]
+    for endpoint, some in groupby(sorted(keys), key=itemgetter(0)):
+        for part in pages([id_ for _endpoint, id_ in some], size):
+            yield endpoint, part

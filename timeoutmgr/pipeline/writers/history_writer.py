@@ -22,7 +22,7 @@ from sqlalchemy.types import UserDefinedType
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.views import HISTORY, INSTANT
+from timeoutmgr.pipeline.views import HISTORY, in_numbers
 from timeoutmgr.pipeline.writers.store_writer import pages
 
 Row = Mapping[str, Any]
@@ -170,12 +170,9 @@ def _inserted(history: Table, has_transactions: bool) -> Insert:
     return insert(history)
 
 
-def plain(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return *rows* as the tables have them: instants are numbers."""
-    for at, field in enumerate(rows.schema):
-        if field.type == INSTANT:
-            rows = rows.set_column(at, field.name, rows[field.name].cast(pa.int64()))
-    found: list[dict[str, Any]] = rows.to_pylist()
+def plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return *rows* as the tables have them."""
+    found: list[dict[str, Any]] = rows.cast(in_numbers(rows.schema)).to_pylist()
     return found
 
 

@@ -146,10 +146,10 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def pages(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield *items* in parts that a statement may name."""
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]
+def pages(items: Sequence[Item], size: int = _AT_ONCE) -> Iterator[Sequence[Item]]:
+    """Yield *items* in parts of *size*, as a rule as many as a statement may name."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _same(given: Row, stored: Mapping[str, Any]) -> bool:
