@@ -7,11 +7,12 @@ rows are read once, in one transaction, into Parquet files.
 
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 from sqlalchemy import func, select, text
@@ -39,19 +40,14 @@ _LET_IT_BE = text(
 )
 
 
-class Snapshot(Protocol):
-    """One moment of a store."""
+@dataclass(frozen=True, slots=True)
+class Snapshot(ABC):
+    """One moment of *store*: *now*, by the clock that due times are compared with."""
 
-    @property
-    def store(self) -> Store:
-        """The store whose moment it is."""
-        ...
+    store: Store
+    now: Micros
 
-    @property
-    def now(self) -> Micros:
-        """When that was, by the clock that due times are compared with."""
-        ...
-
+    @abstractmethod
     def read(
         self,
         spark: "SparkSession",
@@ -61,7 +57,6 @@ class Snapshot(Protocol):
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
         """Return *columns* of *view* as they were at that moment; only while it is held."""
-        ...
 
 
 @contextmanager
@@ -97,14 +92,12 @@ def snapshot(
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSnapshot:
+class SharedSnapshot(Snapshot):
     """A snapshot of PostgreSQL's, by the name that it was exported under.
 
     It sees every transaction before *oldest* that was committed.
     """
 
-    store: Store
-    now: Micros
     name: str
     oldest: OldestTransaction
 
@@ -133,11 +126,9 @@ class SharedSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedSnapshot:
+class CopiedSnapshot(Snapshot):
     """Rows that were copied in one transaction, as Parquet files in *folder*."""
 
-    store: Store
-    now: Micros
     folder: Path
 
     def read(

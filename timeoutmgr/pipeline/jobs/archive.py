@@ -31,7 +31,6 @@ from timeoutmgr.pipeline.lake.message_snapshots import pending_table, write_pend
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake.table import ROW, HistoryTable
 from timeoutmgr.pipeline.lake.writer import (
-    HistoryWriter,
     SequenceWriter,
     TransactionWriter,
     held_of,
@@ -167,7 +166,7 @@ class _Archive:
             self._progress(f"written {written}")
         return written
 
-    def _writer(self) -> HistoryWriter:
+    def _writer(self) -> TransactionWriter | SequenceWriter:
         most = self._options.batch_events
         if not self._store.is_postgresql:
             # A restore has to know every id that was used, up to now.

@@ -6,7 +6,6 @@ that a reader sees a whole snapshot, or the whole snapshot before; older snapsho
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -21,10 +20,10 @@ from timeoutmgr.pipeline.lake.table import (
     WRITTEN,
     Doomed,
     HistoryTable,
-    partition_columns,
     text_field,
+    with_columns,
 )
-from timeoutmgr.pipeline.lake.writer import tried
+from timeoutmgr.pipeline.lake.writer import CountedRows, tried
 from timeoutmgr.pipeline.options import ICEBERG
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.transactions import oldest_transaction
@@ -99,45 +98,21 @@ def write_pending(store: Store, table: HistoryTable, as_of: Micros) -> int:
 
 def _commit(store: Store, table: HistoryTable, name: str, as_of: Micros) -> int:
     number = table.marks(name).get("batch", 0) + 1
-    counted = [0]
     server = oldest_transaction(store)._asdict() if store.is_postgresql else {}
-    rows = _snapshot_rows(store, (name, number, as_of), counted)
-    table.append(name, rows, {"batch": number, **server})
+    timeouts = store.tables.timeouts.c
+    # As they are keyed, so that a batch is of few days: each day is a folder of the table.
+    keyed = (timeouts.endpoint, timeouts.due, timeouts.id)
+    shown = [timeouts.hidden_by.is_(None)]
+    rows = fetch(store, "pending", TO_STORE, Selection(), where=shown, order=keyed)
+    more = {"store": name, "snapshot": number, "as_of": as_of}
+    written = (with_columns(one, PENDING_WRITTEN, "due", more) for one in rows)
+    found = CountedRows(PENDING_WRITTEN, written)
+    table.append(name, found.reader(), {"batch": number, **server})
     table.refresh()
     older = tuple(one for one in _snapshots(table, name) if one != number)
     if older:
         table.remove(Doomed("snapshot", older, name))
-    return counted[0]
-
-
-def _snapshot_rows(
-    store: Store, snapshot: tuple[str, int, Micros], counted: list[int]
-) -> pa.RecordBatchReader:
-    """Return the rows of *snapshot*, which adds their number to *counted* while they pass."""
-    timeouts = store.tables.timeouts.c
-    shown = [timeouts.hidden_by.is_(None)]
-    # As they are keyed, so that a batch is of few days: each day is a folder of the table.
-    keyed = [timeouts.endpoint, timeouts.due, timeouts.id]
-
-    def passing() -> Iterator[pa.RecordBatch]:
-        for batch in fetch(store, "pending", TO_STORE, Selection(), where=shown, order=keyed):
-            counted[0] += batch.num_rows
-            yield _as_written(batch, *snapshot)
-
-    # The first row comes before the writer asks: it would find the database unreachable too late.
-    rows = passing()
-    first = [one for one in [next(rows, None)] if one is not None]
-    return pa.RecordBatchReader.from_batches(PENDING_WRITTEN, chain(first, rows))
-
-
-def _as_written(batch: pa.RecordBatch, store: str, number: int, as_of: Micros) -> pa.RecordBatch:
-    count = batch.num_rows
-    columns = {name: batch[name] for name in batch.schema.names}
-    columns |= {"store": pa.repeat(store, count), "snapshot": pa.repeat(number, count)}
-    columns["as_of"] = pa.repeat(pa.scalar(as_of, pa.int64()), count)
-    columns |= partition_columns(columns["due"], columns["endpoint"])
-    arrays = [pc.cast(columns[field.name], field.type) for field in PENDING_WRITTEN]
-    return pa.RecordBatch.from_arrays(arrays, schema=PENDING_WRITTEN)
+    return found.count
 
 
 def _snapshots(table: HistoryTable, store: str) -> list[int]:

@@ -279,24 +279,27 @@ class HistoryTable(Protocol):
 
 def as_written(batch: pa.RecordBatch, store: str) -> pa.RecordBatch:
     """Return *batch*, history and perhaps ``xid``, with all of WRITTEN's columns."""
-    count = batch.num_rows
-    columns = {name: batch[name] for name in batch.schema.names}
-    columns["store"] = pa.repeat(store, count)
-    if "xid" not in columns:
-        columns["xid"] = pa.nulls(count, pa.int64())
-    columns |= partition_columns(columns["at"], columns["endpoint"])
-    arrays = [pc.cast(columns[field.name], field.type) for field in WRITTEN]
-    return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
+    given = {"xid": pa.scalar(None, pa.int64()), "store": store}
+    return with_columns(batch, WRITTEN, "at", given)
+
+
+def with_columns(
+    batch: pa.RecordBatch, written: pa.Schema, day: str, given: Mapping[str, Any]
+) -> pa.RecordBatch:
+    """Return *batch* with all columns of *written*; a column that it lacks has the value *given*.
+
+    The partition follows from the instants in the column *day*, and from the endpoints.
+    """
+    columns = {name: pa.repeat(value, batch.num_rows) for name, value in given.items()}
+    columns |= {name: batch[name] for name in batch.schema.names}
+    columns |= {"event_date": batch[day], "bucket": _buckets(batch["endpoint"])}
+    arrays = [pc.cast(columns[field.name], field.type) for field in written]
+    return pa.RecordBatch.from_arrays(arrays, schema=written)
 
 
 def stored_columns(written: pa.Schema) -> pa.Schema:
     """Return the columns of *written* that stand in the files, not in their paths."""
     return pa.schema([field for field in written if field.name not in BUCKETED])
-
-
-def partition_columns(days: pa.Array, endpoints: pa.Array) -> dict[str, pa.Array]:
-    """Return the columns BUCKETED of rows by their instants *days* and their *endpoints*."""
-    return {"event_date": pc.cast(days, pa.date32()), "bucket": _buckets(endpoints)}
 
 
 def bucket_of(endpoint: str) -> int:

@@ -9,8 +9,8 @@ nothing tells which transactions are open; there a writer adds the old rows that
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final, Protocol, TypeVar
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,14 +46,6 @@ Reached = Callable[[int], None]
 """Gets the transaction up to which the table has all events."""
 
 
-class HistoryWriter(Protocol):
-    """Adds the history of a store to a table, a commit at a time."""
-
-    def step(self) -> int | None:
-        """Commit some events, and return how many; None if nothing is left to be written."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class TransactionWriter:
     """Writes all events, in the order of transactions, up to *last* (None: to no end).
@@ -87,16 +79,15 @@ class TransactionWriter:
         begin, last = marks.get("xid", 0), now.xid if self.last is None else min(now.xid, self.last)
         while begin < last:
             end = end_of_batch(self.store, begin, last, self.most)
-            counted = _Counted(self._name)
             rows = fetch(self.store, "history", _WITH_XID, Selection(), where=between(begin, end))
-            found = counted.reader(rows)
-            if found is not None:
+            found = CountedRows(WRITTEN, (as_written(one, self._name) for one in rows))
+            if not found.is_empty:
                 position = {**now._replace(xid=end)._asdict(), "batch": marks.get("batch", 0) + 1}
-                self.table.append(self._name, found, position)
+                self.table.append(self._name, found.reader(), position)
             self.reached(end)
             self.has_more = end < last
-            if found is not None:
-                return counted.rows
+            if not found.is_empty:
+                return found.count
             begin = end  # there are no events: the table needs no commit to have them all
         return None
 
@@ -153,26 +144,26 @@ def tried(table: HistoryTable, step: Callable[[], _Result]) -> _Result:
     return step()
 
 
-class _Counted:
-    """Counts the rows of a reader while they pass."""
+class CountedRows:
+    """Batches with the columns *written*, whose rows are counted while a table reads them.
 
-    def __init__(self, store: str) -> None:
-        self._store = store
-        self.rows = 0
+    The first comes at once: a table would find out too late that the database is out of reach.
+    """
 
-    def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader | None:
-        """Return *batches* as the table has them; None without any row."""
-        first = next(batches, None)
-        if first is None:
-            return None
-        return pa.RecordBatchReader.from_batches(WRITTEN, self._passing(first, batches))
+    def __init__(self, written: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self._written, self._rest = written, batches
+        self._first = list(islice(batches, 1))
+        self.is_empty: Final = not self._first
+        self.count = 0
 
-    def _passing(
-        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        for batch in chain((first,), rest):
-            self.rows += batch.num_rows
-            yield as_written(batch, self._store)
+    def reader(self) -> pa.RecordBatchReader:
+        """Return what a table reads, once."""
+        return pa.RecordBatchReader.from_batches(self._written, self._passing())
+
+    def _passing(self) -> Iterator[pa.RecordBatch]:
+        for batch in chain(self._first, self._rest):
+            self.count += batch.num_rows
+            yield batch
 
 
 def slices(store: Store, cutoff: Micros) -> Iterator[pa.Table]:

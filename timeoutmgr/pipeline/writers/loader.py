@@ -4,9 +4,9 @@ PostgreSQL takes a chunk by COPY, keys before rows. If some id is known already,
 rolled back, and put through a table of its own from which only new rows are stored.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,15 +39,11 @@ class LoadResult:
         return LoadResult(self.rows + other.rows, self.new + other.new)
 
 
-class ChunkWriter(Protocol):
-    """Stores one chunk in one transaction."""
+ChunkWriter: TypeAlias = Callable[[pa.Table], int]
+"""Stores the new rows of a chunk, which holds each id once, in a transaction; returns their number.
 
-    def __call__(self, chunk: pa.Table) -> int:
-        """Store the new rows of *chunk*, which holds each id once; return their number.
-
-        All take ids in order, so that no two that store the same wait for each other.
-        """
-        ...
+All take ids in order, so that no two that store the same wait for each other.
+"""
 
 
 class Loader:
