@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.options import check_declared, history_place, option, positive
+from timeoutmgr.pipeline.options import check_declared, history_place, option, optional, positive
 
 PLACE: Final = option(
     "--lake",
@@ -13,11 +13,6 @@ PLACE: Final = option(
     history_place,
     metavar="TABLE",
 )
-
-
-def dry_run(help: str) -> Mapping[str, Any]:
-    """Return the metadata of a field ``dry_run``."""
-    return option("--dry-run", help)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +25,12 @@ class RestoreOptions:
 
     store: str
     lake: str = field(metadata=PLACE)
-    of_store: str | None = field(
-        default=None,
-        metadata=option("--of", "The archived store, as the table names it.", metavar="NAME"),
+    of_store: str | None = optional(
+        None, "--of", "The archived store, as the table names it.", metavar="NAME"
     )
-    history: bool = field(
-        default=True, metadata=option("--no-history", "Used ids and pending messages alone.")
-    )
-    dry_run: bool = field(default=False, metadata=dry_run("Only count what would be restored."))
-    batch: int = field(default=5_000, metadata=option("", "", positive))
+    history: bool = optional(True, "--no-history", "Used ids and pending messages alone.")
+    dry_run: bool = optional(False, "--dry-run", "Only count what would be restored.")
+    batch: int = optional(5_000, "", "", positive)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -55,24 +47,19 @@ class EraseOptions:
 
     store: str
     lake: str | None = field(default=None, metadata=PLACE)
-    of_store: str | None = field(
-        default=None,
-        metadata=option("--of", "The name of this store in the lake, if it moved.", metavar="NAME"),
+    of_store: str | None = optional(
+        None, "--of", "The name of this store in the lake, if it moved.", metavar="NAME"
     )
-    saga_ids: tuple[str, ...] = field(
-        default=(), metadata=option("--saga-ids", "Saga ids, separated by commas.")
-    )
+    saga_ids: tuple[str, ...] = optional((), "--saga-ids", "Saga ids, separated by commas.")
     headers: Mapping[str, str] = field(
         default_factory=dict,
         metadata=option("--header", "A header with that value; many times.", metavar="NAME=VALUE"),
     )
-    destinations: tuple[str, ...] = field(
-        default=(), metadata=option("--destinations", "Queues of the person, by commas.")
+    destinations: tuple[str, ...] = optional(
+        (), "--destinations", "Queues of the person, by commas."
     )
-    ids: tuple[str, ...] = field(
-        default=(), metadata=option("--ids", "Ids of timeouts, separated by commas.")
-    )
-    dry_run: bool = field(default=False, metadata=dry_run("Only count what would be erased."))
+    ids: tuple[str, ...] = optional((), "--ids", "Ids of timeouts, separated by commas.")
+    dry_run: bool = optional(False, "--dry-run", "Only count what would be erased.")
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -97,9 +84,7 @@ class CompactOptions:
     """Options of ``compact``: small files of past days of the table *lake* together."""
 
     lake: str = field(metadata=PLACE)
-    dry_run: bool = field(
-        default=False, metadata=dry_run("Only count the files that would be put together.")
-    )
+    dry_run: bool = optional(False, "--dry-run", "Only count the files that would be put together.")
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.request import url2pathname
 
 from timeoutmgr.endpoint.configuration import check_endpoint_name
@@ -42,6 +42,7 @@ _LONGEST: Final = timedelta(days=700_000)
 # A single letter and a colon is a drive. A single slash, since a Path merges two of them.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
+_Value = TypeVar("_Value")
 Check: TypeAlias = Callable[[str, Any], object]
 """Raises ConfigurationError if the option of a name may not have a value."""
 
@@ -62,6 +63,12 @@ class Declaration:
 def option(flag: str = "", help: str = "", *checks: Check, **more: Any) -> Mapping[str, Any]:
     """Return the metadata of a field; *more* are fields of ``Declaration``."""
     return {_DECLARED: Declaration(flag, help, checks, **more)}
+
+
+def optional(default: _Value, flag: str, help: str, *checks: Check, **more: Any) -> _Value:
+    """Return a field with that *default*; see ``option`` for the rest."""
+    made: _Value = field(default=default, metadata=option(flag, help, *checks, **more))
+    return made
 
 
 def declared_fields(options: "type[DataclassInstance]") -> list[tuple[Field[Any], Declaration]]:
@@ -199,7 +206,7 @@ class RequestRules:
     dataset: str
     now: Micros
     message_type: str | None = None
-    past: str = field(default="reject", metadata=option("", "", one_of(*PAST)))
+    past: str = optional("reject", "", "", one_of(*PAST))
     limits: Limits = field(default_factory=Limits)
     unknown: frozenset[str] = frozenset()
 
@@ -232,12 +239,9 @@ class ScheduleOptions:
     dataset: str = field(
         metadata=option("--dataset", "What the rows are of; part of their message ids.")
     )
-    format: str = field(
-        default="parquet", metadata=option("--format", "parquet, csv or json.", one_of(*FORMATS))
-    )
-    multi_line: bool = field(
-        default=False,
-        metadata=option("--multi-line", "Values of CSV may hold line ends; one task a file."),
+    format: str = optional("parquet", "--format", "parquet, csv or json.", one_of(*FORMATS))
+    multi_line: bool = optional(
+        False, "--multi-line", "Values of CSV may hold line ends; one task a file."
     )
     columns: Mapping[str, str] = field(
         default_factory=dict,
@@ -247,9 +251,8 @@ class ScheduleOptions:
             metavar="NAME=COLUMN",
         ),
     )
-    ignore_extra: bool = field(
-        default=False,
-        metadata=option("--ignore-extra", "Leave columns out that schedule does not know."),
+    ignore_extra: bool = optional(
+        False, "--ignore-extra", "Leave columns out that schedule does not know."
     )
     endpoint: str = field(
         metadata=option(
@@ -259,50 +262,32 @@ class ScheduleOptions:
             is_required=False,
         )
     )
-    message_type: str | None = field(
-        default=None, metadata=option("--type", "Message type of rows that have none of their own.")
+    message_type: str | None = optional(
+        None, "--type", "Message type of rows that have none of their own."
     )
-    past: str = field(
-        default="reject", metadata=option("--past", "reject, dispatch or shift to now.")
-    )
+    past: str = optional("reject", "--past", "reject, dispatch or shift to now.")
     limits: Limits = field(default_factory=Limits)
-    rejects: Path | None = field(
-        default=None, metadata=option("--rejects", "Folder for rejects.", folder_option)
+    rejects: Path | None = optional(None, "--rejects", "Folder for rejects.", folder_option)
+    max_reject_ratio: float = optional(0.0, "--max-reject-ratio", "More: nothing.")
+    max_per_second: int | None = optional(
+        None, "--max-per-second", "Smear seconds in which more are due; see --jitter.", positive
     )
-    max_reject_ratio: float = field(
-        default=0.0, metadata=option("--max-reject-ratio", "More: nothing.")
+    jitter: timedelta | None = optional(
+        None, "--jitter", "How much later smeared rows may be.", positive
     )
-    max_per_second: int | None = field(
-        default=None,
-        metadata=option(
-            "--max-per-second", "Smear seconds in which more are due; see --jitter.", positive
-        ),
-    )
-    jitter: timedelta | None = field(
-        default=None, metadata=option("--jitter", "How much later smeared rows may be.", positive)
-    )
-    since: datetime | None = field(
-        default=None, metadata=option("--since", "Only rows that are due since.", with_zone)
-    )
+    since: datetime | None = optional(None, "--since", "Only rows that are due since.", with_zone)
     until: datetime | None = field(default=None, metadata=_UNTIL)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
-    on_conflict: str = field(
-        default=KnownIdRule.IGNORE.value,
-        metadata=option(
-            "--on-conflict",
-            "ignore, verify or error.",
-            lambda _name, value: KnownIdRule.named(value),
-        ),
+    on_conflict: str = optional(
+        KnownIdRule.IGNORE.value,
+        "--on-conflict",
+        "ignore, verify or error.",
+        lambda _name, value: KnownIdRule.named(value),
     )
-    run_id: str | None = field(
-        default=None,
-        metadata=option(
-            "--run-id", "Name of the run. Without it, that of the same run before, or a new one."
-        ),
+    run_id: str | None = optional(
+        None, "--run-id", "Name of the run. Without it, that of the same run before, or a new one."
     )
-    dry_run: bool = field(
-        default=False, metadata=option("--dry-run", "Only say what would be stored.")
-    )
+    dry_run: bool = optional(False, "--dry-run", "Only say what would be stored.")
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -349,14 +334,10 @@ class ForecastOptions:
     """
 
     stores: tuple[str, ...]
-    bucket: timedelta = field(
-        default=timedelta(minutes=1), metadata=option("--bucket", "Width: 1s, 1m, 1h.")
-    )
-    ahead: timedelta = field(
-        default=timedelta(days=7), metadata=option("--horizon", "How far ahead.")
-    )
-    capacity: float | None = field(
-        default=None, metadata=option("--capacity", "Messages a second that can be sent.", positive)
+    bucket: timedelta = optional(timedelta(minutes=1), "--bucket", "Width: 1s, 1m, 1h.")
+    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.")
+    capacity: float | None = optional(
+        None, "--capacity", "Messages a second that can be sent.", positive
     )
     endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
@@ -393,50 +374,38 @@ class ReconcileOptions:
 
     stores: tuple[str, ...]
     archive: str | None = field(default=None, metadata=_ARCHIVE)
-    accepted: str | None = field(
-        default=None,
-        metadata=option(
-            "--accepted",
-            "The message ids that senders know to be accepted; a table is of Spark's catalog.",
-            metavar="FILE|table:NAME",
-        ),
+    accepted: str | None = optional(
+        None,
+        "--accepted",
+        "The message ids that senders know to be accepted; a table is of Spark's catalog.",
+        metavar="FILE|table:NAME",
     )
-    as_of: datetime | None = field(
-        default=None,
-        metadata=option(
-            "--as-of",
-            "All of --accepted was accepted before this time. Without it, a message there that has "
-            "no due time and that no store has seen is undecided.",
-        ),
+    as_of: datetime | None = optional(
+        None,
+        "--as-of",
+        "All of --accepted was accepted before this time. Without it, a message there that has "
+        "no due time and that no store has seen is undecided.",
     )
-    endpoint: str | None = field(
-        default=None,
-        metadata=option("--endpoint", "Only timeouts of this endpoint, which accepted them."),
+    endpoint: str | None = optional(
+        None, "--endpoint", "Only timeouts of this endpoint, which accepted them."
     )
     accepted_for: str | None = None
     """The endpoint of the list, if messages of other endpoints are judged too."""
-    since: datetime | None = field(
-        default=None,
-        metadata=option(
-            "--since", "Only messages that are open, or that have an event since.", with_zone
-        ),
+    since: datetime | None = optional(
+        None, "--since", "Only messages that are open, or that have an event since.", with_zone
     )
-    until: datetime | None = field(
-        default=None,
-        metadata=option("--until", "Only messages that are due before this time.", with_zone),
+    until: datetime | None = optional(
+        None, "--until", "Only messages that are due before this time.", with_zone
     )
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
-    grace: timedelta = field(
-        default=timedelta(minutes=5),
-        metadata=option("--grace", "Time to end after due.", not_negative),
+    grace: timedelta = optional(
+        timedelta(minutes=5), "--grace", "Time to end after due.", not_negative
     )
-    late: timedelta = field(
-        default=timedelta(minutes=1),
-        metadata=option("--late", "Later than this is late.", not_negative),
+    late: timedelta = optional(
+        timedelta(minutes=1), "--late", "Later than this is late.", not_negative
     )
-    out: Path | None = field(
-        default=None,
-        metadata=option("--out", "Folder for all verdicts, as Parquet.", folder_option),
+    out: Path | None = optional(
+        None, "--out", "Folder for all verdicts, as Parquet.", folder_option
     )
     keep: bool = False
     examples: int = 20
@@ -481,24 +450,19 @@ class LatenessOptions:
 
     stores: tuple[str, ...]
     archive: str | None = field(default=None, metadata=_ARCHIVE)
-    by: tuple[str, ...] = field(default=GROUPS, metadata=option("--by", "Groups."))
-    quantile: str = field(
-        default="p99", metadata=option("--quantile", "p50, p90, p99 or p999.", one_of(*QUANTILES))
+    by: tuple[str, ...] = optional(GROUPS, "--by", "Groups.")
+    quantile: str = optional("p99", "--quantile", "p50, p90, p99 or p999.", one_of(*QUANTILES))
+    slo: timedelta = optional(
+        timedelta(minutes=1), "--slo", "What it is to be at most.", not_negative
     )
-    slo: timedelta = field(
-        default=timedelta(minutes=1),
-        metadata=option("--slo", "What it is to be at most.", not_negative),
-    )
-    since: datetime | None = field(
-        default=None,
-        metadata=option("--since", "Only messages that were dispatched since.", with_zone),
+    since: datetime | None = optional(
+        None, "--since", "Only messages that were dispatched since.", with_zone
     )
     until: datetime | None = field(default=None, metadata=_UNTIL)
     endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
-    approximate: bool = field(
-        default=False,
-        metadata=option("--approximate", "Quantiles within 1 rank in 10,000, in less memory."),
+    approximate: bool = optional(
+        False, "--approximate", "Quantiles within 1 rank in 10,000, in less memory."
     )
     named: int = 10_000
 
@@ -525,16 +489,11 @@ class ReportOptions:
 
     stores: tuple[str, ...]
     archive: str | None = field(default=None, metadata=_ARCHIVE)
-    promise: timedelta = field(
-        default=timedelta(seconds=1),
-        metadata=option("--promise", "How late a message may be dispatched.", not_negative),
+    promise: timedelta = optional(
+        timedelta(seconds=1), "--promise", "How late a message may be dispatched.", not_negative
     )
-    days: int = field(
-        default=56, metadata=option("--days", "Days of history, up to now.", positive)
-    )
-    ahead: timedelta = field(
-        default=timedelta(days=7), metadata=option("--horizon", "How far ahead.", positive)
-    )
+    days: int = optional(56, "--days", "Days of history, up to now.", positive)
+    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.", positive)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -567,17 +526,14 @@ class ArchiveOptions:
     store: str
     to: str = field(metadata=_TO)
     older_than: timedelta = field(metadata=option("--older-than", "Remove what is older: 30d."))
-    purge: bool = field(
-        default=True, metadata=option("--keep", "Leave it in the store, until a run without this.")
-    )
-    batch: int = field(default=5_000, metadata=option("--batch", "Rows removed at once."))
-    batch_events: int = field(default=_BATCH_EVENTS, metadata=option("", "", positive))
+    purge: bool = optional(True, "--keep", "Leave it in the store, until a run without this.")
+    batch: int = optional(5_000, "--batch", "Rows removed at once.")
+    batch_events: int = optional(_BATCH_EVENTS, "", "", positive)
     any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
-    with_pending: bool = field(
-        default=False,
-        metadata=option(
-            "--with-pending", "Pending messages too, whole, into a table `pending` beside history."
-        ),
+    with_pending: bool = optional(
+        False,
+        "--with-pending",
+        "Pending messages too, whole, into a table `pending` beside history.",
     )
 
     def __post_init__(self) -> None:
@@ -603,14 +559,11 @@ class StreamOptions:
 
     store: str
     to: str = field(metadata=_TO)
-    every: timedelta = field(
-        default=timedelta(seconds=10),
-        metadata=option("--every", "How often to look, and commit.", positive),
+    every: timedelta = optional(
+        timedelta(seconds=10), "--every", "How often to look, and commit.", positive
     )
-    once: bool = field(
-        default=False, metadata=option("--once", "End when all is written that is there now.")
-    )
-    batch_events: int = field(default=_BATCH_EVENTS, metadata=option("", "", positive))
+    once: bool = optional(False, "--once", "End when all is written that is there now.")
+    batch_events: int = optional(_BATCH_EVENTS, "", "", positive)
     any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.options import check_declared, option, positive
+from timeoutmgr.pipeline.options import check_declared, option, optional, positive
 from timeoutmgr.pipeline.spark.class_archive import ClassArchive, kept_archive
 from timeoutmgr.pipeline.spark.java import Java, find_java
 from timeoutmgr.pipeline.spark.startup import held_back, require_answer, shown, unpacked_home
@@ -66,33 +66,26 @@ class SessionOptions:
     Spark's own log.
     """
 
-    master: str | None = field(
-        default=None,
-        metadata=option(
-            "--master", "Spark's master URL. Without it, that of spark-submit, or local[*,3]."
-        ),
+    master: str | None = optional(
+        None, "--master", "Spark's master URL. Without it, that of spark-submit, or local[*,3]."
     )
-    remote: str | None = field(
-        default=None, metadata=option("--remote", "A Spark Connect server instead, sc://host:port.")
+    remote: str | None = optional(
+        None, "--remote", "A Spark Connect server instead, sc://host:port."
     )
-    java_home: Path | None = field(
-        default=None, metadata=option("--java-home", "The Java to run Spark with, 17 or later.")
+    java_home: Path | None = optional(
+        None, "--java-home", "The Java to run Spark with, 17 or later."
     )
-    local_dir: Path | None = field(
-        default=None,
-        metadata=option("--local-dir", "Where shuffles are written; has room for them."),
+    local_dir: Path | None = optional(
+        None, "--local-dir", "Where shuffles are written; has room for them."
     )
-    driver_memory: str = field(
-        default="1g",
-        metadata=option(
-            "--driver-memory", "Heap of Spark's driver. Without it, 1g.", shows_default=False
-        ),
+    driver_memory: str = optional(
+        "1g", "--driver-memory", "Heap of Spark's driver. Without it, 1g.", shows_default=False
     )
-    partitions: int | None = field(
-        default=None,
-        metadata=option(
-            "--partitions", "Tasks that read a store or a table, and parts of a shuffle.", positive
-        ),
+    partitions: int | None = optional(
+        None,
+        "--partitions",
+        "Tasks that read a store or a table, and parts of a shuffle.",
+        positive,
     )
     verbose: bool = False
     is_short: bool = False
