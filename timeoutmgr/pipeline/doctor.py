@@ -32,6 +32,11 @@ _SMALL_WORK: Final = (
     "each job waits as long: below about 2,000,000 rows store_many, SQL or DuckDB is faster, and "
     "`pipeline run` has several jobs share one start"
 )
+_ARCHIVES: Final = "`timeoutmgr pipeline prepare`, once, halves the start of Spark"
+_NO_HISTORY: Final = (
+    'reconcile cannot name a lost timeout without history = "full" in [persistence_options]'
+)
+_WELL: Final = (Level.OK, "")
 _SAME_PYTHON: Final = (
     "workers need this Python's minor version and timeoutmgr[spark]; where it lies elsewhere on "
     "them, give --conf spark.pyspark.python=PATH"
@@ -85,21 +90,16 @@ def _room(options: SessionOptions) -> Finding:
     folder = options.local_dir or Path(tempfile.gettempdir())
     free = shutil.disk_usage(folder).free
     text = f"{free / 1024**3:.0f} GiB free in {folder}, where shuffles are written"
-    if free < _ROOM:
-        return Finding(
-            level=Level.WARN, check="room", text=text, remedy="give --local-dir on a larger disk"
-        )
-    return Finding(level=Level.OK, check="room", text=text)
+    level, remedy = (Level.WARN, "give --local-dir on a larger disk") if free < _ROOM else _WELL
+    return Finding(level=level, check="room", text=text, remedy=remedy)
 
 
 def _classes(java: Java) -> Finding:
     archive = kept_archive(java)
-    if archive is None:
-        remedy = "`timeoutmgr pipeline prepare`, once, halves the start of Spark"
-        return Finding(
-            level=Level.OK, check="classes", text="no class archive is kept", remedy=remedy
-        )
-    return Finding(level=Level.OK, check="classes", text=f"class archive {archive.file}")
+    found, remedy = "no class archive is kept", _ARCHIVES
+    if archive is not None:
+        found, remedy = f"class archive {archive.file}", ""
+    return Finding(level=Level.OK, check="classes", text=found, remedy=remedy)
 
 
 def _worker_answer(spark: "SparkSession") -> Finding:
@@ -133,15 +133,8 @@ def _store(spark: "SparkSession", name: str) -> Finding:
         f"{store.database.describe()}, history {store.tables.history_kept}; {count} timeouts read "
         f"(at most 1000) after {_since(begin)}"
     )
-    if store.tables.history_kept != "full":
-        return Finding(
-            level=Level.WARN,
-            check="store",
-            text=text,
-            remedy='reconcile cannot name a lost timeout without history = "full" in '
-            "[persistence_options]",
-        )
-    return Finding(level=Level.OK, check="store", text=text)
+    level, remedy = _WELL if store.tables.history_kept == "full" else (Level.WARN, _NO_HISTORY)
+    return Finding(level=level, check="store", text=text, remedy=remedy)
 
 
 def _failed(check: str, error: Exception, *, remedy: str = "") -> Finding:

@@ -1,6 +1,7 @@
 """Stored timeouts as data frames, data frames into the store, and changes of their rows."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -85,9 +86,10 @@ def options_of(
         "snapshot": snapshot,
         "partitions": partitions,
         "parts": None if parts is None else as_option(parts),
-        **{name: getattr(which, name) for name in _SELECTING},
         "bucket_seconds": duration_micros(which.bucket) // 1_000_000,
+        **asdict(which),
     }
+    del options["bucket"]  # in seconds
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
@@ -111,12 +113,6 @@ def tasks_on(spark: "SparkSession") -> int:
     if not is_inside(spark):
         return PARTITIONS
     return min(PARTITIONS, _TASKS_OF_A_CORE * spark.sparkContext.defaultParallelism)
-
-
-_SELECTING: Final = (
-    *("endpoint", "destination", "saga_id", "due_from", "due_before", "at_from", "at_before"),
-    *("xid_from", "open_since"),
-)
 
 
 def write_timeouts(

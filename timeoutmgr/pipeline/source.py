@@ -14,7 +14,7 @@ store that is named by a word has ``schema`` and ``prefix`` too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -75,8 +75,72 @@ _OF_TABLES: Final = (
 _OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_timeline")
 
 
+class ViewPart(InputPartition):
+    """The part of a view that a task reads."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+@dataclass(kw_only=True)
+class TimeoutsReader(DataSourceReader):
+    """Reads *columns* of *view*; where *snapshot* is held, by *tasks*, or by a task for each part.
+
+    A single task reads without a snapshot, since several would not agree.
+    """
+
+    store: NamedStore
+    view: str
+    columns: pa.Schema
+    which: Selection
+    snapshot: str | None
+    tasks: int
+    parts: list[Part] | None
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the parts that are given, or cut the view into parts."""
+        if self.snapshot and self.parts:
+            return [*map(ViewPart, self.parts)]
+        store = self.store.open()
+        store.require_tables()
+        count = self.tasks if self.snapshot else 1
+        return [*map(ViewPart, parts_of(store, self.view, count, self.which))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of *partition*."""
+        if not isinstance(partition, ViewPart):
+            return  # Spark makes a part up where there is none
+        keep_modules()
+        yield from fetch(
+            self.store.open(),
+            self.view,
+            self.columns,
+            self.which,
+            part=partition.part,
+            snapshot=self.snapshot,
+        )
+
+
+class FilteringReader(TimeoutsReader):
+    """Reads only rows that the filters of a query can let pass.
+
+    Spark refuses a source whose reader has ``pushFilters`` unless the session allows it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Narrow what is read; leave all but equal texts to Spark too: a range may be too wide."""
+        for one in filters:
+            before, self.which = self.which, narrowed(self.which, self.view, one)
+            is_exact = isinstance(one, EqualTo) and isinstance(one.value, str)
+            if not is_exact or self.which == before:
+                yield one
+
+
 class TimeoutsDataSource(DataSource):
     """Reads a view of a store, and stores timeouts."""
+
+    _reader: type[TimeoutsReader] = TimeoutsReader
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -101,12 +165,16 @@ class TimeoutsDataSource(DataSource):
         keep_modules()
         if "table" in self.options:
             return self._table_reader(schema.names)
-        columns = projected(self._view, schema.names)
-        return self._kind(self._named, self._view, columns, self._which, self._options())
-
-    @property
-    def _kind(self) -> "type[TimeoutsReader]":
-        return TimeoutsReader
+        options, parts = self.options, self.options.get("parts")
+        return self._reader(
+            store=self._named,
+            view=self._view,
+            columns=projected(self._view, schema.names),
+            which=self._which,
+            snapshot=options.get("snapshot"),
+            tasks=number_option(options, "partitions", PARTITIONS),
+            parts=None if parts is None else from_option(parts),
+        )
 
     def _table_reader(self, names: Sequence[str]) -> DataSourceReader:
         from timeoutmgr.pipeline.lake.reader import TableReader
@@ -223,78 +291,10 @@ class TimeoutsDataSource(DataSource):
         return {name: self.options[name] for name in _KNOWN if name in self.options}
 
 
-class ViewPart(InputPartition):
-    """The part of a view that a task reads."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-        self.part = part
-
-
-class TimeoutsReader(DataSourceReader):
-    """Reads a view, in parts where a shared snapshot is held."""
-
-    def __init__(
-        self,
-        store: NamedStore,
-        view: str,
-        columns: pa.Schema,
-        which: Selection,
-        options: Mapping[str, str],
-    ) -> None:
-        self._store = store
-        self._view = view
-        self._columns = columns
-        self._which = which
-        self._snapshot = options.get("snapshot")
-        self._count = number_option(options, "partitions", PARTITIONS)
-        self._parts = options.get("parts")
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the parts; a single part without a snapshot, since several would not agree."""
-        if self._snapshot and self._parts:
-            return [ViewPart(part) for part in from_option(self._parts)]
-        count = self._count if self._snapshot else 1
-        store = self._store.open()
-        store.require_tables()
-        return [ViewPart(part) for part in parts_of(store, self._view, count, self._which)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of *partition*."""
-        if not isinstance(partition, ViewPart):
-            return  # Spark makes a part up where there is none
-        keep_modules()
-        yield from fetch(
-            self._store.open(),
-            self._view,
-            self._columns,
-            self._which,
-            part=partition.part,
-            snapshot=self._snapshot,
-        )
-
-
-class FilteringReader(TimeoutsReader):
-    """Reads only rows that the filters of a query can let pass.
-
-    Spark refuses a source whose reader has ``pushFilters`` unless the session allows it.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow what is read; leave all but equal texts to Spark too: a range may be too wide."""
-        for one in filters:
-            before, self._which = self._which, narrowed(self._which, self._view, one)
-            is_exact = isinstance(one, EqualTo) and isinstance(one.value, str)
-            if not is_exact or self._which == before:
-                yield one
-
-
 class FilteringDataSource(TimeoutsDataSource):
     """The data source for sessions that push filters down."""
 
-    @property
-    def _kind(self) -> type[TimeoutsReader]:
-        return FilteringReader
+    _reader = FilteringReader
 
 
 _TEXTS: Final = {
