@@ -168,8 +168,6 @@ def rows_of(
     such a file is read by one task. A body that is an object or array of JSON is its text there,
     sign by sign; *columns* says how the body, and the headers, are called there.
     """
-    from pyspark.errors import AnalysisException
-
     reader = spark.read.format(kind)
     if kind == "csv":
         # Lines are no rejects: of a value that was cut off at a line end, the first half looks
@@ -183,7 +181,7 @@ def rows_of(
         reader = reader.option("multiLine", multi_line)
     if kind == "json":
         reader = reader.option("columnNameOfCorruptRecord", _NO_OBJECT)
-    try:
+    with analysed(", ".join(paths), kind):
         if kind == "parquet":
             return rows_of_parquet(spark, paths)
         require_texts(spark, paths, is_json=kind == "json")
@@ -199,25 +197,28 @@ def rows_of(
         if multi_line:
             _require_unpacked(rows.inputFiles())
         return reader.schema(_as_written(rows.schema, columns)).load([*paths])
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"{', '.join(paths)} cannot be read as {kind}: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def table_of(spark: "SparkSession", given: str) -> "DataFrame":
     """Return the rows of the catalog's table that *given*, ``table:NAME``, names."""
+    remedy = "; give its name as Spark SQL has it, and what its catalog needs by --conf"
+    with analysed(given, "a table", remedy):
+        rows = spark.table(given.removeprefix(TABLE))
+        rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
+    return rows
+
+
+@contextmanager
+def analysed(what: str, kind: str, remedy: str = "") -> Iterator[None]:
+    """Raise ConfigurationError where Spark cannot plan to read *what* as *kind*."""
     from pyspark.errors import AnalysisException
 
     try:
-        rows = spark.table(given.removeprefix(TABLE))
-        rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
+        yield
     except AnalysisException as error:
         raise ConfigurationError(
-            f"{given} cannot be read as a table: {str(error).splitlines()[0]}; give its name as "
-            "Spark SQL has it, and what its catalog needs by --conf"
+            f"{what} cannot be read as {kind}: {str(error).splitlines()[0]}{remedy}"
         ) from error
-    return rows
 
 
 def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructType:

@@ -16,7 +16,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.frames import tasks_on
-from timeoutmgr.pipeline.jobs.data_set_files import PACKED, broken_files_named, table_of
+from timeoutmgr.pipeline.jobs.data_set_files import PACKED, analysed, broken_files_named, table_of
 from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
 from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
@@ -283,23 +283,16 @@ def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["Data
 
 
 def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
-    from pyspark.errors import AnalysisException
-
     if given.startswith(TABLE):
         return table_of(spark, given)
     path = Path(given)
     plain = path.with_suffix("") if path.suffix in PACKED else path
     kind = _FORMATS.get(plain.suffix, "parquet")
-    try:
-        reader = spark.read.format(kind)
-        with broken_files_named(kind):
-            frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
-            frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"{given} cannot be read as {kind}: {str(error).splitlines()[0]}; a list of accepted "
-            "ids ends in .csv, .json or .jsonl, or is Parquet"
-        ) from error
+    reader = spark.read.format(kind)
+    remedy = "; a list of accepted ids ends in .csv, .json or .jsonl, or is Parquet"
+    with analysed(given, kind, remedy), broken_files_named(kind):
+        frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
+        frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
     return frame
 
 

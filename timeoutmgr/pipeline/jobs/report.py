@@ -1,8 +1,8 @@
 """``report``: load, lateness, verdicts, growth and anomalies of all stores, together."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -164,12 +164,15 @@ def report(
     )
     progress("counting the load ahead")
     loads = _loads(options, names, clock)
-    with worker_errors(), moments_of(judging, clock=clock, more=("destination",)) as held:
+    with ExitStack() as stack, worker_errors():
+        held = stack.enter_context(moments_of(judging, clock=clock, more=("destination",)))
         progress("reading history")
-        with _kept(_history(spark, held, names)) as history:
-            days = daily(history, options.promise).toArrow().to_pylist()
-            evidence = [history.drop("store"), *others_of(spark, judging, held)]
-            verdicts = judged(spark, judging, held, evidence, progress)
+        # On Spark's disks, where two more readers find the rows: a store has one.
+        history = _history(spark, held, names).persist(StorageLevel.DISK_ONLY)
+        stack.callback(history.unpersist)
+        days = daily(history, options.promise).toArrow().to_pylist()
+        evidence = [history.drop("store"), *others_of(spark, judging, held)]
+        verdicts = judged(spark, judging, held, evidence, progress)
     return StoresReport(at=at, options=options, loads=loads, days=days, verdicts=verdicts)
 
 
@@ -183,16 +186,6 @@ def _loads(
         )
         for name, label in names.items()
     }
-
-
-@contextmanager
-def _kept(rows: "DataFrame") -> Iterator["DataFrame"]:
-    """Have Spark keep *rows* on its disks, where two more readers find them: a store has one."""
-    kept = rows.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 def _history(spark: "SparkSession", held: Moments, names: Mapping[str, str]) -> "DataFrame":

@@ -6,7 +6,7 @@ the same rows good, due at the same times, and has only to store the missing row
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +57,7 @@ class ScheduleReport:
 
     run_id: str
     as_of: Micros
+    dry_run: bool
     rows: int
     accepted: int
     rejected: int
@@ -69,29 +70,16 @@ class ScheduleReport:
     last_due: Micros | None
     busiest_second: int
     curve: tuple[tuple[Micros, int], ...]
-    dry_run: bool
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            "run_id": self.run_id,
-            "as_of": _shown(self.as_of),
-            "dry_run": self.dry_run,
-            "rows": self.rows,
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            "reasons": dict(self.reasons),
-            "repeated": self.repeated,
-            "new": self.new,
-            "known": self.known,
-            "smeared_seconds": self.smeared_seconds,
-            "first_due": _shown(self.first_due),
-            "last_due": _shown(self.last_due),
-            "busiest_second": self.busiest_second,
-            "busiest_minutes": [
-                {"minute": _shown(minute), "messages": count} for minute, count in self.curve
-            ],
-        }
+        found = asdict(self)
+        for name in ("as_of", "first_due", "last_due"):
+            found[name] = _shown(found[name])
+        found["busiest_minutes"] = [
+            {"minute": _shown(minute), "messages": count} for minute, count in found.pop("curve")
+        ]
+        return found
 
 
 @in_utc
