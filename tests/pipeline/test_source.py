@@ -265,7 +265,7 @@ def test_parts_that_are_given_are_read_without_asking_the_store() -> None:
 
     found = over_there(TimeoutsDataSource(given).reader(struct()).partitions())
 
-    assert [one.part for one in found] == parts
+    assert [one.value for one in found] == parts
 
 
 def test_a_worker_keeps_a_store_until_its_file_is_another(sqlite: Store) -> None:

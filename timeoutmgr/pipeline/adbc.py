@@ -46,7 +46,10 @@ def _our_errors(database: Database) -> Iterator[None]:
         import adbc_driver_postgresql  # noqa: F401  # for _open
         from adbc_driver_manager import Error, OperationalError
     except ModuleNotFoundError as error:
-        raise no_driver("adbc-driver-postgresql") from error
+        raise PipelineUnavailable(
+            "the pipeline needs adbc-driver-postgresql; install it with: pip install "
+            "'timeoutmgr[spark]'"
+        ) from error
     try:
         yield
     except Error as error:
@@ -80,13 +83,6 @@ def _open(database: Database) -> Iterator[Any]:
             yield connection
     finally:
         free.append(server)
-
-
-def no_driver(package: str) -> PipelineUnavailable:
-    """Return the error that says how to get *package*."""
-    return PipelineUnavailable(
-        f"the pipeline needs {package}; install it with: pip install 'timeoutmgr[spark]'"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,3 +57,14 @@ class SnapshotEnded(TimeoutManagerError):
 
 class ArchiveMismatch(TimeoutManagerError):
     """The written files differ from the rows read from the store; nothing was removed there."""
+
+
+def require_extra(extra: str, what: str, *names: str) -> None:
+    """Raise PipelineUnavailable where *what* needs a module of *names*, which *extra* installs."""
+    for name in names:
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            raise PipelineUnavailable(
+                f"{what} needs {name}, install it with: pip install 'timeoutmgr[{extra}]'"
+            ) from error

@@ -8,7 +8,6 @@ from timeoutmgr.pipeline.spark.session import PUSHDOWN, SessionOptions, bare_ses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 _SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
 
@@ -31,21 +30,15 @@ def register(spark: "SparkSession") -> None:
 
     Each session of a process is registered by itself. Filters of queries are pushed down to the
     store if *spark* allows it, as sessions of ours do.
-    """
-    from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
-
-    pushes = spark.conf.get(PUSHDOWN, "false") == "true"
-    register_source(spark, FilteringDataSource if pushes else TimeoutsDataSource)
-
-
-def register_source(spark: "SparkSession", source: type["DataSource"]) -> None:
-    """Make *source* known to *spark*; twice is fine.
 
     Spark asks the session that is active in this thread whether the name is taken. If another
     session of the process is active, and knows the source, Spark would refuse the name.
     """
+    from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
+
+    pushes = spark.conf.get(PUSHDOWN, "false") == "true"
     with _active(spark):
-        spark.dataSource.register(source)
+        spark.dataSource.register(FilteringDataSource if pushes else TimeoutsDataSource)
 
 
 @contextmanager

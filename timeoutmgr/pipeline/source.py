@@ -75,14 +75,6 @@ _OF_TABLES: Final = (
 _OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_timeline")
 
 
-class ViewPart(InputPartition):
-    """The part of a view that a task reads."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-        self.part = part
-
-
 @dataclass(kw_only=True)
 class TimeoutsReader(DataSourceReader):
     """Reads *columns* of *view*; where *snapshot* is held, by *tasks*, or by a task for each part.
@@ -101,15 +93,15 @@ class TimeoutsReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the parts that are given, or cut the view into parts."""
         if self.snapshot and self.parts:
-            return [*map(ViewPart, self.parts)]
+            return [*map(InputPartition, self.parts)]
         store = self.store.open()
         store.require_tables()
         count = self.tasks if self.snapshot else 1
-        return [*map(ViewPart, parts_of(store, self.view, count, self.which))]
+        return [*map(InputPartition, parts_of(store, self.view, count, self.which))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *partition*."""
-        if not isinstance(partition, ViewPart):
+        if partition.value is None:
             return  # Spark makes a part up where there is none
         keep_modules()
         yield from fetch(
@@ -117,7 +109,7 @@ class TimeoutsReader(DataSourceReader):
             self.view,
             self.columns,
             self.which,
-            part=partition.part,
+            part=partition.value,
             snapshot=self.snapshot,
         )
 

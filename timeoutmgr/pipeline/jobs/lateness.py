@@ -187,14 +187,9 @@ def histogram_bars(powers: Mapping[int, int], slo: timedelta) -> list[Bar]:
     """Return the lateness by powers of two microseconds, as bars, hot over *slo*."""
     if not powers:
         return []
-    filled = range(min(powers), max(powers) + 1)
-    return [
-        Bar(
-            f"< {shown_span(timedelta(microseconds=2**power))}",
-            powers.get(power, 0),
-            f"late by less than {shown_span(timedelta(microseconds=2**power))}: "
-            f"{powers.get(power, 0):,} messages",
-            timedelta(microseconds=2**power / 2) >= slo,
-        )
-        for power in filled
-    ]
+    found = []
+    for power in range(min(powers), max(powers) + 1):
+        span, many = timedelta(microseconds=2**power), powers.get(power, 0)
+        says = f"late by less than {shown_span(span)}: {many:,} messages"
+        found.append(Bar(f"< {shown_span(span)}", many, says, span / 2 >= slo))
+    return found

@@ -150,9 +150,8 @@ def judged(
 ) -> ReconcileReport:
     """Return the verdicts by *evidence*, which is read once more to name examples."""
     at = min(one.snapshot.now for one in held.stores)
-    judge = _Judge(evidence, _bounds(options, at))
     progress("judging")
-    with judge.found(spark, options) as found:
+    with _sampled(spark, options, evidence, _bounds(options, at)) as found:
         heaps = tallied(found.printed, "verdict").collect()
         examples = _examples(found, heaps, options.examples)
     counts = Counter[Verdict]()
@@ -205,45 +204,44 @@ class VerdictSample:
     frame: "DataFrame | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    evidence: Sequence["DataFrame"]
-    bounds: Bounds
+@contextmanager
+def _sampled(
+    spark: "SparkSession",
+    options: ReconcileOptions,
+    evidence: Sequence["DataFrame"],
+    bounds: Bounds,
+) -> Iterator[VerdictSample]:
+    """Judge, and keep the verdicts for as long as *options* say, or judge each time anew.
 
-    @contextmanager
-    def found(self, spark: "SparkSession", options: ReconcileOptions) -> Iterator[VerdictSample]:
-        """Judge, and keep the verdicts for as long as *options* say, or judge each time anew.
+    Verdicts on a window are kept to the end of the block: the evidence is read once. To keep the
+    verdicts on all of history would take longer than to judge a few ids again.
+    """
+    if options.out is not None or options.keep:
+        frame = _kept(spark, verdicts(evidence, bounds), options.out)
+        yield VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
+    elif options.since is not None:
+        narrow = verdicts(evidence, bounds).select(*_SHOWN)
+        held = narrow.coalesce(tasks_on(spark)).persist()
+        try:
+            yield VerdictSample(printed(held), lambda prints: about(held, prints))
+        finally:
+            held.unpersist()
+    else:
+        yield VerdictSample(
+            printed(verdicts(evidence, bounds))
+            if bounds.destination is not None
+            else verdicts_by_print(evidence, bounds),
+            lambda prints: verdicts([about(together(evidence), prints)], bounds),
+        )
 
-        Verdicts on a window are kept to the end of the block: the evidence is read once. To keep
-        the verdicts on all of history would take longer than to judge a few ids again.
-        """
-        if options.out is not None or options.keep:
-            yield self._kept(spark, options.out)
-        elif options.since is not None:
-            narrow = verdicts(self.evidence, self.bounds).select(*_SHOWN)
-            frame = narrow.coalesce(tasks_on(spark)).persist()
-            try:
-                yield VerdictSample(printed(frame), lambda prints: about(frame, prints))
-            finally:
-                frame.unpersist()
-        else:
-            yield VerdictSample(
-                printed(verdicts(self.evidence, self.bounds))
-                if self.bounds.destination is not None
-                else verdicts_by_print(self.evidence, self.bounds),
-                lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
-            )
 
-    def _kept(self, spark: "SparkSession", out: Path | None) -> VerdictSample:
-        frame = verdicts(self.evidence, self.bounds)
-        if out is None:
-            frame = frame.localCheckpoint()  # the moment that it is of ends with the job
-        else:
-            # Spark takes what precedes a colon in a relative path for a scheme.
-            path = str(out.absolute())
-            frame.write.mode("overwrite").parquet(path)
-            frame = spark.read.parquet(path)
-        return VerdictSample(printed(frame), lambda prints: about(frame, prints), frame)
+def _kept(spark: "SparkSession", frame: "DataFrame", out: Path | None) -> "DataFrame":
+    if out is None:
+        return frame.localCheckpoint()  # the moment that it is of ends with the job
+    # Spark takes what precedes a colon in a relative path for a scheme.
+    path = str(out.absolute())
+    frame.write.mode("overwrite").parquet(path)
+    return spark.read.parquet(path)
 
 
 def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:

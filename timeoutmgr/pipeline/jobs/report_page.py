@@ -5,7 +5,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.message.instants import from_micros
-from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.errors import require_extra
 from timeoutmgr.pipeline.pages import page, shown_span, table
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ _AXES: Final[dict[str, Any]] = {
 
 def require_charts() -> None:
     """Raise PipelineUnavailable where the extra for the page is not installed."""
-    for name in ("altair", "vl_convert"):
-        try:
-            __import__(name)
-        except ModuleNotFoundError as error:
-            raise PipelineUnavailable(
-                f"the page of a report needs {name}, install it with: pip install "
-                "'timeoutmgr[report]'"
-            ) from error
+    require_extra("report", "the page of a report", "altair", "vl_convert")
 
 
 def report_page(report: "StoresReport") -> str:

@@ -4,6 +4,7 @@ Every commit asserts the snapshot that it began with. By itself pyiceberg would 
 top of the other commit, though that can hold the same events: the table's property forbids it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import date
@@ -166,10 +167,10 @@ class IcebergHistory:
     def _scattered(self, before: date) -> list[date]:
         assert self._table is not None, "asked for a table that is there"
         old = f"event_date < '{before.isoformat()}'"
-        seen: dict[tuple[object, ...], int] = {}
-        for task in self._table.scan(row_filter=old).plan_files():
-            key = tuple(task.file.partition[at] for at in range(len(BUCKETED)))
-            seen[key] = seen.get(key, 0) + 1
+        seen = Counter(
+            tuple(task.file.partition[at] for at in range(len(BUCKETED)))
+            for task in self._table.scan(row_filter=old).plan_files()
+        )
         days = {key[0] for key, count in seen.items() if count > 1}
         return sorted(_day(one) for one in days)
 

@@ -13,6 +13,7 @@ The manifest of a version is linked to its name when it is complete, which one w
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -145,14 +146,11 @@ class ParquetHistory:
         week_ago = self._clock.now() / 1_000_000 - _KEPT
         self._remove_dead(before=week_ago)
         self._remove_manifests(before=week_ago)
-        by_folder: dict[str, list[str]] = {}
-        for name in self._files:
-            if _partition(name)[0] < before:
-                by_folder.setdefault(str(Path(name).parent), []).append(name)
-        old = [name for names in by_folder.values() if len(names) > 1 for name in names]
-        if not old:
-            return 0
-        self._replace(old)
+        folders = {name: _partition(name) for name in self._files if _partition(name)[0] < before}
+        many = Counter(folders.values())
+        old = sorted(name for name, folder in folders.items() if many[folder] > 1)
+        if old:
+            self._replace(old)
         return len(old)
 
     def remove(self, doomed: Doomed) -> None:

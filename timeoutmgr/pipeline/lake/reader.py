@@ -11,14 +11,6 @@ from timeoutmgr.pipeline.lake.table import DataFiles, Where
 from timeoutmgr.pipeline.stores import keep_modules
 
 
-class FilesPart(InputPartition):
-    """The data files that a task reads."""
-
-    def __init__(self, files: DataFiles) -> None:
-        super().__init__(files)
-        self.files = files
-
-
 @dataclass(frozen=True)
 class TableReader(DataSourceReader):
     """Reads *columns* of the events that *where* wants, of the table at *place*, by *tasks*.
@@ -35,11 +27,11 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the parts of the files that can have such events."""
         files = present_table(self.place, self.version).files(self.where)
-        return [FilesPart(part) for part in files.parts(self.tasks)]
+        return [*map(InputPartition, files.parts(self.tasks))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
-        assert isinstance(partition, FilesPart)
+        files: DataFiles = partition.value
         keep_modules()
-        for batch in partition.files.read(self.columns.names, self.where):
+        for batch in files.read(self.columns.names, self.where):
             yield batch.cast(self.columns)

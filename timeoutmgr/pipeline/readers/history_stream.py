@@ -27,15 +27,6 @@ BATCH_EVENTS: Final = 500_000
 """Maximum events of a micro-batch; a larger transaction is a micro-batch of its own."""
 
 
-class TransactionRange(InputPartition):
-    """The events of transactions from *begin* to before *end*."""
-
-    def __init__(self, begin: int, end: int) -> None:
-        super().__init__((begin, end))
-        self.begin = begin
-        self.end = end
-
-
 class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the history of a store as it grows."""
 
@@ -73,21 +64,20 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return now._replace(xid=max(end, start["xid"]))._asdict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return the partitions of a micro-batch, for its tasks."""
+        """Return the only partition of a micro-batch: a range of transactions."""
         if start["xid"] == end["xid"]:
             return []
-        return [TransactionRange(start["xid"], end["xid"])]
+        return [InputPartition((start["xid"], end["xid"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
-        assert isinstance(partition, TransactionRange)
         keep_modules()
         yield from fetch(
             self._store.open(),
             "history",
             self._columns,
             Selection(),
-            where=between(partition.begin, partition.end),
+            where=between(*partition.value),
         )
 
     def commit(self, end: dict[str, int]) -> None:

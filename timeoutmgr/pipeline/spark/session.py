@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.errors import PipelineUnavailable, require_extra
 from timeoutmgr.pipeline.options import check_declared, option, optional, positive
 from timeoutmgr.pipeline.spark.class_archive import ClassArchive, kept_archive
 from timeoutmgr.pipeline.spark.java import Java, find_java
@@ -34,7 +34,6 @@ _LONGEST_END: Final = 60.0
 """Seconds until a Java has ended."""
 _LONGEST_RECORDED_END: Final = 600.0
 """Seconds until a Java has ended that writes a class archive: some twenty on two cores."""
-EXTRA: Final = "install it with: pip install 'timeoutmgr[spark]'"
 
 # Settings of a shell for another Spark or Java would steer ours.
 _STRANGE: Final = (
@@ -163,11 +162,7 @@ READ_BY: Final = "spark.timeoutmgr.partitions"
 
 def require_spark() -> None:
     """Raise PipelineUnavailable where the extra is not installed."""
-    for name in ("pyspark", "pyarrow"):
-        try:
-            __import__(name)
-        except ModuleNotFoundError as error:
-            raise PipelineUnavailable(f"the pipeline needs {name}, {EXTRA}") from error
+    require_extra("spark", "the pipeline", "pyspark", "pyarrow")
 
 
 @contextmanager

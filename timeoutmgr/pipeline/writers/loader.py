@@ -139,10 +139,9 @@ def each_once(chunk: pa.Table, *, may_differ: bool = True) -> pa.Table:
 
 
 def _require_same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    pairs = zip(ones, others, strict=True)
-    differing = dict.fromkeys(one["id"] for one, other in pairs if not _same(one, other))
+    differing = dict.fromkeys(
+        one["id"]
+        for one, other in zip(ones, others, strict=True)
+        if one["due"] != other["due"] or not same_content(one, other)
+    )
     refuse([*differing], GIVEN_TWICE)
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one["due"] == other["due"] and same_content(one, other)
