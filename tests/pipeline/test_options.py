@@ -156,6 +156,8 @@ def test_a_duration_stays_within_the_calendar() -> None:
         ArchiveOptions(store="s", to="t", older_than=timedelta(days=800_000))
     with pytest.raises(ConfigurationError, match="ahead is at most 700000 days"):
         ForecastOptions(stores=("s",), ahead=timedelta(days=300_000_000))
+    with pytest.raises(ConfigurationError, match="days is at most 700000 days, got 800000"):
+        ReportOptions(stores=("s",), days=800_000)
 
 
 def test_a_pair_without_a_value_is_refused_with_its_option() -> None:

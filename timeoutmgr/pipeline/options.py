@@ -82,8 +82,14 @@ def check_declared(options: "DataclassInstance") -> None:
         value = getattr(options, one.name)
         for check in declared.checks if value is not None else ():
             check(one.name, value)
-        if isinstance(value, timedelta) and value > _LONGEST:
-            raise ConfigurationError(f"{one.name} is at most {_LONGEST.days} days, got {value}")
+        if isinstance(value, timedelta):
+            within_calendar(one.name, value)
+
+
+def within_calendar(name: str, value: timedelta | int) -> None:
+    """Refuse a duration, or a number of days, that leads out of the calendar."""
+    if (value.days if isinstance(value, timedelta) else value) > _LONGEST.days:
+        raise ConfigurationError(f"{name} is at most {_LONGEST.days} days, got {value}")
 
 
 def positive(name: str, value: Any) -> None:
@@ -470,8 +476,7 @@ class LatenessOptions:
         """Check every value."""
         if not self.stores and self.archive is None:
             raise ConfigurationError("neither a store nor an archive is given")
-        strange = sorted(set(self.by) - set(GROUPS))
-        if strange or not self.by:
+        if not self.by or not {*self.by} <= {*GROUPS}:
             raise ConfigurationError(f"by is some of {GROUPS}, got {self.by}")
         check_declared(self)
         if self.named < 1:
@@ -492,7 +497,7 @@ class ReportOptions:
     promise: timedelta = optional(
         timedelta(seconds=1), "--promise", "How late a message may be dispatched.", not_negative
     )
-    days: int = optional(56, "--days", "Days of history, up to now.", positive)
+    days: int = optional(56, "--days", "Days of history, up to now.", positive, within_calendar)
     ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.", positive)
 
     def __post_init__(self) -> None:
