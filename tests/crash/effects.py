@@ -43,7 +43,7 @@ EFFECTS: Final = {
         "execute_many",
         "flag_maybe_sent",
         "flag_free_rows",
-        "forget",
+        "remove_claims",
         "add_claims",
         "record",
     ),
