@@ -162,6 +162,17 @@ def test_a_child_whose_parent_wrote_for_longer_than_a_fork_waits_is_refused_at_o
     assert notes(database) == ["of the parent"]
 
 
+def test_after_a_fork_the_parent_keeps_its_connections_open_as_before(database: Database) -> None:
+    opened: list[object] = []
+    event.listen(database.engine, "connect", lambda connection, _record: opened.append(connection))
+    assert forked(database) == CAN_WRITE
+
+    for note in "ab":
+        write(database, note)
+
+    assert len(opened) == 1
+
+
 def test_a_thread_that_forks_within_its_own_write_goes_on_writing(database: Database) -> None:
     with database.begin():
         ended = forked(database)

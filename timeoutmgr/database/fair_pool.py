@@ -86,6 +86,10 @@ class FairPool(QueuePool):
     def dispose(self) -> None:
         """Close the idle connections, and each lent connection when it returns."""
         self._is_disposed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the idle connections; the pool goes on."""
         super().dispose()
 
     def _do_get(self) -> Any:
@@ -112,6 +116,6 @@ class FairPool(QueuePool):
         try:
             super()._do_return_conn(record)
             if self._is_disposed:
-                super().dispose()
+                self.close_idle()
         finally:
             self._semaphore.release()

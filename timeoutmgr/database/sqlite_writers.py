@@ -23,10 +23,10 @@ _FORK_WAIT: Final = 5.0
 """Seconds for which a fork waits for uses to end: a handler may hold a transaction long."""
 
 
-class Disposable(Protocol):
+class HasIdle(Protocol):
     """An owner of idle connections."""
 
-    def dispose(self) -> None:
+    def close_idle(self) -> None:
         """Close the idle connections; the owner opens new connections when it needs them."""
         ...
 
@@ -46,7 +46,7 @@ class SqliteUse:
     def __init__(self) -> None:
         self.uses: dict[object, int] = {}
         """The thread that began each use, of a lent connection by the record of its pool."""
-        self._idle: Final[WeakValueDictionary[object, Disposable]] = WeakValueDictionary()
+        self._idle: Final[WeakValueDictionary[object, HasIdle]] = WeakValueDictionary()
         self._inherited: Final[list[object]] = []
         """Kept in a child: the garbage collector would call SQLite for them."""
         self._gate = threading.RLock()
@@ -55,7 +55,7 @@ class SqliteUse:
         self.is_refused = False
         """Whether a fork in the midst of a use has made this process."""
 
-    def add(self, owner: Disposable) -> None:
+    def add(self, owner: HasIdle) -> None:
         """Have the idle connections of *owner* closed before each fork."""
         self._idle[object()] = owner
 
@@ -104,7 +104,7 @@ class SqliteUse:
         if not threads:
             for reference in self._idle.valuerefs():
                 if (owner := reference()) is not None:
-                    owner.dispose()
+                    owner.close_idle()
             self._is_closed = self._forking == me  # not after a fork by the handler of a signal
 
     def after_fork_in_parent(self) -> None:
@@ -129,10 +129,6 @@ SQLITE: Final = SqliteUse()
 class _CountedPool(Pool):
     """A pool of connections to SQLite, whose uses a fork waits for."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        SQLITE.add(self)
-
     def _do_get(self) -> Any:
         with SQLITE.one():
             record = super()._do_get()
@@ -143,13 +139,18 @@ class _CountedPool(Pool):
         with SQLITE.one(returned=record):
             super()._do_return_conn(record)
 
-    def dispose(self) -> None:
-        with SQLITE.one():
-            super().dispose()
-
 
 class SqlitePool(_CountedPool, FairPool):
     """The fair pool, of connections to SQLite."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        SQLITE.add(self)
+
+    def close_idle(self) -> None:
+        """Close the idle connections; the pool goes on."""
+        with SQLITE.one():
+            super().close_idle()
 
 
 class SqliteApart(_CountedPool, NullPool):

@@ -213,7 +213,7 @@ class SqlTransport:
         if self._listener is not None:
             self._listener.stop()
         if self._version is not None:
-            self._version.dispose()
+            self._version.close_idle()
         self._database.leave(self)
         if self._destinations is not None:
             self._destinations.close()

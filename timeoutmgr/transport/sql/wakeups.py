@@ -195,7 +195,7 @@ class FileVersion:
                 wrapped = exc.OperationalError("PRAGMA data_version", None, error)
                 raise unavailable(wrapped, self._database.describe()) from error
 
-    def dispose(self) -> None:
+    def close_idle(self) -> None:
         """Close the connection; the next ``read`` opens another."""
         with SQLITE.one(), self._lock:
             self._drop()
