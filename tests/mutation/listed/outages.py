@@ -141,7 +141,7 @@ MUTANTS = (
         name="a fork leaves the idle connections of a file open",
         promise="What a forked child commits is kept, whatever its parent closes.",
         file="timeoutmgr/database/sqlite_writers.py",
-        before="                    owner.dispose()\n",
+        before="                    owner.close_idle()\n",
         after="                    pass\n",
         tests=(
             "tests/database/test_sqlite_writers.py"
