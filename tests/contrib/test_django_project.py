@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 from sqlalchemy.engine import make_url
 
@@ -264,17 +268,44 @@ def count_orders(database: Any) -> int:
     return found
 
 
-def test_a_coroutine_handler_is_registered_as_it_is(
-    database: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+def test_a_coroutine_that_leaves_a_transaction_open_fails_and_leaves_its_neighbours_alone(
+    error: Exception | None, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs on the loop, where a thread's connections of Django are of no use."""
     monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+    monkeypatch.setitem(database.settings_dict, "CONN_MAX_AGE", None)
+    is_open, used = asyncio.Event(), []
 
-    async def ping(_message: object, _context: object) -> None: ...
+    @handler("Leave")
+    async def leave(_message: object, _context: object) -> None:
+        await sync_to_async(transaction.set_autocommit)(False)
+        await sync_to_async(count_orders)(connection)
+        is_open.set()
+        await is_written.wait()
+        if error is not None:
+            raise error
 
-    handler("Ping")(ping)
+    @handler("Write")
+    async def write(_message: object, _context: object) -> None:
+        await is_open.wait()
+        await sync_to_async(insert_order)(connection)
+        used.append(await sync_to_async(lambda: connection.connection)())
+        is_written.set()
 
-    assert configuration().settings().handlers["Ping"] == (ping,)
+    async def handle_both() -> list[Any]:
+        made: Any = configuration().settings().handlers
+        both = (made[kind][0]({}, None) for kind in ("Leave", "Write"))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    is_written = asyncio.Event()
+    failed, written = asyncio.run(handle_both())
+
+    sentence = "it left a transaction open in Django's database 'default', which was rolled back"
+    assert isinstance(failed, HandlerFailed if error is None else ValueError)
+    assert sentence in "".join([str(failed), *getattr(failed, "__notes__", ())])
+    assert (written, count_orders(database)) == (None, 1)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        used[0].cursor()
 
 
 class Awaits:
@@ -290,7 +321,7 @@ async def yields(_message: object, _context: object) -> AsyncIterator[int]:
 def takes_one(_message: object) -> None: ...
 
 
-def test_an_object_with_a_coroutine_function_is_registered_as_it_is(
+def test_an_object_with_a_coroutine_function_is_registered_as_a_coroutine_function(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
@@ -298,7 +329,8 @@ def test_an_object_with_a_coroutine_function_is_registered_as_it_is(
 
     handler("Ping")(ping)
 
-    assert configuration().settings().handlers["Ping"] == (ping,)
+    [wrapped] = configuration().settings().handlers["Ping"]
+    assert iscoroutinefunction(wrapped)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,19 @@ def test_each_app_has_an_endpoint_of_its_own_for_all_its_uses(sqlite_url: str) -
     assert first.name == "shop"
 
 
-def test_a_handler_runs_in_a_context_of_its_app(sqlite_url: str) -> None:
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_handler_runs_in_a_context_of_its_app(is_awaited: bool, sqlite_url: str) -> None:
     timeouts = FlaskTimeouts()
     left: list[str] = []
 
-    @timeouts.handler("Ping")
     def ping(message: str, _context: object) -> None:
         g.message = message
 
+    async def await_ping(message: str, _context: object) -> None:
+        await asyncio.sleep(0)
+        g.message = message
+
+    timeouts.handler("Ping")(await_ping if is_awaited else ping)
     app = make_app(timeouts, sqlite_url)
 
     @app.teardown_appcontext
@@ -79,7 +85,9 @@ def test_a_handler_runs_in_a_context_of_its_app(sqlite_url: str) -> None:
     [handler] = app.extensions["timeoutmgr"].configuration().settings().handlers["Ping"]
     context: Any = None
     left.clear()
-    handler("hello", context)
+    returned = handler("hello", context)
+    if is_awaited:
+        asyncio.run(returned)
 
     assert left == ["shop hello"]
 

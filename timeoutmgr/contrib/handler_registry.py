@@ -1,7 +1,7 @@
 """Handlers that are registered before there is a configuration, as a framework's modules load."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -17,6 +17,8 @@ RegisteredList = TypeVar("RegisteredList", bound=ListHandler)
 
 Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns what is entered before a call of a handler, and left after the call."""
+AsyncSurroundings: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+"""Returns the same for a coroutine, which runs on the loop, beside others."""
 
 
 class HandlerRegistry(ThreadSafe):
@@ -49,10 +51,16 @@ class HandlerRegistry(ThreadSafe):
 
         return register
 
-    def add_to(self, config: EndpointConfiguration, surroundings: Surroundings) -> None:
+    def add_to(
+        self,
+        config: EndpointConfiguration,
+        surroundings: Surroundings,
+        async_surroundings: AsyncSurroundings,
+    ) -> None:
         """Add all handlers to *config*, which refuses wrong functions.
 
-        Each call of a handler is made inside of *surroundings*.
+        Each call is made inside of *surroundings*, that of a coroutine function inside of
+        *async_surroundings*.
         """
         with self._lock:
             handlers = list(self._handlers)
@@ -60,20 +68,26 @@ class HandlerRegistry(ThreadSafe):
             # Here, since the wrapper would pass each check.
             role = f"a handler of {message_type!r:.80}"
             check_callable(function, role, ("message", "context"), may_await=True)
-            config.add_handler(message_type, _surrounded(function, surroundings), batch=batch)
+            if is_coroutine_function(function):
+                surrounded = _awaited(function, async_surroundings)
+            else:
+                surrounded = _called(function, surroundings)
+            config.add_handler(message_type, surrounded, batch=batch)
 
 
-def _surrounded(function: Any, surroundings: Surroundings) -> Any:
-    """Return *function* inside of *surroundings*; a coroutine function as it is.
-
-    The surroundings belong to a thread, and a coroutine runs on the loop, beside others.
-    """
-    if is_coroutine_function(function):
-        return function
-
+def _called(function: Any, surroundings: Surroundings) -> Any:
     @wraps(function)
     def handle(message: Any, context: Any) -> Any:
         with surroundings():
             return function(message, context)
+
+    return handle
+
+
+def _awaited(function: Any, surroundings: AsyncSurroundings) -> Any:
+    @wraps(function)
+    async def handle(message: Any, context: Any) -> Any:
+        async with surroundings():
+            return await function(message, context)
 
     return handle

@@ -1,10 +1,11 @@
 """The endpoint's configuration, from Django's settings and the handlers of the installed apps."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 import django
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.core import mail
@@ -31,6 +32,33 @@ def _usable_connections() -> Iterator[None]:
             yield
     finally:
         close_old_connections()
+
+
+@asynccontextmanager
+async def _own_connections() -> AsyncIterator[None]:
+    """Give a coroutine a thread for the ORM, and so connections, as Django does for a request.
+
+    In a thread that coroutines share, the transaction that one leaves open would contain the rows
+    of the others. The connections are closed at the end, as the thread ends.
+    """
+    async with ThreadSensitiveContext():
+        end = sync_to_async(_end_connections)
+        try:
+            yield
+        except BaseException as error:
+            await end(error)
+            raise
+        await end(None)
+
+
+def _end_connections(error: BaseException | None) -> None:
+    """Close the connections of this thread; a transaction that is open fails the handler."""
+    try:
+        with ended_transactions():
+            if error is not None:
+                raise error
+    finally:
+        connections.close_all()
 
 
 @contextmanager
@@ -98,7 +126,7 @@ def _configured(database: Callable[[], Mapping[str, Any]]) -> EndpointConfigurat
     given = {**settings_dict()}
     given.pop(_USING, None)
     config = configuration_in(given, SETTING, lambda: database_url(database()))
-    _registry.add_to(config, _usable_connections)
+    _registry.add_to(config, _usable_connections, _own_connections)
     return config
 
 

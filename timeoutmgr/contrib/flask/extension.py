@@ -1,6 +1,8 @@
 """The extension, which several apps may share."""
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,8 +35,13 @@ class AppTimeouts:
         """Return a new configuration. Raises ConfigurationError."""
         given = self.app.config.get(SETTING)
         config = configuration_in(given, f'app.config["{SETTING}"]', self._database_url)
-        self.registry.add_to(config, self.app.app_context)
+        self.registry.add_to(config, self.app.app_context, self._async_app_context)
         return config
+
+    @asynccontextmanager
+    async def _async_app_context(self) -> AsyncIterator[None]:
+        with self.app.app_context():  # a context variable, so that it is the task's own
+            yield
 
     def _database_url(self) -> str | None:
         """Return the URL of the default database of Flask-SQLAlchemy; None without it."""
