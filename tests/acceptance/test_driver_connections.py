@@ -28,6 +28,8 @@ AUTOCOMMIT: dict[str, dict[str, Any]] = {
     "postgres": {"autocommit": True},
     "mysql": {"autocommit": True},
 }
+OWN_ID = {"postgres": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
+END = {"postgres": "SELECT pg_terminate_backend({}, 10000)", "mysql": "KILL {}"}
 
 
 @matrix(pairs=WITH_A_DATABASE)
@@ -153,6 +155,21 @@ def test_another_database_of_the_same_server_is_refused_by_name(place: Place) ->
         contextlib.closing(connect(url)) as connection,
         pytest.raises(CombinationRefused, match=f"to {other}"),
     ):
+        party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
+
+
+@matrix(pairs=[Pair("postgres", "postgres"), Pair("mysql", "mysql"), REFERENCE])
+def test_a_broken_driver_connection_is_an_outage_as_a_broken_session_is(place: Place) -> None:
+    party = Party(place)
+    party.endpoint.install()
+    connection = connect(place.store_url)
+    cursor = connection.cursor()
+
+    cursor.execute(OWN_ID[place.pair.store])
+    [own] = cursor.fetchone().values()
+    with contextlib.closing(connect(place.store_url)) as other:
+        other.cursor().execute(END[place.pair.store].format(own))
+    with pytest.raises(TransportUnavailable):
         party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
 
 

@@ -18,8 +18,8 @@ from sqlalchemy.pool import NullPool
 from timeoutmgr.database.commits import follow_by
 from timeoutmgr.database.drivers import Driver, DriverConnection, driver_of
 from timeoutmgr.database.engine import Database
-from timeoutmgr.database.failures import unavailable
-from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.errors import CombinationRefused, TransportUnavailable
 
 AfterCommit: TypeAlias = Callable[[Callable[[], None]], object]
 """Takes a call, and makes it after the commit of the caller's transaction."""
@@ -83,7 +83,8 @@ def borrowed(transaction: DriverTransaction, databases: Sequence[Database]) -> I
     found: list[_Place] = []
     for database in fitting:
         with _connection(driver, transaction, database) as connection:
-            found = [_place(driver, connection)]
+            with _translated(database):
+                found = [_place(driver, connection)]
             if _is_in(database, driver, found[0]):
                 yield connection
                 return
@@ -127,12 +128,20 @@ def _is_in(database: Database, driver: Driver, place: _Place) -> bool:
 def _own_place(database: Database, driver: Driver) -> _Place:
     found = _places.get(database)
     if found is None:
-        try:
-            with database.engine.connect() as connection:
-                found = _places[database] = _place(driver, connection)
-        except exc.DBAPIError as error:
-            raise unavailable(error, database.describe()) from error
+        with _translated(database), database.engine.connect() as connection:
+            found = _places[database] = _place(driver, connection)
     return found
+
+
+@contextmanager
+def _translated(database: Database) -> Iterator[None]:
+    """Raise TransportUnavailable, as for a session of SQLAlchemy, if a connection is broken."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        if classify(error) is Failure.STATEMENT:
+            raise
+        raise TransportUnavailable(str(unavailable(error, database.describe()))) from error
 
 
 def _place(driver: Driver, connection: Connection) -> _Place:
