@@ -367,12 +367,12 @@ class SqlBulkRuns:
     # --- application, a batch at a time ------------------------------------------------------
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> BulkRun:
-        """Begin to apply the run, or to undo it, unless that has begun."""
+        """Begin to apply the run, or to undo it, unless that has begun or is done."""
 
         def work(connection: Connection) -> None:
             row = self._locked(connection, run_id)
             goal = BulkState.UNDOING if undo else BulkState.RUNNING
-            if row.state == goal:
+            if row.state in (goal, BulkState.UNDONE if undo else BulkState.COMPLETED):
                 return
             view = self._view(connection, row)
             _require(view, undo)

@@ -88,7 +88,23 @@ def test_a_shift_moves_each_match_once_and_tells_its_beginning_and_its_end(sql: 
         ("shift", AuditOutcome.STARTED, None),
         ("shift", AuditOutcome.DONE, 10),
     ]
-    with pytest.raises(InvalidMessage, match="is completed and cannot be applied"):
+
+
+def test_a_run_that_is_done_is_returned_as_it_is_by_the_call_that_did_it(sql: Stores) -> None:
+    store: Any = sql()
+    made = stored(store, 3)
+    runs = runs_of(store)
+    run_id = runs.plan(SHIFT, by=BY).run.id
+
+    done = runs.apply(run_id, by=BY)
+    assert runs.apply(run_id, by=BY) == done
+    assert len(store.audit(run_id=run_id)) == 3  # a plan, a beginning and an end
+    undone = runs.undo(run_id, by=BY)
+    assert runs.undo(run_id, by=BY) == undone
+
+    assert (done.state, undone.state) == (BulkState.COMPLETED, BulkState.UNDONE)
+    assert pending(store) == {one.id: one.due for one in made}
+    with pytest.raises(InvalidMessage, match="is undone and cannot be applied"):
         runs.apply(run_id, by=BY)
 
 
@@ -173,8 +189,6 @@ def test_a_shift_is_undone_except_for_what_changed_since(sql: Stores) -> None:
     assert (done.state, done.undone) == (BulkState.UNDONE, 5)
     expected = {one.id: one.due for one in made if one.id != "t001"}
     assert pending(store) == {**expected, "t002": LATER + 7, "t003": made[3].due + 2 * HOUR}
-    with pytest.raises(InvalidMessage, match="is undone and cannot be undone"):
-        runs.undo(run_id, by=BY)
 
 
 def test_an_undo_leaves_what_the_run_has_left(sql: Stores) -> None:

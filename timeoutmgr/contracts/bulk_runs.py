@@ -243,7 +243,7 @@ class KeepsBulkRuns(Protocol):
         ...
 
     def begin_bulk(self, run_id: str, by: ChangedBy, *, undo: bool = False) -> BulkRun:
-        """Begin to apply the run, or to *undo* it; go on if it has begun.
+        """Begin to apply the run, or to *undo* it; go on if that has begun, or is done.
 
         Raises InvalidMessage for a run that cannot.
         """

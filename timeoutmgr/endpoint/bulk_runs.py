@@ -85,7 +85,8 @@ class BulkRuns:
 
         Timeouts that were closed or changed meanwhile, or that a dispatcher has, are left. The
         function *progress* gets the number of timeouts of each batch that is done. The run stays
-        RUNNING, and is ``unfinished``, if another process works on a batch.
+        RUNNING, and is ``unfinished``, if another process works on a batch. A run that is COMPLETED
+        is returned as it is.
         """
         return self._carry_out(run_id, by, progress, undo=False)
 
@@ -99,7 +100,8 @@ class BulkRuns:
         """Undo a completed shift, move or spread, or go on with it; return the run.
 
         Timeouts that were closed or changed since are left as they are. The run stays UNDOING, and
-        is ``unfinished``, if another process works on a batch.
+        is ``unfinished``, if another process works on a batch. A run that is UNDONE is returned as
+        it is.
         """
         return self._carry_out(run_id, by, progress, undo=True)
 
