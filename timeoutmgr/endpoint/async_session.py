@@ -31,7 +31,25 @@ _WITHOUT_GREENLET: Final = (
 )
 
 
-class LazySession(Session):
+class LentSession(Session):
+    """A session whose end is the endpoint's: a close of the handler would undo its rows unseen."""
+
+    def close(self) -> None:
+        """Do nothing: the endpoint commits and closes."""
+
+    reset = close
+
+    def __exit__(self, error: Any, *_more: Any) -> None:
+        """Roll back if an *error* leaves the block, as each session does."""
+        if error is not None:
+            self.rollback()
+
+    def end(self) -> None:
+        """Close the session."""
+        super().close()
+
+
+class LazySession(LentSession):
     """A session that opens its connection at the first statement, in the serving thread."""
 
     def __init__(
@@ -65,6 +83,11 @@ def async_session(session: Session) -> "AsyncSession":
             return await self.run_sync(
                 lambda inside: inside.execute(*given, execution_options=options, **keywords)
             )
+
+        async def __aexit__(self, error: Any, *_more: Any) -> None:
+            """Roll back if an *error* leaves the block, as each session does."""
+            if error is not None:
+                await self.rollback()
 
         async def connection(self, *_given: Any, **_keywords: Any) -> "AsyncConnection":
             """Refuse: the driver's connection has no asyncio face."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.orm.session import JoinTransactionMode as JoinMode
 
+    from timeoutmgr.endpoint.async_session import LentSession
+
 
 _NO_TRANSACTION: Final = (
     "context.session needs a transaction mode that has a transaction: use the SQL "
@@ -62,7 +64,7 @@ class HandlerSession:
         self._work = work
         self._ends_transaction = ends_transaction
         self._mode: JoinMode = "rollback_only" if ends_transaction else "create_savepoint"
-        self._session: Session | None = None
+        self._session: LentSession | None = None
         self._async_session: AsyncSession | None = None
         self._connection: Connection | None = None
         self._savepoint: NestedTransaction | None = None
@@ -84,10 +86,10 @@ class HandlerSession:
         """
         if self._session is None:
             self._require_running()
-            from sqlalchemy.orm import Session
+            from timeoutmgr.endpoint.async_session import LentSession
 
             connection = self._begin()
-            self._session = Session(bind=connection, join_transaction_mode=self._mode)
+            self._session = LentSession(bind=connection, join_transaction_mode=self._mode)
         return self._session
 
     def open_async(self) -> "AsyncSession":
@@ -130,7 +132,7 @@ class HandlerSession:
         if self._session is None:
             return
         self._session.commit()
-        self._session.close()
+        self._session.end()
         self._refuse_use()
         self._require_own_tables()
         self._end(undo=False)
@@ -155,7 +157,7 @@ class HandlerSession:
         self._refuse_use()
         try:
             try:
-                self._session.close()
+                self._session.end()
                 is_undone = self._end(undo=True)
             finally:
                 if not is_undone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -201,6 +201,42 @@ def test_the_session_has_the_methods_of_an_async_session(stand: Make, ledger: As
         assert made.left() == (0, [])
         assert found == [1, 1, "0"]
         assert len(ledger.ids()) == COUNT
+
+
+async def in_a_block(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
+    async with context.session:
+        await ledger.note_async(context)
+
+
+async def closing_its_session(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
+    await ledger.note_async(context)
+    await context.session.close()
+
+
+async def resetting_its_session(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
+    await ledger.note_async(context)
+    await context.session.reset()
+
+
+async def trying_in_a_block(ledger: AsyncLedger, context: AsyncHandlerContext) -> None:
+    with suppress(SQLAlchemyError):
+        async with context.session:
+            await breaking_a_constraint(ledger, context)
+    await ledger.note_async(context)
+
+
+@pytest.mark.parametrize(
+    "close", [in_a_block, closing_its_session, resetting_its_session, trying_in_a_block]
+)
+def test_a_coroutine_that_closes_its_session_keeps_what_it_wrote_without_an_error(
+    stand: Make, ledger: AsyncLedger, close: Doing
+) -> None:
+    made = stand({"2": close, "3": close})
+    with closing(made.receiver):
+        made.handle()
+
+        assert made.left() == (0, [])
+        assert ledger.ids() == [str(number) for number in range(COUNT)]
 
 
 @pytest.mark.parametrize("url", ["postgres", "mysql"], indirect=True)

@@ -309,6 +309,49 @@ def test_a_handler_may_roll_its_session_back_and_go_on(
         assert set(stand.calls.values()) == {1}
 
 
+def in_a_block(ledger: Ledger, context: HandlerContext) -> None:
+    with context.session:
+        ledger.note(context)
+
+
+def closing_its_session(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    context.session.close()
+
+
+def resetting_its_session(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    context.session.reset()
+
+
+@pytest.mark.parametrize("close", [in_a_block, closing_its_session, resetting_its_session])
+def test_a_handler_that_closes_its_session_keeps_what_it_wrote(
+    transport: SqlTransport, ledger: Ledger, close: Doing
+) -> None:
+    stand = Stand(transport, ledger, {"2": close, "3": close})
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (0, [])
+        assert ledger.ids() == [str(number) for number in range(COUNT)]
+
+
+def test_a_block_of_the_session_that_an_error_leaves_is_rolled_back(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    def trying(ledger: Ledger, context: HandlerContext) -> None:
+        with suppress(SQLAlchemyError), context.session:
+            breaking_a_constraint(ledger, context)
+        ledger.note(context)
+
+    stand = Stand(transport, ledger, {"3": trying})
+    with closing(stand.receiver):
+        stand.handle()
+
+        assert stand.left() == (0, [])
+        assert ledger.ids() == [str(number) for number in range(COUNT)]
+
+
 @pytest.mark.parametrize("ended_by", [Ledger.note, raising])
 def test_a_session_that_outlives_its_handler_writes_into_no_transaction_of_others(
     transport: SqlTransport, ledger: Ledger, ended_by: Doing
