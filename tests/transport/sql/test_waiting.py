@@ -251,5 +251,5 @@ def test_parent_and_child_each_read_the_version_of_a_file_on_a_connection_of_the
     # The new connection counts from the same number, whatever was committed meanwhile.
     assert version.read() != before_fork
     assert len(opened) == 2
-    version.dispose()
+    version.close_idle()
     database.dispose()
