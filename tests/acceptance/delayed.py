@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tests.acceptance.error_queue import ErrorQueue
 from tests.acceptance.place import Place
+from tests.support.waiting import eventually
 from timeoutmgr import (
     DelayedDeliverySettings,
     Endpoint,
@@ -16,7 +17,6 @@ from timeoutmgr.contracts import DelayedMessageStore
 from timeoutmgr.message.routes import DELAYED
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.testing import Inbox, RecordingTelemetry, configure
-from timeoutmgr.testing.signals import eventually
 
 
 class DelayedParty:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tests.acceptance.error_queue import ErrorQueue
 from tests.acceptance.matrix import Pair
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, TimeoutState
 from timeoutmgr.contracts import Persistence, SendResult, Transport, TransportSession
 from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
@@ -18,7 +19,6 @@ from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox, RecordingTelemetry, configure
-from timeoutmgr.testing.signals import eventually
 
 
 class Place:

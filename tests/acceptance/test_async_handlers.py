@@ -10,8 +10,8 @@ from typing import Any
 from tests.acceptance.matrix import EACH_ONCE, RECEIVE_ONLY, REPRESENTATIVE, matrix
 from tests.acceptance.place import Party, Place
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr import AsyncHandlerContext, HandlerContext, RecoverabilitySettings
-from timeoutmgr.testing.signals import eventually
 
 COUNT = 20
 QUICK = RecoverabilitySettings(immediate=2, delayed=1, increase=timedelta(milliseconds=100))

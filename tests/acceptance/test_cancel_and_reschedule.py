@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, SERVED, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr import CancelResult, ChangeResult, RecoverabilitySettings, TimeoutState
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.endpoint.handlers import HandlerContext
@@ -15,7 +16,6 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message
-from timeoutmgr.testing.signals import eventually
 
 
 @matrix(pairs=SERVED, all_modes=True)

@@ -12,13 +12,13 @@ from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_wire, to_micros
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import timeout_id
-from timeoutmgr.testing.signals import eventually
 
 FEW, MANY = 200, 10_000
 

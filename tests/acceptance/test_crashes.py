@@ -12,7 +12,7 @@ from chaos.forkserver_client import ForkServer
 from tests.acceptance.matrix import REPRESENTATIVE, SCOPE, matrix
 from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.process import Child
-from timeoutmgr.testing.signals import eventually
+from tests.support.waiting import eventually
 
 CHUNK = 10
 

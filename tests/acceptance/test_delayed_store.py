@@ -12,6 +12,7 @@ from sqlalchemy import create_engine
 from tests.acceptance.delayed import DelayedParty
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import LATER, Place
+from tests.support.waiting import eventually
 from timeoutmgr import RecoverabilitySettings, TransactionMode
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable
 from timeoutmgr.message import headers
@@ -19,7 +20,6 @@ from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import DELAYED, to_delayed_store
 from timeoutmgr.persistence import SqlDelayedMessageStore
-from timeoutmgr.testing.signals import eventually
 
 SOON = timedelta(seconds=0.4)
 SLOW_ENOUGH = timedelta(seconds=2)

@@ -7,11 +7,11 @@ from datetime import timedelta
 from tests.acceptance.delayed import DelayedParty
 from tests.acceptance.matrix import REPRESENTATIVE, matrix
 from tests.acceptance.place import Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, to_delayed_store, to_timeout_manager
-from timeoutmgr.testing.signals import eventually
 
 PENDING = timedelta(seconds=4)
 """A delay that outlasts the switch."""

@@ -14,10 +14,10 @@ import pytest
 from tests.acceptance.matrix import EACH_ONCE, matrix
 from tests.acceptance.place import SOON, Party, Place
 from tests.support.redis_keys import forget_keys
+from tests.support.waiting import eventually
 from timeoutmgr import TimeoutState
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.foreign import Foreign, QueueDeclaration, Route
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.foreign import foreign_from_kombu
 from timeoutmgr.transport.sql import register
 

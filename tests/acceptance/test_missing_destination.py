@@ -8,10 +8,10 @@ import pytest
 
 from tests.acceptance.matrix import REPRESENTATIVE, SERVED, matrix
 from tests.acceptance.place import PROMPT, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr import TimeoutState
 from timeoutmgr.message import headers
 from timeoutmgr.resilience.error_copy import without_failure
-from timeoutmgr.testing.signals import eventually
 
 DELAY = timedelta(milliseconds=300)
 

@@ -13,10 +13,10 @@ from tests.acceptance.gate import Gate
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, REPRESENTATIVE, SERVED, Pair, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from timeoutmgr import CriticalErrorContext
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.signals import eventually
 
 SENTENCE = "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
 SHORT = timedelta(seconds=1)

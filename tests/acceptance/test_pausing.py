@@ -8,11 +8,11 @@ import pytest
 
 from tests.acceptance.matrix import MAIN, Pair, matrix
 from tests.acceptance.place import SOON, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr import TimeoutState
 from timeoutmgr.contracts.audit import ChangedBy
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_micros, from_wire
-from timeoutmgr.testing.signals import eventually
 
 FOUR = (*MAIN, Pair("mysql", "mysql"))
 BY = ChangedBy(channel="cli", actor="ann", reason="billing is down")

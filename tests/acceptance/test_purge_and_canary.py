@@ -8,10 +8,10 @@ import pytest
 
 from tests.acceptance.matrix import REPRESENTATIVE, matrix
 from tests.acceptance.place import SOON, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr.contracts.audit import KeepsAudit
 from timeoutmgr.endpoint.canary import Canary, CanarySettings
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.testing.signals import eventually
 
 
 @matrix(pairs=REPRESENTATIVE)

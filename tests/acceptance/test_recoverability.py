@@ -19,11 +19,11 @@ from tests.acceptance.matrix import (
     matrix,
 )
 from tests.acceptance.place import LATER, SOON, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr import HandlerContext, RecoverabilitySettings
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_wire
-from timeoutmgr.testing.signals import eventually
 
 QUICK = RecoverabilitySettings(immediate=2, delayed=2, increase=timedelta(milliseconds=100))
 

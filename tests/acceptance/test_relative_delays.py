@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
@@ -18,7 +19,6 @@ from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.sender.composer import Sent
-from timeoutmgr.testing.signals import eventually
 
 MINUTE = 60_000_000
 WRONG = [timedelta(minutes=-10), timedelta(minutes=10)]

@@ -13,13 +13,13 @@ import pytest
 from tests.acceptance.gate import Gate
 from tests.acceptance.matrix import EACH_ONCE, REFERENCE, REPRESENTATIVE, SERVED, Pair, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
+from tests.support.waiting import eventually
 from timeoutmgr import TimeoutState
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_micros, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import id_of_timeout
 from timeoutmgr.message.routes import timeout_id as id_at
-from timeoutmgr.testing.signals import eventually
 
 NO_SAGA = "00000000-0000-0000-0000-000000000000"
 

@@ -13,8 +13,8 @@ from chaos.failed_messages import handled_counts
 from chaos.failure_ledger import FAILURES, read_failures
 from chaos.handling import Failing
 from chaos.resources import Resources
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, SendOptions, ToSend
-from timeoutmgr.testing.signals import eventually
 
 NAMES = [f"p1-{number}" for number in range(60)]
 

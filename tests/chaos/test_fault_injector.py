@@ -12,7 +12,7 @@ from chaos import ChaosFailed, Fault, FaultKind
 from chaos.forkserver_client import ForkServer
 from chaos.supervisor import SupervisedProcess
 from tests.chaos.injector import injector
-from timeoutmgr.testing.signals import eventually
+from tests.support.waiting import eventually
 
 
 def test_a_killed_process_starts_again_under_another_name(process: SupervisedProcess) -> None:

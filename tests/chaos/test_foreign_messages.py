@@ -12,8 +12,8 @@ from chaos.environment import PROCESS, Environment
 from chaos.foreign_messages import foreign_message, route_of
 from chaos.handling import PLAIN
 from chaos.resources import Resources
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
-from timeoutmgr.testing.signals import eventually
 
 
 def test_of_two_foreign_messages_the_one_that_differs_ends_in_the_error_queue(

@@ -14,8 +14,8 @@ from chaos import ChaosFailed
 from chaos.environment import Environment
 from chaos.forkserver_client import ForkServer, Streams
 from chaos.processes import PATIENCE
+from tests.support.waiting import eventually
 from tests.testing.projects import ROOT
-from timeoutmgr.testing.signals import eventually
 
 
 def test_a_child_is_a_process_with_its_own_variables_and_log(

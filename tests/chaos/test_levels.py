@@ -8,10 +8,10 @@ import pytest
 
 from chaos import ChaosFailed
 from chaos.levels import Levels
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native.names import OURS, to_levels
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 

@@ -9,7 +9,7 @@ from chaos.fault_injector import FaultInjector
 from chaos.forkserver_client import ForkServer
 from chaos.migration import Migration
 from chaos.supervisor import SupervisedProcess
-from timeoutmgr.testing.signals import eventually
+from tests.support.waiting import eventually
 
 
 def migration(tmp_path: Path, fork_server: ForkServer, entry: str) -> Migration:

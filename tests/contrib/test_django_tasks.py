@@ -29,6 +29,7 @@ from tests.contrib.some_tasks import (
     note,
     note_later,
 )
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.contrib.default_database import configuration_in
@@ -46,7 +47,6 @@ from timeoutmgr.contrib.django_tasks.handlers import _run, claimed, execute
 from timeoutmgr.contrib.django_tasks.models import TaskRecord
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import HandlerFailed, InvalidMessage
-from timeoutmgr.testing.signals import eventually
 
 HOUR = timedelta(hours=1)
 

@@ -12,6 +12,7 @@ from typing import Any
 import dramatiq
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.contrib.dramatiq import _RUN as RUN
 from timeoutmgr.contrib.dramatiq import DurableRabbitmqBroker
 from timeoutmgr.contrib.worker_dispatch import LateStart
@@ -22,7 +23,6 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.testing.signals import eventually
 
 HOUR = 3_600_000
 

@@ -19,6 +19,7 @@ from tests.crash.cases import DELAYED_FENCED, Crash, Pair, more
 from tests.crash.forked import ENTRY
 from tests.persistence.making import timeout
 from tests.persistence.ranging import coarsen
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
 from timeoutmgr.database import as_database
@@ -34,7 +35,6 @@ from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.persistence.sql.partitions import conversion as replacing
 from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, Change, Whole, fresh
 from timeoutmgr.persistence.sql.tables import tables
-from timeoutmgr.testing.signals import eventually
 
 
 def _prepared(whole: Whole, change: Change) -> bool:

@@ -19,10 +19,10 @@ from sqlalchemy import create_engine, text
 from chaos.forkserver_client import ForkServer
 from tests.crash.cases import Crash
 from tests.crash.site import Worker
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
 from timeoutmgr.contracts import Transport
 from timeoutmgr.endpoint.configuration import transport_from_url
-from timeoutmgr.testing.signals import eventually
 
 COUNT: Final = 60
 CONCURRENCY: Final = 10

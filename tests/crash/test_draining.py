@@ -18,6 +18,7 @@ from tests.crash.site import Worker
 from tests.migration.levels import names_of, queues_of
 from tests.persistence.making import SECOND
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.crashpoints import POINTS
@@ -25,7 +26,6 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.names import NameSet, to_levels
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 AMOUNT: Final = 8

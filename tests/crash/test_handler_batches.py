@@ -20,6 +20,7 @@ from chaos.forkserver_client import ForkServer
 from tests.crash.batch_worker import FAILING
 from tests.crash.cases import Crash
 from tests.crash.site import Worker
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.database import as_database
@@ -27,7 +28,6 @@ from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.testing.signals import eventually
 
 IN_EACH_MODE: Final = (
     *("pump.received:1", "handler.kept:1", "handler.kept:4", "handler.returned:1"),

@@ -14,6 +14,7 @@ from tests.crash.cases import NATIVE, Crash
 from tests.crash.native_worker import configuration, own_names
 from tests.crash.site import Worker
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import SendResult, TransportSession
@@ -26,7 +27,6 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, UNROUTABLE, to_levels
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 INSTALLING: Final = (

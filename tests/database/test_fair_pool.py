@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, event, exc
 
+from tests.support.waiting import eventually
 from timeoutmgr.database.fair_pool import FairPool, FairSemaphore
-from timeoutmgr.testing.signals import eventually
 
 
 def test_a_release_admits_the_waiting_thread_before_the_thread_that_releases() -> None:

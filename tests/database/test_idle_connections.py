@@ -6,10 +6,10 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import Connection, exc, text
 
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database
 from timeoutmgr.database.round_trips import DriverStatement, PipelinedTransaction
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.testing.signals import eventually
 
 ID = {"postgresql": "pg_backend_pid()", "mysql": "connection_id()"}
 END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}

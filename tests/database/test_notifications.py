@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import event, make_url, text
 
 from tests.support.forks import ended_in_a_child
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database
 from timeoutmgr.database.notifications import NOTIFY, Listening, NotificationListener
-from timeoutmgr.testing.signals import PATIENCE, eventually
+from timeoutmgr.testing.signals import PATIENCE
 
 
 class Heard:

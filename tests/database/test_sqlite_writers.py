@@ -20,11 +20,11 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.support.forks import Forks, ended_in_a_child
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database, DatabaseSettings, sqlite_writers
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.database.sqlite_writers import SQLITE
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.testing.signals import eventually
 
 CAN_WRITE, FAILED, IS_REFUSED = range(3)
 

@@ -17,12 +17,12 @@ from sqlalchemy import Engine, event, make_url, text
 from tests.database.test_idle_connections import BE_READ_ONLY
 from tests.services import mysql, postgres
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport
 
 WHERE = {"postgresql": "SELECT current_database()", "mysql": "SELECT @@port"}

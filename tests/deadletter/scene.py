@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.deadletter.making import ids
+from tests.support.waiting import eventually
 from timeoutmgr import (
     DelayedDeliverySettings,
     Endpoint,
@@ -24,7 +25,6 @@ from timeoutmgr.endpoint.handlers import Handler
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.signals import eventually
 
 PATIENCE = 15
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.fixture(

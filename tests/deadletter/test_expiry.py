@@ -10,13 +10,13 @@ import pytest
 
 from tests.deadletter.making import ids
 from tests.deadletter.scene import PATIENCE, Scene
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.delivery_headers import CLASS
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.message import headers
-from timeoutmgr.testing.signals import eventually
 
 DEAD = DeliveryOptions(journal=JournalLevel.DEADLETTER)
 AT_ONCE = timedelta(microseconds=1)

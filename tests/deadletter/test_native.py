@@ -19,6 +19,7 @@ from kombu.utils.url import parse_url
 from tests.deadletter.making import queues
 from tests.services.private import PrivateServer
 from tests.services.rabbitmq import PrivateRabbitMQ
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts.transports import TellsDeadMessages
 from timeoutmgr.deadletter import (
@@ -35,7 +36,6 @@ from timeoutmgr.deadletter.native import ExpiringQueues, class_of_death
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import FeatureRefused
 from timeoutmgr.message.message import Death
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.mark.behaviour(104)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadletter.making import ids
+from tests.support.waiting import eventually
 from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import TransactionMode, answers
 from timeoutmgr.contracts.dead_letters import DeliveryOptions, JournalLevel
@@ -31,7 +32,6 @@ from timeoutmgr.errors import MessageRejected
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 
 SHORT = timedelta(milliseconds=200)
 

@@ -14,6 +14,7 @@ from sqlalchemy import event
 from tests.deadletter.making import ids
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import Database
@@ -33,7 +34,6 @@ from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
-from timeoutmgr.testing.signals import eventually
 
 MODES = [
     TransactionMode.TRANSACTION_SCOPE,

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.forks import ended_in_a_child
+from tests.support.waiting import eventually
 from timeoutmgr.deadletter import feature
 from timeoutmgr.deadletter.feature import ANSWER, LONGEST_ANSWER, StoreCalls
 from timeoutmgr.errors import MessageRejected, NodeFull, StorageUnavailable
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.delivery_policy import Outage
 
 BRIEF = 0.01

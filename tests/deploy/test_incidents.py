@@ -14,10 +14,10 @@ from tests.deploy.scaled import SCALE, rules
 from tests.persistence.making import SECOND, timeout
 from tests.services.processes import free_port
 from tests.services.prometheus import PrivatePrometheus
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 
 pytestmark = [
     pytest.mark.slow,

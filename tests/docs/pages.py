@@ -33,7 +33,7 @@ from typing import IO, Final
 
 from chaos.forkserver_client import Child, ForkServer, Streams
 from tests.support import forked_programs as forked
-from timeoutmgr.testing.signals import eventually
+from tests.support.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"

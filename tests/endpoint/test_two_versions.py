@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import current, folder_of, head
@@ -16,7 +17,6 @@ from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
-from timeoutmgr.testing.signals import eventually
 
 pytestmark = pytest.mark.installs
 

@@ -16,10 +16,10 @@ from tests.acceptance.matrix import Pair
 from tests.acceptance.place import Place, stopping
 from tests.persistence.making import NOW, timeout
 from tests.support.examples import EXAMPLES, custom_store
+from tests.support.waiting import eventually
 from timeoutmgr import TransactionMode
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message import headers
-from timeoutmgr.testing.signals import eventually
 
 ROOT = Path(__file__).parents[2]
 FOLDER = EXAMPLES / "custom_store"

@@ -9,9 +9,9 @@ from typing import Final
 from tests.acceptance.error_queue import ErrorQueue
 from tests.acceptance.place import SOON, Party
 from tests.fuzz.letters import Fate, RawMessage
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutFilter
-from timeoutmgr.testing.signals import eventually
 
 COUNTS: Final = {Fate.KEPT: {1}, Fate.DROPPED: {0}, Fate.EITHER: {0, 1}}
 """How often a body may be found in store, destination and error queue together."""

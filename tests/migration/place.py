@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tests.migration.levels import queues_of
 from tests.persistence.making import SECOND, timeout
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TopologySession
 from timeoutmgr.message import headers
@@ -19,7 +20,6 @@ from timeoutmgr.migration.levels.target import LevelsTarget, Sink, StoreSink
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.names import NameSet
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 HOUR: Final = 3600 * SECOND

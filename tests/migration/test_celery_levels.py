@@ -10,13 +10,13 @@ import pytest
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from tests.migration.place import HOUR, Place
+from tests.support.waiting import eventually
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_micros, to_wire
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import BatchState
 from timeoutmgr.migration.levels.target import LevelsSink, StoreSink
 from timeoutmgr.native.levels import routing_key
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.mark.behaviour(117)

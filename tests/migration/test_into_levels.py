@@ -11,6 +11,7 @@ import pytest
 from tests.migration.conftest import pending
 from tests.migration.place import HOUR, Place
 from tests.persistence.making import SECOND, timeout
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.message import headers
@@ -33,7 +34,6 @@ from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import MAX_DELAY
 from timeoutmgr.native.names import NSERVICEBUS_V1
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.migration.conftest import pending
 from tests.migration.place import HOUR, Place
+from tests.support.waiting import eventually
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
@@ -20,7 +21,6 @@ from timeoutmgr.migration import Batch, BatchState, Item, Window
 from timeoutmgr.migration.levels.drain import LevelsOrigin
 from timeoutmgr.migration.levels.target import StoreSink, part
 from timeoutmgr.native.levels import routing_key
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp.relay import Relay, Relayed
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import CanUninstall
 from timeoutmgr.endpoint.configuration import persistence_from_url
@@ -16,7 +17,6 @@ from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
 from timeoutmgr.features.leftovers import advice, find_leftovers, stored_of
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
-from timeoutmgr.testing.signals import eventually
 
 FAR = 3600
 

@@ -16,6 +16,7 @@ import pytest
 from kombu.transport import native_delayed_delivery as kombus_helper
 
 from tests.native.fleet import Fleet
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message import headers
@@ -24,7 +25,6 @@ from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import routing_key, start_level
 from timeoutmgr.native.names import CELERY, NSERVICEBUS_V2
 from timeoutmgr.testing import Inbox
-from timeoutmgr.testing.signals import eventually
 
 pytestmark = pytest.mark.usefixtures("levels_of_others_go")
 

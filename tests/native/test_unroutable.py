@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
+from tests.support.waiting import eventually
 from timeoutmgr import SendOptions, ToSend
 from timeoutmgr.deadletter import (
     DeadLetterQueues,
@@ -18,7 +19,7 @@ from timeoutmgr.deadletter import (
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, UNROUTABLE
-from timeoutmgr.testing.signals import RecordingTelemetry, eventually
+from timeoutmgr.testing.signals import RecordingTelemetry
 
 
 @pytest.mark.behaviour(113)

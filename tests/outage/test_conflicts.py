@@ -14,9 +14,9 @@ from sqlalchemy import make_url
 
 from tests.acceptance.place import LATER, Party
 from tests.outage.conftest import MakePlace
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database
 from timeoutmgr.database.engine import DatabaseSettings
-from timeoutmgr.testing.signals import eventually
 
 DEADLOCK, SERIALIZATION, LOCK_TIMEOUT = "40P01", "40001", "55P03"
 

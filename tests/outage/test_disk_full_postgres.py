@@ -18,9 +18,9 @@ from tests.outage.alarm import Alarm
 from tests.outage.conftest import MakePlace
 from tests.outage.disk import SmallDisk
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.signals import eventually
 
 MakeDisk = Callable[[int], SmallDisk]
 MakeServer = Callable[[str], PrivateServer]

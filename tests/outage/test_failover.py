@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import URL, make_url, text
 
 from tests.services.postgres import PrivateStandby
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.cli.doctor.findings import ok
 from timeoutmgr.cli.doctor.standbys import standby_findings
@@ -18,7 +19,6 @@ from timeoutmgr.database import Database
 from timeoutmgr.errors import DeliveryUnknown, StorageUnavailable, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
-from timeoutmgr.testing.signals import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 PATIENCE = 60.0

@@ -13,11 +13,11 @@ from sqlalchemy import make_url
 from tests.acceptance.place import LATER, Party, Place
 from tests.outage.alarm import Alarm
 from tests.outage.conftest import MakePlace
+from tests.support.waiting import eventually
 from timeoutmgr import Sent
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 
 LIMIT = timedelta(seconds=4)
 NOTICED = LIMIT.total_seconds() + 2 * 1.0 + 10.0

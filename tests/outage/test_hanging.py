@@ -14,13 +14,13 @@ from sqlalchemy import create_engine, text
 from tests.acceptance.place import Party
 from tests.outage.conftest import MakePlace
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from timeoutmgr import CriticalErrorContext
 from timeoutmgr.contracts import answers
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 
 HOUR = 3600.0
 BROKERS = ("rabbitmq", "redis")

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport
 
 SOON = timedelta(seconds=10)

@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 from tests.acceptance.place import Party
 from tests.outage.conftest import MakePlace
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 
 _TIMEOUTS = sql.Identifier("timeoutmgr_timeouts")
 

@@ -12,9 +12,9 @@ from sqlalchemy import ExceptionContext, event, text
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, ids, timeout
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import Chunk, TimeoutStore
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 
 CLAIMERS = 8
 NAMES = [str(number) for number in range(CLAIMERS)]

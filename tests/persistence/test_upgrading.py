@@ -17,11 +17,11 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, timeout
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database, indexes
 from timeoutmgr.database.upgrade import _alone, current, folder_of, upgrade
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.testing.signals import eventually
 
 pytestmark = pytest.mark.installs
 

@@ -13,6 +13,7 @@ from sqlalchemy import event, text
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, timeout
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
@@ -24,7 +25,6 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 
 HOUR = 3_600 * SECOND
 WAITING = 4_000

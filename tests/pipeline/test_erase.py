@@ -27,6 +27,7 @@ from tests.pipeline.lakes import KEYS, S3, ids_in
 from tests.pipeline.rows import batch, count, read, row, settle
 from tests.pipeline.test_restore import archived, end, restored
 from tests.support.clock import START
+from tests.support.waiting import eventually
 from timeoutmgr.cli import output
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.pipeline import group
@@ -59,7 +60,6 @@ from timeoutmgr.pipeline.options import StreamOptions
 from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.writers.erasure import Erasure, Key
 from timeoutmgr.pipeline.writers.loader import Loader
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport
 
 CANARY = "canary-7f3a"

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sqlalchemy import Connection, event, insert, text
 
 from tests.pipeline.rows import batch, row, settle
+from tests.support.waiting import eventually
 from timeoutmgr.database import deadlines
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.pipeline.errors import RunConflict
@@ -23,7 +24,6 @@ from timeoutmgr.pipeline.readers.transactions import index_transactions
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import projected
 from timeoutmgr.pipeline.writers.loader import Loader
-from timeoutmgr.testing.signals import eventually
 
 ALL = ReadAllAvailable()
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, create_engine, text
 
 from tests.support.clock import FakeClock
+from tests.support.waiting import eventually
 from timeoutmgr.pipeline.jobs.stream import Lag, LagReporter, lag_of
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.testing.signals import eventually
 
 WRITES = text("SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import SendResult, TimeoutFilter
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import LATEST, to_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 _ROOT = Path(__file__).parents[2]

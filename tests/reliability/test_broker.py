@@ -17,9 +17,9 @@ from tests.acceptance.matrix import Pair
 from tests.acceptance.place import Party, Place, stopping
 from tests.services import rabbitmq
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.signals import eventually
 
 LONG = timedelta(minutes=2)
 DELIVERY_LIMIT = 2

@@ -11,10 +11,10 @@ import pytest
 from tests.acceptance.matrix import REFERENCE, Pair
 from tests.acceptance.place import SOON, Party, Place
 from tests.reliability.pairs import on
+from tests.support.waiting import eventually
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
 from tests.persistence.making import timeout
 from tests.reliability.pairs import on
+from tests.support.waiting import eventually
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Insight, TimeoutFilter
-from timeoutmgr.testing.signals import eventually
 
 PATIENCE = 60
 COUNT = 300

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, SendOptions, ToSend
 from timeoutmgr.message.message import Message
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.satellites.control import ChunkOrder, SingleOrder, read_control
 from timeoutmgr.satellites.timeout_manager import dispatcher
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.mark.parametrize(("server", "largest"), [("postgres_url", 20), ("sqlite_url", 4)])

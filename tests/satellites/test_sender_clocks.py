@@ -11,6 +11,7 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.forks import ended_in_a_child
 from tests.support.makers import SECOND, a_timeout
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
@@ -25,7 +26,6 @@ from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.testing import RecordingTelemetry, configure
-from timeoutmgr.testing.signals import eventually
 
 
 class Gate:

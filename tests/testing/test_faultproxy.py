@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.testing.echoing import Echo, ask, is_silent, read
 from timeoutmgr.testing.faultproxy import Direction, FaultProxy
-from timeoutmgr.testing.signals import eventually
 
 
 @pytest.fixture

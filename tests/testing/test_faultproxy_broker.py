@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 

@@ -13,12 +13,12 @@ import pytest
 from tests.services.private import PrivateServer
 from tests.services.rabbitmq import PrivateRabbitMQ
 from tests.support.makers import a_message
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings
 from timeoutmgr.contracts import BrowsesQueues, SendResult
 from timeoutmgr.errors import MessageTooLarge, TransportUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 LIMIT = 1_000

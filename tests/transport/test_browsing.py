@@ -8,10 +8,10 @@ from contextlib import closing
 import amqp
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import BrowsesQueues, SendResult, Transport, TransportSession
 from timeoutmgr.errors import ConfigurationError, QueueMissing
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 

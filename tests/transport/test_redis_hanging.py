@@ -13,10 +13,10 @@ import pytest
 from kombu.transport import redis as kombu_redis
 
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from tests.transport.traffic import receive, send
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.testing.faultproxy import FaultProxy
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 HOUR = timedelta(hours=1)

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from tests.services.private import PrivateServer
+from tests.support.waiting import eventually
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 USER = "shop"

@@ -7,9 +7,9 @@ from contextlib import closing
 import amqp
 import pytest
 
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.message.message import Message, Received
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import relay as relays
 from timeoutmgr.transport.amqp.frames import RawContent
 from timeoutmgr.transport.amqp.relay import Relayed

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from tests.support.waiting import eventually
 from tests.web.site import HOUR, Site, configuration, fail, fill, pending, waiting
 from tests.web.test_site import PAGES, SCRIPT
 from timeoutmgr import Endpoint
 from timeoutmgr.contracts.bulk_runs import BulkAction, BulkChange
 from timeoutmgr.message.instants import to_micros
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.web import Role
 
 if TYPE_CHECKING:

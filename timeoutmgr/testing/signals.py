@@ -1,7 +1,6 @@
 """Conditions that a test waits for instead of sleeping: an event, or a deadline."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -78,13 +77,3 @@ class RecordingTelemetry:
         before = self._counts[event]
         yield
         self.wait_for(event, before + amount, timeout)
-
-
-def eventually(holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
-    """Return once *holds*; for a state of another process or server that sends no signal."""
-    deadline = time.monotonic() + timeout
-    between_looks = threading.Event()
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what}")
-        between_looks.wait(0.01)

@@ -36,19 +36,13 @@ class ByteBudget(ThreadSafe):
     def after_fork(self) -> None:
         """Hold nothing: the messages are the parent's, and a thread of it may have the lock."""
         super().after_fork()
-        self._held = self._most = 0
+        self._held = 0
 
     @property
     def held(self) -> int:
         """The bytes that are received and not settled now."""
         with self._lock:
             return self._held
-
-    @property
-    def most_held(self) -> int:
-        """The most that were held at one time."""
-        with self._lock:
-            return self._most
 
     @property
     def room(self) -> int | None:
@@ -60,7 +54,6 @@ class ByteBudget(ThreadSafe):
         """Count *size* bytes more; a negative *size* was settled."""
         with self._lock:
             self._held += size
-            self._most = max(self._most, self._held)
 
 
 class UnsettledBytes:

@@ -12,9 +12,9 @@ import pytest
 from celery import Celery
 
 from tests.support.redis_keys import forget_keys
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
 from timeoutmgr.contrib.celery import DurableDelays
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import register
 
 kombu: Any = kombu_package  # its annotations are too few to check against

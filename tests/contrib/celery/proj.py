@@ -9,8 +9,8 @@ from typing import Any
 
 from celery import Celery
 
+from tests.support.waiting import eventually
 from timeoutmgr.contrib.celery import DurableDelays
-from timeoutmgr.testing.signals import eventually
 
 app: Any = Celery("proj", broker=os.environ["BROKER"], backend=os.environ["RESULTS"])
 app.conf.task_default_queue = os.environ["QUEUE"]

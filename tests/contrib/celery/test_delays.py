@@ -19,6 +19,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
 from tests.support.clock import FakeClock
 from tests.support.redis_keys import forget_keys
+from tests.support.waiting import eventually
 from timeoutmgr import BulkInterrupted, Endpoint
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays, delays
@@ -33,7 +34,6 @@ from timeoutmgr.errors import (
     StorageUnavailable,
 )
 from timeoutmgr.message.instants import to_micros
-from timeoutmgr.testing.signals import eventually
 
 SOON = 1.2
 HOUR = 3600

@@ -15,8 +15,8 @@ from chaos.crash_command import VARIABLE
 from chaos.forkserver_client import ForkServer, Streams
 from tests.contrib.celery.conftest import MakeSite, Site
 from tests.contrib.celery.inside_process import ENDS, send
+from tests.support.waiting import eventually
 from timeoutmgr import crashpoints
-from timeoutmgr.testing.signals import eventually
 
 ENTRY: Final = f"{send.__module__}:main"
 

@@ -14,11 +14,11 @@ from celery import Celery
 
 from tests.contrib.celery.conftest import Site, add
 from tests.contrib.celery.test_delays import seen
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery.takeover import Takeover
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable
-from timeoutmgr.testing.signals import eventually
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 HOUR = 3600

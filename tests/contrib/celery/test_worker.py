@@ -19,11 +19,11 @@ import pytest
 from chaos.forkserver_client import Child, ForkServer
 from tests.contrib.celery.conftest import Site
 from tests.support.forked import start
+from tests.support.waiting import eventually
 from timeoutmgr import Endpoint
 from timeoutmgr.contrib.celery.worker import DispatchStep
 from timeoutmgr.contrib.worker_dispatch import LateStart
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.testing.signals import eventually
 
 SEND = (
     "from tests.contrib.celery.proj import note, stubborn, delays\n"

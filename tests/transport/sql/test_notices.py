@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 from sqlalchemy import text
 
+from tests.support.waiting import eventually
 from timeoutmgr.database.notifications import channel_of
-from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport
 
 LONGEST = 7_900
