@@ -29,7 +29,7 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns, writer_lock
 from timeoutmgr.pipeline.lake.message_snapshots import pending_table, write_pending
 from timeoutmgr.pipeline.lake.places import open_table
-from timeoutmgr.pipeline.lake.table import ROW, HistoryTable
+from timeoutmgr.pipeline.lake.table import ROW
 from timeoutmgr.pipeline.lake.writer import (
     SequenceWriter,
     TransactionWriter,
@@ -149,14 +149,11 @@ class _Archive:
         table = pending_table(self._options.to)
         if self._store.is_postgresql:
             # Before the older snapshot is removed: it may be all that is left of another server.
+            now, any_timeline = oldest_transaction(self._store), self._options.any_timeline
             for one in (self._table, table):
-                self._require_same_server(one)
+                require_same(one.marks(self._name), now, any_timeline=any_timeline)
         self._progress("writing pending messages")
         return write_pending(self._store, table, self._now)
-
-    def _require_same_server(self, table: HistoryTable) -> None:
-        now, any_timeline = oldest_transaction(self._store), self._options.any_timeline
-        require_same(table.marks(self._name), now, any_timeline=any_timeline)
 
     def _write(self) -> int:
         writer, written = self._writer(), 0

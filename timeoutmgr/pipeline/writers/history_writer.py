@@ -1,24 +1,10 @@
 """Archived events back into a store's history, and the tombstones of the ids that they ended."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import (
-    BindParameter,
-    Column,
-    ColumnElement,
-    Connection,
-    Insert,
-    MetaData,
-    Table,
-    cast,
-    insert,
-    select,
-    text,
-)
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy import Column, Connection, MetaData, Table, insert, select, text
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.pipeline.stores import Store
@@ -84,13 +70,13 @@ class HistoryRestore:
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> int:
         """Insert the missing ones of *rows*; return how many."""
-        new = self.missing(connection, rows)
-        for some in (
-            [row for row in new if "sequence" in row],
-            [row for row in new if "sequence" not in row],
-        ):
+        new, table = self.missing(connection, rows), self._history
+        if new and "xid" in new[0]:
+            new, table = [row | {"xid": str(row["xid"])} for row in new], _with_transactions(table)
+        for is_kept in (True, False):
+            some = [row for row in new if ("sequence" in row) is is_kept]
             if some:
-                connection.execute(_inserted(self._history, "xid" in some[0]), some)
+                connection.execute(insert(table), some)
         return len(new)
 
     def unused(self, connection: Connection, ends: Sequence[Row]) -> list[Row]:
@@ -144,30 +130,14 @@ class HistoryRestore:
         }
 
 
-class _Transaction(UserDefinedType[int]):
-    """A transaction of PostgreSQL; the server reads it from a text, and from no number."""
+def _with_transactions(history: Table) -> Table:
+    """Return *history* with its column ``xid``, which PostgreSQL fills by itself if it is left out.
 
-    cache_ok = True
-
-    def get_col_spec(self, **_kw: Any) -> str:
-        """Return the name of the type."""
-        return "xid8"
-
-    def bind_processor(self, dialect: Dialect) -> Callable[[int | None], str | None]:
-        """Return what makes a text of a number."""
-        return lambda xid: None if xid is None else str(xid)
-
-    def bind_expression(self, bindvalue: BindParameter[int]) -> ColumnElement[int]:
-        """Return the transaction that the text names."""
-        return cast(bindvalue, self)
-
-
-def _inserted(history: Table, has_transactions: bool) -> Insert:
-    """Return the statement that inserts events; by itself the server gives the transaction."""
-    if has_transactions:
-        history = history.to_metadata(MetaData())
-        history.append_column(Column("xid", _Transaction))
-    return insert(history)
+    Without a type: PostgreSQL makes a transaction of a text, and of no number.
+    """
+    wider = history.to_metadata(MetaData())
+    wider.append_column(Column("xid"))
+    return wider
 
 
 def plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
