@@ -102,8 +102,8 @@ class SagaCommands:
         one_by_one = context.locks_what_it_reads
         id_ = keys.c.id == bindparam("id_") if one_by_one else self._among(keys.c.id)
         tombstone = {"state": TimeoutState.CANCELLED.value, "closed_at": bindparam("at_")}
-        closing = update(keys).where(key, id_).values(**tombstone, maybe_sent=bindparam("sent_"))
-        self._close: Final[Update] = closing
+        tombstone["maybe_sent"] = bindparam("sent_")
+        self._close: Final[Update] = update(keys).where(key, id_).values(**tombstone)
         removed = at_place(context) if one_by_one else (*of_saga, self._among(timeouts.c.id))
         self._remove: Final[Delete] = delete(timeouts).where(*removed)
 

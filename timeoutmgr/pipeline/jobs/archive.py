@@ -235,15 +235,12 @@ class _Archive:
             lost = self._written_before(connection) if position is None else 0
         if lost:
             return (
-                f"{rows} old events stay in the store: {self._table.place} has lost {lost} of them "
-                "since they were written there, or has others in their place; bring back the "
-                "version of the table that had them, or archive to another place"
+                f"{rows} old events stay in the store: {self._table.place} has lost {lost} of "
+                "them; bring back the version that had them, or archive to another place"
             )
-        behind = (
-            "the history table has not got them yet"
-            if position is None
-            else f"{position.described()} has not read them yet"
-        )
+        behind = "the history table has not got them yet"
+        if position is not None:
+            behind = f"{position.described()} has not read them yet"
         return f"{rows} old events stay in the store, since {behind}; the next run removes them"
 
     def _written_before(self, connection: Connection) -> int:

@@ -42,8 +42,7 @@ class OldestTransaction(NamedTuple):
 
     def is_counted_as(self, position: Mapping[str, int]) -> bool:
         """Whether ids of transactions in *position* mean the same as here."""
-        given = position.get("system"), position.get("timeline")
-        return given == (self.system, self.timeline)
+        return (position.get("system"), position.get("timeline")) == (self.system, self.timeline)
 
 
 def require_same(start: Mapping[str, int], now: OldestTransaction, *, any_timeline: bool) -> None:
