@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
@@ -22,8 +23,10 @@ from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.jobs import compact as job
 from timeoutmgr.pipeline.jobs.compact import CompactReport, compact
+from timeoutmgr.pipeline.lake.delta import _AT_ONCE, _RETENTION
 from timeoutmgr.pipeline.lake.places import open_table
 from timeoutmgr.pipeline.lake_options import CompactOptions
+from timeoutmgr.pipeline.options import DELTA
 
 
 def scattered(place: str) -> None:
@@ -69,6 +72,23 @@ def test_a_writer_that_commits_meanwhile_goes_first(
 
     assert run(place).compacted == 4
     assert ids_in(place) == names(range(4, 12))
+
+
+def test_after_an_erasure_that_was_killed_older_versions_keep_their_files_for_a_week(
+    place_of: Callable[[str], str],
+) -> None:
+    place = place_of("delta")
+    scattered(place)
+    # As a process leaves the table that is killed while it forgets versions.
+    DeltaTable(place.removeprefix(DELTA)).alter.set_table_properties(
+        dict.fromkeys(_RETENTION, _AT_ONCE)
+    )
+    before = open_table(place)
+
+    assert run(place).compacted > 0
+
+    old = open_table(place, before.version)
+    assert sum(each.num_rows for each in old.files().read(["id"])) == len(ids_in(place))
 
 
 def test_today_is_left_to_its_writers(tmp_path: Any) -> None:

@@ -248,7 +248,7 @@ def test_parent_and_child_each_read_the_version_of_a_file_on_a_connection_of_the
         return len(opened)
 
     assert ended_in_a_child(connections) == 2
-    # The new connection counts from the same number, whatever was committed meanwhile.
+    # The new connection counts from the same number, also after commits in between.
     assert version.read() != before_fork
     assert len(opened) == 2
     version.close_idle()

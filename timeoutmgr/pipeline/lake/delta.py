@@ -44,6 +44,7 @@ _RETENTION: Final = {
 """Properties that say how long older versions are kept, with Delta's defaults."""
 _AT_ONCE: Final = "interval 0 microseconds"
 """The same while versions are forgotten; spelt as by nobody else, so that a later run knows it."""
+_WEEK: Final = 7 * 24
 _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
 
@@ -146,7 +147,8 @@ class DeltaHistory:
         wanted = [("event_date", "<", str(before))]
         with self._conflicts():
             done = self._table.optimize.compact(partition_filters=wanted, writer_properties=_PACKED)
-        self._table.vacuum(dry_run=False)
+        is_cut_off = _AT_ONCE in self._table.metadata().configuration.values()
+        self._table.vacuum(_WEEK if is_cut_off else None, dry_run=False)
         return int(done["numFilesRemoved"])
 
     def _created(self, store: str) -> DeltaTable:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import Column, Connection, MetaData, Table, insert, select, text
+from sqlalchemy import Column, Connection, MetaData, insert, select, text
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.pipeline.stores import Store
@@ -72,7 +72,10 @@ class HistoryRestore:
         """Insert the missing ones of *rows*; return how many."""
         new, table = self.missing(connection, rows), self._history
         if new and "xid" in new[0]:
-            new, table = [row | {"xid": str(row["xid"])} for row in new], _with_transactions(table)
+            table = table.to_metadata(MetaData())
+            # Without a type: PostgreSQL makes a transaction of a text, and of no number.
+            table.append_column(Column("xid"))
+            new = [row | {"xid": str(row["xid"])} for row in new]
         for is_kept in (True, False):
             some = [row for row in new if ("sequence" in row) is is_kept]
             if some:
@@ -128,16 +131,6 @@ class HistoryRestore:
                 )
             )
         }
-
-
-def _with_transactions(history: Table) -> Table:
-    """Return *history* with its column ``xid``, which PostgreSQL fills by itself if it is left out.
-
-    Without a type: PostgreSQL makes a transaction of a text, and of no number.
-    """
-    wider = history.to_metadata(MetaData())
-    wider.append_column(Column("xid"))
-    return wider
 
 
 def plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
