@@ -184,6 +184,8 @@ def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint)
     page = planned(site)
     site.post(page, f"{page}/apply", reason="first")
     wait_for(site, page, "Completed")
+    site.post(page, f"{page}/undo", reason="too early")
+    wait_for(site, page, "Undone")
 
     site.post("/changes", f"{page}/apply", reason="again")
 
