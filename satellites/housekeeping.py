@@ -47,7 +47,7 @@ class Purger:
     _next: float = field(default=-math.inf, init=False)
     _measure_next: float = field(default=-math.inf, init=False)
     _lag: Micros = field(default=0, init=False)
-    _took: float = field(default=0.0, init=False)
+    _rests_until: float = field(default=-math.inf, init=False)
     _pace: float = field(default=_GENTLE, init=False)
 
     def restart(self) -> None:
@@ -60,24 +60,30 @@ class Purger:
         If the first removal finds no old rows, further calls return at once for half an hour.
         Raises StorageUnavailable.
         """
-        if self.monotonic() < self._next:
+        if self.monotonic() < self._next or not self._has_rested(end):
             return
         self._lag = LATEST  # rows that became old since the last purge do not show a growing lag
         self._measure()
         if not self._remove():
             self._next = self.monotonic() + UNPURGED
             return
-        while not self.rest(self._took * self._pace) and self.monotonic() < end:
+        while self._has_rested(end):
             if self.monotonic() >= self._measure_next:
                 self._measure()
             if not self._remove():
                 self._measure()
                 return
 
+    def _has_rested(self, end: float) -> bool:
+        """Rest after the last removal, until *end* at most; return whether to remove more."""
+        left = min(self._rests_until, end) - self.monotonic()
+        return not (left > 0 and self.rest(left)) and self.monotonic() < end
+
     def _remove(self) -> int:
         begun = self.monotonic()
         purged = self.store.purge()
-        self._took = self.monotonic() - begun
+        now = self.monotonic()
+        self._rests_until = now + (now - begun) * self._pace
         self.telemetry.count("rows_purged", purged)
         return purged
 
@@ -160,17 +166,19 @@ class Housekeeping(ThreadTask):
         begun = self._monotonic()
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
-        self._maintain()
+        self._maintain(begun + _EVERY / 2)
         self._note_partitions()
         self._purger.purge_until(begun + _EVERY)
 
     def _fields(self, event: str) -> Mapping[str, str]:
         return {"event": event, "endpoint": self._store.endpoint}
 
-    def _maintain(self) -> None:
+    def _maintain(self, end: float) -> None:
         for _ in range(_STEPS):
             begun = self._monotonic()
             if not self._store.run_maintenance() or self._stop.wait(self._monotonic() - begun):
+                return
+            if self._monotonic() >= end:
                 return
 
     def _note_partitions(self) -> None:

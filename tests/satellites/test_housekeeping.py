@@ -112,6 +112,24 @@ def test_the_storage_is_tended_until_there_is_no_more_to_do(house: House) -> Non
     assert list(steps) == []
 
 
+def test_slow_maintenance_does_not_delay_the_next_heartbeat(house: House) -> None:
+    def slow() -> bool:
+        house.clock.advance(2.0)
+        return True
+
+    def wait(timeout: float | None = None) -> bool:
+        house.clock.advance(timeout or 0.0)
+        return False
+
+    house.store.run_maintenance = slow  # type: ignore[method-assign]  # a store with much work
+    house.keeping._stop.wait = wait  # type: ignore[method-assign]  # the clock of the test
+    begun = house.clock.monotonic()
+
+    house.keeping.keep_house()
+
+    assert house.clock.monotonic() - begun < 75
+
+
 def test_while_the_storage_is_away_nothing_is_written(house: House) -> None:
     def ready() -> None:
         raise AWAY

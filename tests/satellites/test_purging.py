@@ -98,6 +98,25 @@ def test_a_slow_removal_is_followed_by_a_long_rest() -> None:
     assert house.rests == [pytest.approx(5 * (1.0 + TOOK))] * 2
 
 
+def test_a_rest_ends_when_the_next_heartbeat_is_due_and_continues_after_it() -> None:
+    house = House(old=10**9)
+    slow = house.store.purge
+
+    def purge() -> int:
+        house.clock.advance(40.0)
+        return slow()
+
+    house.store.purge = purge  # type: ignore[method-assign]  # a server that hardly answers
+    begun = house.clock.monotonic()
+    house.run(75)
+    assert house.clock.monotonic() - begun == pytest.approx(75)
+
+    house.run(500)
+
+    assert sum(house.rests[:2]) == pytest.approx(5 * (40.0 + TOOK))
+    assert house.store.calls["purge"] > 1
+
+
 def test_removals_keep_up_with_rows_that_age_faster_than_the_gentle_pace() -> None:
     # A gentle pace removes 8,333 a second, no rest at all 50,000.
     house = House(old=1_000, arriving=20_000)
