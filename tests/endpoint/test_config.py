@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import EndpointConfiguration, TransactionMode
+from timeoutmgr.deadletter import DeadLetterQueues
 from timeoutmgr.endpoint.configuration import (
     DATA,
     embedded_url,
@@ -342,6 +343,9 @@ def test_a_misspelt_setting_and_a_wrong_type_are_refused_where_they_are_written(
         (lambda: TimeoutManager(poll_interval=cast("Any", 5)), "TimeoutManager.poll_interval"),
         (lambda: RecoverabilitySettings(immediate=cast("Any", "2")), "immediate takes int"),
         (lambda: Limits(max_delay=cast("Any", 5)), "Limits.max_delay takes a timedelta"),
+        (lambda: DeadLetterQueues(node="n", sweep_interval=cast("Any", 60)), "sweep_interval"),
+        (lambda: DeadLetterQueues(node="n", node_quota=cast("Any", "1")), "node_quota takes int"),
+        (lambda: DeadLetterQueues(node="n", journal=cast("Any", "no")), "journal takes bool"),
     ],
 )
 def test_settings_of_a_wrong_type_name_the_field(make: Callable[[], object], text: str) -> None:

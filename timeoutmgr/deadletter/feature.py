@@ -1,7 +1,5 @@
 """Dead-letter queues as an endpoint feature: off unless it is enabled."""
 
-from __future__ import annotations
-
 import logging
 import time
 import uuid
@@ -38,6 +36,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite, Task
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
@@ -257,7 +256,7 @@ class DeadLetterQueues:
     journal: bool = False
     all_transactional: bool = False
     journaled: tuple[str, ...] = ()
-    takes: AcceptedMessages = AcceptedMessages.BOTH
+    takes: AcceptedMessages | str = AcceptedMessages.BOTH
     collect_from: str | None = None
     dead_letter_quota: int | None = None
     journal_quota: int | None = None
@@ -270,6 +269,7 @@ class DeadLetterQueues:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         checked_node(self.node)
         names_of(self.journaled)
         self.quotas  # noqa: B018 - it is checked where it is made
