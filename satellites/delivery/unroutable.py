@@ -5,8 +5,10 @@ for anybody; the alternate exchange brings it here instead.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.crashpoints import reach
@@ -32,6 +34,9 @@ from .forwarder import classify_results
 
 logger = logging.getLogger(__name__)
 
+_CLOCKS_DIFFER: Final[Micros] = 1_000_000
+"""Microseconds by which this clock may be behind the sender's: the shortest level holds as much."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleUnroutable:
@@ -48,11 +53,13 @@ class SettleUnroutable:
     clock: Clock
     telemetry: Telemetry
     policy: ForwardingPolicy = PLAIN_FORWARDING
+    rest: Callable[[float], None] = field(default=time.sleep)
+    """Lets at least so many seconds pass."""
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Settle each of *batch*; raises where it must come back."""
-        at = self.clock.now()
         batch = [each for each in batch if headers.PROBE not in each.message.headers]
+        at = self._now_caught_up(batch)
         arrived, failed = self._parted(batch, at)
         outgoing = [Outgoing(one.destination, one.message) for one in arrived]
         found = classify_results(arrived, outgoing, send_each(outgoing, work), attempts=1)
@@ -73,6 +80,14 @@ class SettleUnroutable:
             undone |= {one.message.id for one, _ in found.again}
             work.ack([each for each in batch if each.message.id not in undone])
             raise
+
+    def _now_caught_up(self, batch: Sequence[Received]) -> Micros:
+        """Return the time, after a rest by which this clock catches up with a sender's clock."""
+        at = self.clock.now()
+        early = [due - at for each in batch if (due := _due(each)) is not None]
+        behind = max((one for one in early if 0 < one < _CLOCKS_DIFFER), default=0)
+        self.rest(behind / 1_000_000)
+        return at + behind
 
     def _parted(
         self, batch: Sequence[Received], at: Micros

@@ -33,6 +33,7 @@ class Bench:
     ) -> None:
         self.transport = FakeTransport("billing")
         self.telemetry = RecordingTelemetry()
+        self.rests: list[float] = []
         self._step = SettleUnroutable(
             endpoint="sales",
             error_queue="error",
@@ -40,6 +41,7 @@ class Bench:
             clock=FakeClock(),
             telemetry=self.telemetry,
             policy=policy,
+            rest=self.rests.append,
         )
 
     def settle(self, *batch: Received) -> None:
@@ -87,6 +89,16 @@ def test_a_message_that_left_its_level_early_is_never_sent_on() -> None:
     [copy] = bench.transport.messages("error")
     assert copy.headers["NServiceBus.FailedQ"] == "billing"
     assert "before it was due" in copy.headers["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_a_clock_behind_the_senders_makes_no_message_early() -> None:
+    bench = Bench()
+    on_time = a_message("m1", deliver_at=to_wire(START + SECOND // 4))
+
+    bench.settle(out_of_the_levels(on_time, "billing"))
+
+    assert bench.transport.ids("billing") == ["m1"]
+    assert bench.rests == [0.25]
 
 
 @pytest.mark.parametrize("key", ["", "billing", "1.0.billing"])
