@@ -91,19 +91,20 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
 def test_a_message_that_no_store_accepts_stays_and_blocks_no_other(
     place: Place, raw_channel: amqp.Channel
 ) -> None:
-    found = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)}
-    for name in ("a\0b", "fine"):
+    due = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)}
+    for name in ("a\0b", "x" * 256, "fine"):
+        found = due | {headers.MESSAGE_ID: name}  # the property of that name has no room for more
         raw_channel.basic_publish(
-            amqp.Message(b"", application_headers=found, message_id=name),
+            amqp.Message(b"", application_headers=found),
             place.names.level_name(11),
             routing_key(3600, place.queue),
         )
-    place.wait_for_levels(place.names, 2)
+    place.wait_for_levels(place.names, 3)
 
     report = place.drain(place.out_of(place.names))
 
-    assert (report.new, report.returned, report.verified) == (1, 1, True)
-    place.wait_for_levels(place.names, 1)
+    assert (report.new, report.returned, report.verified) == (1, 2, True)
+    place.wait_for_levels(place.names, 2)
 
 
 def test_messages_of_other_senders_are_left_to_them(place: Place) -> None:

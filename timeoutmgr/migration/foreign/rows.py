@@ -31,7 +31,7 @@ from timeoutmgr.message.validation import (
     check_due,
     check_headers,
 )
-from timeoutmgr.migration.levels.waiting_message import NO_SAGA
+from timeoutmgr.migration.levels.waiting_message import NO_SAGA, plain
 from timeoutmgr.migration.runs import Problem, Survey
 from timeoutmgr.transport.envelope import SHORT_STRING
 
@@ -126,7 +126,7 @@ class RowTranslator:
         kept[names.DELIVER_AT] = to_wire(due)
         check_headers(kept, self.limits)
         row_id = _row_id(row["Id"])
-        message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
+        message_id = plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
         content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
         return Timeout(
             # By the row and not by the message: of two rows of one message both are to come.
@@ -139,7 +139,7 @@ class RowTranslator:
                 id=message_id,
                 headers=kept,
                 body=body,
-                content_type=_plain("content type", content_type, SHORT_STRING),
+                content_type=plain("content type", content_type, SHORT_STRING),
             ),
         )
 
@@ -233,18 +233,7 @@ def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
     if is_delayed_retry(headers):
         return None
     saga = str(column or headers.get(names.SAGA_ID) or "").lower()
-    return _plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != NO_SAGA else None
-
-
-def _plain(what: str, value: str, longest: int) -> str:
-    """Return *value* if every store and broker can hold it; raise ValueError if not."""
-    if len(value) > longest or len(value.encode()) > SHORT_STRING:
-        raise ValueError(
-            f"the {what} has more than {longest} characters, or {SHORT_STRING} bytes of UTF-8"
-        )
-    if "\0" in value:
-        raise ValueError(f"the {what} {value[:40]!r} has a NUL")
-    return value
+    return plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != NO_SAGA else None
 
 
 MOST_PROBLEMS: Final = 20

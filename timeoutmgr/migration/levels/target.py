@@ -15,7 +15,13 @@ from timeoutmgr.message.instants import Micros, from_micros, to_wire
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits, check_destination
-from timeoutmgr.migration.levels.waiting_message import Unreadable, Waiting, as_timeout, waiting
+from timeoutmgr.migration.levels.waiting_message import (
+    Unreadable,
+    Waiting,
+    as_timeout,
+    plain,
+    waiting,
+)
 from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.native.infrastructure import delay_topology, with_exchanges
@@ -24,6 +30,7 @@ from timeoutmgr.native.levels import check_destination as check_bindable
 from timeoutmgr.native.names import NameSet, ThroughLevels, to_levels
 from timeoutmgr.transport.amqp.dispatch import EncodedMessage
 from timeoutmgr.transport.amqp.relay import Relay, Relayed
+from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 logger = logging.getLogger(__name__)
@@ -229,15 +236,15 @@ class StoreSink:
         return [one for one, timeout_id in zip(messages, ids, strict=True) if timeout_id in there]
 
     def _unfit(self, one: LevelMessage) -> str | None:
+        received = one.relayed.received
+        message = received.message
         try:
             check_destination(one.waiting.destination, self.limits)
-        except InvalidMessage as error:
+            plain("message id", message.id, SHORT_STRING)
+            plain("content type", message.content_type, SHORT_STRING)
+            plain("content encoding", message.content_encoding, SHORT_STRING)
+        except (InvalidMessage, ValueError) as error:
             return str(error)
-        received = one.relayed.received
-        message, to = received.message, one.waiting.destination
-        texts = (message.id, message.content_type, message.content_encoding, to)
-        if any("\0" in text for text in texts):
-            return "it has a NUL where no database takes one"
         return received.defect
 
     def _item(self, one: LevelMessage) -> Item:

@@ -14,6 +14,7 @@ from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_wire, to_
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
 from timeoutmgr.native.levels import read_routing_key
+from timeoutmgr.transport.envelope import SHORT_STRING
 
 ETA: Final = "eta"
 """When a Celery task is due, in ISO 8601; without a zone it is UTC."""
@@ -112,3 +113,14 @@ def saga_of(headers: Mapping[str, str]) -> str | None:
     saga = headers.get(names.SAGA_ID)
     usable = saga is not None and 0 < len(saga) <= 200 and saga.isprintable() and saga != NO_SAGA
     return saga if usable else None
+
+
+def plain(what: str, value: str, longest: int) -> str:
+    """Return *value* if every store and broker can hold it; raise ValueError if not."""
+    if len(value) > longest or len(value.encode()) > SHORT_STRING:
+        raise ValueError(
+            f"the {what} has more than {longest} characters, or {SHORT_STRING} bytes of UTF-8"
+        )
+    if "\0" in value:
+        raise ValueError(f"the {what} {value[:40]!r} has a NUL")
+    return value
