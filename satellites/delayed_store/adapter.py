@@ -422,10 +422,12 @@ class DrainProgress:
     errors: list[Exception] = field(default_factory=list)
 
     def add(self, done: DrainStep) -> None:
-        """Add the result of one step of a lane."""
+        """Add the result of one step of a lane; the end that another lane sets meanwhile stays."""
         self.processed += done.processed
-        self.pause = max(self.pause, done.pause)
-        self.over |= bool(done.pause) or not done.full
+        if done.pause:
+            self.pause = max(self.pause, done.pause)
+        if done.pause or not done.full:
+            self.over = True
 
 
 class DrainLoop:

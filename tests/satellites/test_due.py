@@ -15,7 +15,13 @@ from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TransportUnava
 from timeoutmgr.message import headers
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue, DrainLoop, DrainStep
+from timeoutmgr.satellites.delayed_store.adapter import (
+    Batches,
+    DispatchDue,
+    DrainLoop,
+    DrainProgress,
+    DrainStep,
+)
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Counters
 
@@ -474,6 +480,25 @@ def test_an_error_of_the_second_lane_is_the_polls() -> None:
     harness.store.faults.clear()
     harness.poll()
     assert sorted(set(harness.sent())) == sorted(f"m{n}" for n in range(40))
+
+
+def test_a_pause_that_one_lane_sets_is_not_undone_by_the_other() -> None:
+    progress = DrainProgress()
+
+    class Interrupted(DrainStep):
+        """A result whose lane is interrupted by the other lane, which finds the broker away."""
+
+        @property
+        def full(self) -> bool:
+            progress.add(DrainStep(0, pause=5.0))
+            return True
+
+        @full.setter
+        def full(self, value: bool) -> None: ...
+
+    progress.add(Interrupted(100))
+
+    assert (progress.over, progress.pause) == (True, 5.0)
 
 
 @pytest.mark.behaviour(99)
