@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -187,6 +188,30 @@ def test_many_letters_are_walked_through_in_order_page_by_page(nodes: Nodes) -> 
 
     assert [one.message.id for one in [*first, *rest]] == [f"m{n}" for n in range(7)]
     assert [one.message.id for one in dead.every()] == [f"m{n}" for n in range(7)]
+
+
+def test_the_next_page_begins_in_the_index_and_not_at_the_first_dead_letter(
+    store_of: Callable[[str], DeadLetterStore], unique: str
+) -> None:
+    nodes = Nodes(store_of("postgres"), unique)
+    dead, plans = queues(nodes.manager())[0], list[str]()
+
+    def explain(_connection: Any, cursor: Any, statement: str, values: Any, *_more: Any) -> None:
+        settings = ("enable_seqscan", "enable_bitmapscan")  # a small table needs no index
+        for name in settings:
+            cursor.execute(f"SET {name} = off")
+        cursor.execute(f"EXPLAIN {statement}", values)
+        plans.extend(line for [line] in cursor.fetchall())
+        for name in settings:
+            cursor.execute(f"RESET {name}")
+
+    event.listen(nodes.database.engine, "before_cursor_execute", explain)
+    try:
+        dead.peek(after=(START, "m1", "billing"))
+    finally:
+        event.remove(nodes.database.engine, "before_cursor_execute", explain)
+
+    assert any("Index Cond" in line and f"(kept >= '{START}'" in line for line in plans), plans
 
 
 def test_letters_are_chosen_by_class_reason_age_destination_and_id(nodes: Nodes) -> None:

@@ -90,9 +90,10 @@ class StoredCopyQueue:
         if after is not None:
             kept, message_id, destination = order
             wanted = wanted.where(
+                kept >= after[0],  # by itself: PostgreSQL begins there in the index
                 (kept > after[0])
-                | (kept == after[0]) & (message_id > after[1])
-                | (kept == after[0]) & (message_id == after[1]) & (destination > after[2])
+                | (message_id > after[1])
+                | (message_id == after[1]) & (destination > after[2]),
             )
         with self.manager.store.database.read() as connection:
             return [from_row(row) for row in connection.execute(wanted)]
