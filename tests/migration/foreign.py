@@ -105,17 +105,21 @@ class Foreign:
             found = connection.execute(select(self.table.c.Id)).scalars()
             return sorted(str(one) for one in found)
 
+    def source(self, limits: Limits | None = None) -> ForeignTable:
+        """The table as a source."""
+        return ForeignTable(
+            Database(self.url),
+            LAYOUTS["nservicebus"],
+            self.endpoint,
+            self.clock,
+            table=self.table.name,
+            limits=limits,
+        )
+
     def parts(self, source: Source | None = None) -> Participants:
         """From the table, or another source, into our store."""
         return Participants(
-            source=source
-            or ForeignTable(
-                Database(self.url),
-                LAYOUTS["nservicebus"],
-                self.endpoint,
-                self.clock,
-                table=self.table.name,
-            ),
+            source=source or self.source(),
             target=self.persistence.migration_target(self.endpoint, self.clock),
             ledger=self.persistence.migration_ledger(self.endpoint, self.clock),
             runner=f"{self.endpoint}-{uuid4().hex}",

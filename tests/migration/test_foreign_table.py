@@ -11,7 +11,8 @@ from sqlalchemy import MetaData, Table, func, select
 
 from tests.migration.conftest import Pair, pending
 from tests.migration.foreign import AT, Foreign, expected, row, rows
-from timeoutmgr.errors import MigrationRefused, SchemaMissing
+from timeoutmgr.errors import MigrationFailed, MigrationRefused, SchemaMissing
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import BatchState, Window, begin
 from timeoutmgr.migration import runs as cutting
 from timeoutmgr.migration.batch_step import hide
@@ -133,6 +134,23 @@ def test_a_row_that_came_since_the_survey_and_cannot_be_read_stays_where_it_is(
 
     parts.close()
     assert (report.collected, report.new, foreign.left()) == (4, 4, [str(bad["Id"])])
+
+
+def test_a_row_aside_whose_destination_is_refused_by_now_is_an_error_with_its_reason(
+    foreign: Foreign,
+) -> None:
+    foreign.fill(rows(4))
+    parts = foreign.parts()
+    run = begin(parts, foreign.terms(parts), lambda: f"{foreign.endpoint}r")
+    hide(parts, run, next(parts.ledger.batches(run.id)))
+    narrow = replace(parts, source=foreign.source(Limits(allowed_destinations=("other",))))
+
+    with pytest.raises(MigrationFailed, match="allowed_destinations"):
+        narrow.abort(run)
+
+    narrow.source.close()
+    assert parts.abort(run).returned == 3
+    parts.close()
 
 
 def test_a_table_that_is_not_there_is_named(foreign: Foreign) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.errors import ConfigurationError, MessageRejected
+from timeoutmgr.errors import ConfigurationError, MessageRejected, MigrationFailed
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, instant_of, to_micros, to_wire
 from timeoutmgr.message.message import Message
@@ -79,7 +79,7 @@ def layout_called(name: str) -> ForeignColumns:
     return found
 
 
-class Untranslatable(Exception):
+class Untranslatable(MigrationFailed):
     """A row that cannot become a timeout, and why."""
 
 
