@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.deadletter.making import Nodes, ids, queues
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts.dead_letters import AcknowledgeLevel, DeliveryOptions, MessageClass
+from timeoutmgr.deadletter.manager import Quotas
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.retry import Retry, retry
 from timeoutmgr.deadletter.service import DeadLetterService, JournalingRules
@@ -83,6 +85,14 @@ def test_the_arrival_of_a_retried_message_is_acknowledged_once(nodes: Nodes) -> 
     orders.retry()
 
     assert len(orders.transport.ids("answers")) == 1
+
+
+def test_dead_letters_are_retried_on_a_node_over_its_quota(nodes: Nodes) -> None:
+    dead = DeadOrders(nodes, "m1", "m2")
+    lowered = replace(dead.service.manager, quotas=Quotas(node=1))
+    dead.service = replace(dead.service, manager=lowered)
+
+    assert dead.retry() == [Retry.RETRIED] * 2
 
 
 def test_two_retries_at_once_send_each_dead_letter_once(nodes: Nodes) -> None:

@@ -292,6 +292,19 @@ def test_a_full_node_refuses_every_copy_and_names_the_remedy(nodes: Nodes) -> No
     assert manager.place(a_stored_copy("m2", body=b"x" * 1500)) is Placement.PLACED
 
 
+def test_a_refused_copy_leaves_the_dead_letter_that_it_was_to_replace(nodes: Nodes) -> None:
+    manager = nodes.manager(node=2000)
+    manager.place(a_stored_copy("m1", transactional=True, body=b"x" * 1500))
+    before = _usage(nodes, manager.node)
+    larger = a_stored_copy("m1", transactional=True, body=b"x" * 2500)
+
+    with nodes.database.begin() as connection, suppress(NodeFull):
+        manager.keep([larger], None, None, transaction=connection)
+
+    assert ids(queues(manager)[1]) == ["m1"]
+    assert _usage(nodes, manager.node) == before
+
+
 def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> None:
     manager = nodes.manager()
     copy = a_stored_copy("m1", "billing", message_class=MessageClass.ACK_RECEIVE)

@@ -177,11 +177,8 @@ class QueueManager:
             _require_fit(connection, rows)
             usage = self.lock(connection)
             for copy, row in zip(copies, rows, strict=True):
-                self._delete_copies(usage, copy.key)
-                reach("deadletters.taken_out")
-                self._require_room(usage, row["bytes"])
                 row |= {"deadline": deadline, "received_by": received_by, "channel": None}
-                self._insert(usage, usage.tables.awaiting, row)
+                self._put(usage, usage.tables.awaiting, copy.key, row)
                 reach("deadletters.kept")
             usage.save()
 
@@ -341,11 +338,7 @@ class QueueManager:
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
             return Placement.OVER_QUOTA
-        awaiting = self._size(usage, tables.awaiting, self._is(tables.awaiting, copy.key))
-        self._require_room(usage, row["bytes"] - before - awaiting)
-        self._delete_copies(usage, copy.key)
-        reach("deadletters.taken_out")
-        self._insert(usage, tables.dead_letters, row)
+        self._put(usage, tables.dead_letters, copy.key, row)
         reach("deadletters.placed")
         return Placement.PLACED
 
@@ -441,14 +434,23 @@ class QueueManager:
         reach("deadletters.journaled")
         return Placement.PLACED
 
-    def _delete_copies(self, usage: QuotaUsage, key: tuple[str, str]) -> None:
-        """Delete the one copy that the node may have of *key*, wherever it is."""
-        dead_letters = usage.tables.dead_letters
+    def _put(
+        self, usage: QuotaUsage, table: Table, key: tuple[str, str], row: dict[str, Any]
+    ) -> None:
+        """Put *row* into *table*, in place of the one copy that the node may have of *key*."""
+        dead_letters, awaiting = usage.tables.dead_letters, usage.tables.awaiting
         one = self._is(dead_letters, key)
-        if size := self._size(usage, dead_letters, one):
-            self._delete(usage, dead_letters, one, size)
+        dead = self._size(usage, dead_letters, one)
+        kept = self._size(usage, awaiting, self._is(awaiting, key))
+        # Before any change: the transaction may be a caller's, who goes on.
+        self._require_room(usage, row["bytes"] - dead - kept)
+        if dead:
+            self._delete(usage, dead_letters, one, dead)
             reach("deadletters.deleted")
-        self._delete_awaiting(usage, key)
+        if kept:
+            self._delete_awaiting(usage, key)
+        reach("deadletters.taken_out")
+        self._insert(usage, table, row)
 
     def _delete_awaiting(self, usage: QuotaUsage, key: tuple[str, str]) -> None:
         awaiting = usage.tables.awaiting
