@@ -301,13 +301,9 @@ class _LockedBatch:
 
     def close(self, result: BatchResult) -> None:
         at = result.at
-        outcomes = [
-            *(
-                Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at)
-                for timeout in result.dispatched
-            ),
-            *(_failed(one, at) for one in result.failed),
-        ]
+        sent = OutcomeKind.DISPATCHED
+        outcomes = [Outcome(key=one.key, kind=sent, at=at) for one in result.dispatched]
+        outcomes += [_failed(one, at) for one in result.failed]
         if result.retries:
             tried = self._retry_clock()
             outcomes += [_retry(one, tried) for one in result.retries]

@@ -153,11 +153,7 @@ class StoreTimeouts(StoringStep):
             orders.append(order)
             if isinstance(order, Timeout):
                 stored.append((received, order))
-                has_sagas = (
-                    has_sagas
-                    or order.saga_id is not None
-                    or headers.LABELS in order.message.headers
-                )
+                has_sagas = has_sagas or _can_be_cleared(order)
             else:
                 has_clears = has_clears or isinstance(order, ClearTimeouts)
         timeouts = [timeout for _, timeout in stored]

@@ -138,18 +138,13 @@ class OtherPollers(ThreadTask):
     def _ask(self, wakeups: Wakeups) -> None:
         try:
             wakeups.notify()
-        except TimeoutManagerError as error:
-            self._known = None
-            logger.info(
+        except Exception as error:
+            self._known, is_named = None, isinstance(error, TimeoutManagerError)
+            logger.log(
+                logging.INFO if is_named else logging.ERROR,
                 "timeout manager of %s did not ask the other processes for a poll: %s",
                 self._endpoint,
                 on_one_line(error),
-                extra=self._fields,
-            )
-        except Exception:
-            self._known = None
-            logger.exception(
-                "timeout manager of %s did not ask the other processes for a poll",
-                self._endpoint,
+                exc_info=not is_named,
                 extra=self._fields,
             )

@@ -7,7 +7,6 @@ placed twice lies there once, with its last known status.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Table, and_, delete, select, update
@@ -22,7 +21,7 @@ from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
 from timeoutmgr.deadletter.tables import REASON_LENGTH, DeadLetterTables, from_row, to_row
 from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
-from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.message.instants import LATEST, MICROSECOND, Micros
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.error_queue import message_fields
 
@@ -499,12 +498,10 @@ def _overdue(kept: StoredCopy) -> MessageClass:
     """Return the class of a kept message whose time is up, by which of its timers that was."""
     if kept.message_class == MessageClass.ACK_REACH_QUEUE:
         return MessageClass.NACK_RECEIVE_TIMEOUT
-    time_to_be_received = kept.time_to_be_received
+    limit = kept.time_to_be_received
     timers = Timers(
-        reach_queue=timedelta(microseconds=kept.time_to_reach_queue),
-        be_received=None
-        if time_to_be_received is None
-        else timedelta(microseconds=time_to_be_received),
+        reach_queue=kept.time_to_reach_queue * MICROSECOND,
+        be_received=None if limit is None else limit * MICROSECOND,
     )
     ended = timers.after(timers.until_arrival).ended(arrived=False, at_sender=True)
     assert ended is not None, "no time is left"

@@ -25,11 +25,6 @@ from timeoutmgr.transport.work import Work
 logger = logging.getLogger(__name__)
 
 _ON_THE_WAY: Final = (".delay-level-", "nsb.delay-level-", "nsb.v2.delay-level-")
-_BY_REASON: Final = {
-    "rejected": MessageClass.NACK_RECEIVE_REJECTED,
-    "delivery_limit": MessageClass.NACK_RECEIVE_REJECTED,
-    "maxlen": MessageClass.NACK_Q_EXCEED_QUOTA,
-}
 
 
 def class_of_death(death: Death) -> MessageClass:
@@ -41,7 +36,9 @@ def class_of_death(death: Death) -> MessageClass:
         if any(part in death.queue for part in _ON_THE_WAY):
             return MessageClass.NACK_REACH_QUEUE_TIMEOUT
         return MessageClass.NACK_RECEIVE_TIMEOUT
-    return _BY_REASON.get(death.reason, MessageClass.NACK_RECEIVE_REJECTED)
+    if death.reason == "maxlen":
+        return MessageClass.NACK_Q_EXCEED_QUOTA
+    return MessageClass.NACK_RECEIVE_REJECTED  # "rejected", "delivery_limit"
 
 
 _KNOWN_FOR: Final = 60.0

@@ -33,6 +33,7 @@ from timeoutmgr.transport.delivery_policy import (
     StorageOutage,
     Undeliverable,
 )
+from timeoutmgr.transport.error_queue import message_fields
 from timeoutmgr.transport.work import IsolatedSends, Work, send_each
 
 logger = logging.getLogger(__name__)
@@ -221,12 +222,8 @@ def _of_the_store(outage: Outage) -> Iterator[None]:
 
 
 def _received_fields(event: str, received: Received) -> dict[str, object]:
-    return {
-        "event": event,
-        "message_id": received.message.id,
-        "destination": received.queue,
-        "attempt": received.delivery_count + 1,
-    }
+    fields = message_fields(event, received.message, received.queue)
+    return {**fields, "attempt": received.delivery_count + 1}
 
 
 # --- dead letters in the dispatch step: arrivals are noted, undeliverable messages are placed ---
@@ -323,10 +320,5 @@ class DeadLetterForwarding(ForwardingPolicy):
 
 
 def _timeout_fields(event: str, one: Undeliverable) -> dict[str, object]:
-    return {
-        "event": event,
-        "message_id": one.message.id,
-        "timeout_id": one.timeout.id,
-        "destination": one.timeout.destination,
-        "attempt": one.timeout.attempts + 1,
-    }
+    fields = message_fields(event, one.message, one.timeout.destination)
+    return {**fields, "timeout_id": one.timeout.id, "attempt": one.timeout.attempts + 1}

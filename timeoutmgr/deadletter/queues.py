@@ -140,17 +140,15 @@ class StoredCopyQueue:
 
     def count(self, which: StoredCopyFilter = EVERYTHING) -> int:
         """Return the number of copies."""
-        return int(self._one(select(func.count()).select_from(self._table), which) or 0)
+        return self._one(select(func.count()).select_from(self._table), which) or 0
 
     def oldest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
         """Return the instant of the oldest copy, or None."""
-        found: int | None = self._one(select(func.min(self._table.c.kept)), which)
-        return found
+        return self._one(select(func.min(self._table.c.kept)), which)
 
     def newest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
         """Return the instant of the newest copy, or None."""
-        found: int | None = self._one(select(func.max(self._table.c.kept)), which)
-        return found
+        return self._one(select(func.max(self._table.c.kept)), which)
 
     def groups(self, which: StoredCopyFilter = EVERYTHING) -> list[StoredCopyGroup]:
         """Return the groups by class and reason, the largest first; reasons omit message ids."""
@@ -205,9 +203,10 @@ class StoredCopyQueue:
             found.append(table.c.kept < which.kept_before)
         return found
 
-    def _one(self, wanted: Select[Any], which: StoredCopyFilter) -> Any:
+    def _one(self, wanted: Select[Any], which: StoredCopyFilter) -> int | None:
         with self.manager.store.database.read() as connection:
-            return connection.execute(wanted.where(*self._conditions(which))).scalar()
+            found: int | None = connection.execute(wanted.where(*self._conditions(which))).scalar()
+        return found
 
     def _received(self, connection: Connection, which: StoredCopyFilter) -> StoredCopy | None:
         # Lock the node's row first, as every writer does.

@@ -90,7 +90,8 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         Column("deadline", BigInteger()),
         Column("received_by", BigInteger()),
     )
-    journals = table("journal", *_copy_columns(_target()))
+    target = Column("target", SmallInteger(), primary_key=True, autoincrement=False)
+    journals = table("journal", *_copy_columns(target))
     # Of delayed messages that could not be sent at once; *due* tells two of one id apart.
     first_attempts = table(
         "first_attempts",
@@ -135,10 +136,6 @@ def _copy_columns(*more_key: Column[Any]) -> list[Column[Any]]:
         Column("content_encoding", KeyText(255), nullable=False),
         Column("bytes", BigInteger(), nullable=False),
     ]
-
-
-def _target() -> Column[Any]:
-    return Column("target", SmallInteger(), primary_key=True, autoincrement=False)
 
 
 def _place_columns() -> list[Column[Any]]:

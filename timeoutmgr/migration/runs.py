@@ -69,8 +69,6 @@ _RUN: Final = MappingProxyType(
         },
         MigrationRunState.RUNNING: {MigrationRunState.COMPLETED, MigrationRunState.ABORTING},
         MigrationRunState.ABORTING: {MigrationRunState.ABORTED},
-        MigrationRunState.COMPLETED: set[MigrationRunState](),
-        MigrationRunState.ABORTED: set[MigrationRunState](),
     }
 )
 _BATCH: Final = MappingProxyType(
@@ -78,20 +76,18 @@ _BATCH: Final = MappingProxyType(
         BatchState.PENDING: {BatchState.HIDDEN},
         BatchState.HIDDEN: {BatchState.SENDING, BatchState.RETURNED},
         BatchState.SENDING: {BatchState.DONE, BatchState.RETURNED},
-        BatchState.DONE: set[BatchState](),
-        BatchState.RETURNED: set[BatchState](),
     }
 )
 
 
 def run_may_become(now: MigrationRunState, then: MigrationRunState) -> bool:
     """Return whether a run may go from *now* to *then*; to stay is to have been there already."""
-    return then is now or then in _RUN[now]
+    return then is now or then in _RUN.get(now, ())
 
 
 def batch_may_become(now: BatchState, then: BatchState) -> bool:
     """Return whether a batch may go from *now* to *then*; to stay is to have been there already."""
-    return then is now or then in _BATCH[now]
+    return then is now or then in _BATCH.get(now, ())
 
 
 # --- which timeouts a run takes, by their due times. Pure -------------------------------------

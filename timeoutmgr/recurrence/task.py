@@ -146,6 +146,7 @@ class RecurringTask(ThreadTask):
     def _run(self) -> None:
         wait = 0.0
         while not self._stop.wait(wait):
+            wait = _AFTER_FAILURE
             try:
                 wait = self.step()
             except TimeoutManagerError as error:
@@ -155,7 +156,6 @@ class RecurringTask(ThreadTask):
                     on_one_line(error),
                     extra={"event": "recurring_delayed", "endpoint": self._runs.endpoint},
                 )
-                wait = _AFTER_FAILURE
             except Exception:
                 logger.exception(
                     "recurring timeouts of endpoint %s failed and continue",
@@ -163,7 +163,6 @@ class RecurringTask(ThreadTask):
                     extra={"event": "recurring_failed", "endpoint": self._runs.endpoint},
                 )
                 self._telemetry.count("recurring_failures")
-                wait = _AFTER_FAILURE
 
     def _fields(self, event: str, name: str) -> dict[str, str]:
         return {"event": event, "endpoint": self._runs.endpoint, "schedule": name}

@@ -254,8 +254,8 @@ MUTANTS = (
         name="the place in the manager's queue is left out for labels",
         promise=_LABELS,
         file="satellites/timeout_manager/timeouts.py",
-        before="                    or headers.LABELS in order.message.headers\n",
-        after="",
+        before="has_sagas = has_sagas or _can_be_cleared(order)",
+        after="has_sagas = has_sagas or order.saga_id is not None",
         tests=(
             "tests/acceptance/test_cancel_and_reschedule.py::"
             "test_a_cancel_by_label_holds_for_stored_messages_and_messages_on_their_way"

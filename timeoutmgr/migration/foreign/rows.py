@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, MessageRejected, MigrationFailed
 from timeoutmgr.message import headers as names
-from timeoutmgr.message.instants import Micros, instant_of, to_micros, to_wire
+from timeoutmgr.message.instants import Micros, instant_of, to_wire
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import is_delayed_retry, timeout_id
 from timeoutmgr.message.validation import (
@@ -31,7 +31,7 @@ from timeoutmgr.message.validation import (
     check_due,
     check_headers,
 )
-from timeoutmgr.migration.levels.waiting_message import NO_SAGA, plain
+from timeoutmgr.migration.levels.waiting_message import NO_SAGA, micros_of, plain
 from timeoutmgr.migration.runs import Problem, Survey
 from timeoutmgr.transport.envelope import SHORT_STRING
 
@@ -89,7 +89,7 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     A column of whole seconds has lost a fraction, and may be up to a second early: the header
     still has it. If the two differ by more, the row was moved on purpose.
     """
-    column = to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+    column = micros_of(time)
     header = instant_of(headers, names.EXPIRE, column)
     return max(column, header) if abs(column - header) <= SECOND else column
 

@@ -46,6 +46,7 @@ from timeoutmgr.migration.foreign.rows import (
     Untranslatable,
     survey_rows,
 )
+from timeoutmgr.migration.levels.waiting_message import micros_of
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, Window, in_ranges
 
@@ -121,7 +122,7 @@ class ForeignTable:
             rows = connection.execution_options(yield_per=_AT_ONCE).execute(
                 select(time, text, many).where(*self._within(window, now)).order_by(time, text)
             )
-            sized = ((Key(_micros(when), str(one)), bytes_) for when, one, bytes_ in rows)
+            sized = ((Key(micros_of(when), str(one)), bytes_) for when, one, bytes_ in rows)
             yield from in_ranges(sized, size)
 
     def is_same_store_as_target(self, run_id: str) -> bool:
@@ -301,7 +302,3 @@ def _naive(instant: Micros) -> datetime:
 
 
 _FIRST: Final = max(EARLIEST, to_micros(datetime(1000, 1, 1, tzinfo=UTC)))
-
-
-def _micros(when: datetime) -> Micros:
-    return to_micros(when if when.tzinfo is not None else when.replace(tzinfo=UTC))

@@ -150,12 +150,9 @@ class LevelsTarget:
         """Leave the transport to its owner."""
 
 
-_CONFIRMED: Final = SendResult.CONFIRMED
-
-
 def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult]) -> None:
     """Raise MigrationFailed where the broker has not confirmed each."""
-    others = [result.value for result in results if result is not _CONFIRMED]
+    others = [result.value for result in results if result is not SendResult.CONFIRMED]
     if others:
         raise MigrationFailed(
             f"run {run_id}, batch {batch.no}: {len(others)} of {len(results)} messages were not "

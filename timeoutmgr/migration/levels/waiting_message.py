@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.message import headers as names
-from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message.instants import (
+    EARLIEST,
+    LATEST,
+    Micros,
+    from_wire,
+    instant_of,
+    to_micros,
+    to_wire,
+)
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
 from timeoutmgr.native.levels import read_routing_key
@@ -78,29 +86,27 @@ def _instant(name: str, value: Any) -> Micros:
 
 def _iso(value: Any) -> Micros:
     try:
-        at = datetime.fromisoformat(value)
+        return micros_of(datetime.fromisoformat(value))
     except (TypeError, ValueError) as error:
         raise Unreadable(f"{ETA} is {value!r:.60}") from error
-    return to_micros(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+def micros_of(time: datetime) -> Micros:
+    """Return the instant *time*; without a zone it is in UTC."""
+    return to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
 
 
 def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> Timeout:
     """Return *message* as a timeout of *endpoint*'s store; its id is the id of a store."""
-    kept = {
-        name: value for name, value in message.headers.items() if name != names.DELAY_IN_SECONDS
-    }
-    kept[names.DELIVER_AT] = to_wire(found.due)
-    try:
-        created = from_wire(kept.get(names.TIME_SENT, ""))
-    except ValueError:
-        created = now
+    kept = {**message.headers, names.DELIVER_AT: to_wire(found.due)}
+    kept.pop(names.DELAY_IN_SECONDS, None)
     return Timeout(
         id=id_of_timeout(endpoint, message),
         due=found.due,
         destination=found.destination,
         message=replace(message, headers=kept),
         saga_id=None if is_delayed_retry(kept) else saga_of(kept),
-        created=created,
+        created=instant_of(kept, names.TIME_SENT, now),
     )
 
 
