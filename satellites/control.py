@@ -8,6 +8,7 @@ from typing import Final
 from timeoutmgr.contracts import Key
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message import headers
+from timeoutmgr.message.instants import EARLIEST, LATEST
 from timeoutmgr.message.message import Message
 
 VERSION: Final = "1"
@@ -71,8 +72,8 @@ def read_control(message: Message) -> ChunkOrder | SingleOrder:
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"a due time is a whole number, got {value!r:.40}")
+    if isinstance(value, bool) or not isinstance(value, int) or not EARLIEST <= value <= LATEST:
+        raise TypeError(f"a due time is a whole number in the years 1 to 9999, got {value!r:.40}")
     return value
 
 

@@ -136,8 +136,7 @@ class DelayedDelivery:
             "DelayedFetch", wait, FETCH_SENTENCE, context.breakers.outage_in(ours.database)
         )
         context.breakers.watch_silence(ours.database, fetch, wait)
-        poller: Poller
-        poller = Poller(
+        poller: Poller = Poller(
             DrainLoop(step, sessions=sessions, lanes=1 if is_one_writer else 2),
             # At least as often, so that an outage is noticed in time.
             interval=min(_INTERVAL, max(wait, timedelta(seconds=1))),

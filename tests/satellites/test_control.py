@@ -85,6 +85,7 @@ def test_a_chunk_of_another_version_is_rejected_with_both_versions(version: str)
         {"token": "t", "keys": [["1", "a"]]},
         {"token": "t", "keys": [[1.5, "a"]]},
         {"token": "t", "keys": [[True, "a"]]},
+        {"token": "t", "keys": [[LATEST + 1, "a"]]},
         {"token": "t", "keys": [[1, None]]},
     ],
 )
