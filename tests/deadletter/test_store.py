@@ -340,6 +340,10 @@ def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
         with pytest.raises(MessageRejected):
             manager.place(wrong)
 
+    for key in (("m\0", "billing"), ("m1", "\ud800")):
+        with pytest.raises(MessageRejected, match="plain text"):
+            manager.acknowledge(key, MessageClass.ACK_RECEIVE)
+
     assert manager.place(lone) is Placement.PLACED
     assert queues(manager)[0].peek()[0].reason == "\\ud800 \\0"
 

@@ -16,6 +16,7 @@ from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass, is_neg
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.database.batch_inserts import misfit
+from timeoutmgr.database.texts import is_storable
 from timeoutmgr.deadletter.delivery_headers import Timers
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
@@ -331,13 +332,12 @@ class QueueManager:
         return placed
 
     def _move_to_dead_letters(self, usage: QuotaUsage, copy: StoredCopy) -> Placement:
-        tables = usage.tables
-        row = to_row(self.node, copy)
-        before = self._size(usage, tables.dead_letters, self._is(tables.dead_letters, copy.key))
+        dead_letters, row = usage.tables.dead_letters, to_row(self.node, copy)
+        before = self._size(usage, dead_letters, self._is(dead_letters, copy.key))
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
             return Placement.OVER_QUOTA
-        self._put(usage, tables.dead_letters, copy.key, row)
+        self._put(usage, dead_letters, copy.key, row)
         reach("deadletters.placed")
         return Placement.PLACED
 
@@ -437,17 +437,14 @@ class QueueManager:
         self, usage: QuotaUsage, table: Table, key: tuple[str, str], row: dict[str, Any]
     ) -> None:
         """Put *row* into *table*, in place of the one copy that the node may have of *key*."""
-        dead_letters, awaiting = usage.tables.dead_letters, usage.tables.awaiting
-        one = self._is(dead_letters, key)
-        dead = self._size(usage, dead_letters, one)
-        kept = self._size(usage, awaiting, self._is(awaiting, key))
+        places = (usage.tables.dead_letters, usage.tables.awaiting)
+        sizes = [self._size(usage, one, self._is(one, key)) for one in places]
         # Before any change: the transaction may be a caller's, who goes on.
-        self._require_room(usage, row["bytes"] - dead - kept)
-        if dead:
-            self._delete(usage, dead_letters, one, dead)
-            reach("deadletters.deleted")
-        if kept:
-            self._delete_awaiting(usage, key)
+        self._require_room(usage, row["bytes"] - sum(sizes))
+        for one, size in zip(places, sizes, strict=True):
+            if size:
+                self._delete(usage, one, self._is(one, key), size)
+                reach("deadletters.deleted")
         reach("deadletters.taken_out")
         self._insert(usage, table, row)
 
@@ -472,6 +469,8 @@ class QueueManager:
 
     def _is(self, table: Table, key: tuple[str, str]) -> Any:
         message_id, destination = key
+        if not is_storable(message_id + destination):  # an acknowledgement's own words
+            raise MessageRejected(f"no node keeps {key!r:.80}: a copy has plain text as its key")
         return and_(
             table.c.node == self.node,
             table.c.message_id == message_id,
