@@ -364,14 +364,25 @@ def test_of_many_archived_stores_one_has_to_be_named(empty: Path, tmp_path: Path
     assert [one["message_id"] for one in facts(stores[2])["pending"]] == ["m1"]
 
 
-def test_the_table_of_pending_timeouts_is_beside_the_history() -> None:
+def test_the_table_of_pending_timeouts_is_beside_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "history").mkdir()
+    monkeypatch.chdir(tmp_path / "history")
+
     assert pending_place("delta:s3://lake/history") == "delta:s3://lake/pending"
-    assert pending_place("delta:history") == "delta:pending"
+    assert pending_place("delta:history") == f"delta:{tmp_path}/history/pending"
     assert pending_place("iceberg:main.timeouts.history") == "iceberg:main.timeouts.pending"
     assert pending_place("/lake/history/") == "/lake/pending"
-    assert pending_place("history") == "pending"
+    assert pending_place(".") == f"{tmp_path}/pending"
+
+
+@pytest.mark.parametrize(
+    "history", ["/lake/pending", "delta:s3://lake", "delta:abfss://c@a.dfs.core.windows.net/", "/"]
+)
+def test_a_history_with_no_place_beside_it_has_no_pending_table(history: str) -> None:
     with pytest.raises(ConfigurationError, match="name the table of the history"):
-        pending_place("/lake/pending")
+        pending_place(history)
 
 
 def test_the_commands_archive_and_restore(empty: Path, tmp_path: Path) -> None:

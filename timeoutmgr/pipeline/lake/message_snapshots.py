@@ -24,7 +24,7 @@ from timeoutmgr.pipeline.lake.table import (
     with_columns,
 )
 from timeoutmgr.pipeline.lake.writer import CountedRows, tried
-from timeoutmgr.pipeline.options import ICEBERG
+from timeoutmgr.pipeline.options import ICEBERG, history_place
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.transactions import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity
@@ -41,16 +41,18 @@ PENDING_WRITTEN: Final = pa.schema(
 
 
 def pending_place(history: str) -> str:
-    """Return the place of the table ``pending`` beside the history table at *history*."""
-    history = history.rstrip("/")
-    signs = "." if history.startswith(ICEBERG) else "/:"
-    begin = max(history.rfind(sign) for sign in signs) + 1
-    if history[begin:] == _NAME:
+    """Return the place of the table ``pending`` beside the history table at *history*.
+
+    Raises ConfigurationError if nothing is beside it: it is ``pending`` itself, or a whole bucket.
+    """
+    history = history_place("the history table", history)
+    folder, sign, name = history.rpartition("." if history.startswith(ICEBERG) else "/")
+    if name in ("", _NAME) or folder.endswith("/"):
         raise ConfigurationError(
-            f"{history} is where the pending timeouts beside a history table are; name the table "
-            "of the history, for example history"
+            f"{history} is {_NAME} itself, or a whole bucket, with no place for a table {_NAME} "
+            "beside it; name the table of the history in a folder, for example history"
         )
-    return f"{history[:begin]}{_NAME}"
+    return f"{folder}{sign}{_NAME}"
 
 
 def pending_table(history: str) -> HistoryTable:
