@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -47,6 +48,8 @@ from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import HISTORY
 
 LATER = date(2030, 1, 1)
+ROW_0 = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
+"""The bitmap of the row 0 alone, as a log of Delta has it."""
 
 
 def events(numbers: range, endpoint: str = "sales", days: int = 2) -> pa.RecordBatch:
@@ -624,6 +627,37 @@ def test_an_iceberg_table_with_deleted_rows_is_refused(
 
     with pytest.raises(PipelineUnavailable, match=f"{place} has files of deleted rows"):
         table.files()
+
+
+def test_a_delta_table_with_deleted_rows_is_refused(tmp_path: Path) -> None:
+    table = open_table(f"delta:{tmp_path}/history")
+    append(table, range(3), 1)
+    flag_deleted(tmp_path / "history" / "_delta_log")
+
+    table.refresh()
+
+    with pytest.raises(PipelineUnavailable, match=f"{table.place} has files of deleted rows"):
+        table.files()
+
+
+def flag_deleted(log: Path) -> None:
+    """Commit that the first row of a file is deleted, as Spark does; delta-rs writes no such."""
+    actions = [
+        json.loads(line) for file in log.glob("*.json") for line in file.read_text().splitlines()
+    ]
+    added = next(one["add"] for one in actions if "add" in one)
+    vector = {"storageType": "i", "pathOrInlineDv": ROW_0, "sizeInBytes": 34, "cardinality": 1}
+    removed = {name: added[name] for name in ("path", "partitionValues", "size")}
+    removed |= {"dataChange": True, "deletionTimestamp": 0, "extendedFileMetadata": True}
+    features = ["deletionVectors"]
+    protocol = {"readerFeatures": features, "writerFeatures": features}
+    commit = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **protocol}},
+        {"remove": removed},
+        {"add": added | {"deletionVector": vector}},
+    ]
+    version = len([*log.glob("*.json")])
+    (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, commit)))
 
 
 def delete_a_row(table: Table, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    deleted_rows,
     raises_unavailable,
     require_alone,
     stored_columns,
@@ -89,6 +90,8 @@ class DeltaHistory:
         """Return the files of the partitions that *where* can be in."""
         if self._table is None:
             return NO_FILES
+        if any(marked.num_rows for marked in self._table.deletion_vectors()):
+            raise deleted_rows(self.place)
         first, last = where.days
         bounds = (("event_date", ">=", first), ("event_date", "<=", last))
         wanted = [(name, sign, str(value)) for name, sign, value in bounds if value is not None]

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import masked
-from timeoutmgr.pipeline.errors import CommitConflict, PipelineUnavailable
+from timeoutmgr.pipeline.errors import CommitConflict
 from timeoutmgr.pipeline.lake.table import (
     ANYTHING,
     BUCKETED,
@@ -39,6 +39,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    deleted_rows,
     raises_unavailable,
     require_alone,
     stored_columns,
@@ -107,10 +108,7 @@ class IcebergHistory:
         wanted = self._table.scan(row_filter=_partitions(where), snapshot_id=self._snapshot)
         planned = list(wanted.plan_files())
         if any(task.delete_files for task in planned):
-            raise PipelineUnavailable(
-                f"{self.place} has files of deleted rows, which this pipeline does not read; "
-                "rewrite its data files with the engine that deleted the rows"
-            )
+            raise deleted_rows(self.place)
         paths = [task.file.file_path for task in planned]
         if not paths:
             return NO_FILES

@@ -22,6 +22,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.views import HISTORY
 
 ROW: Final = ("sequence", "id", "at")
@@ -166,6 +167,14 @@ def unavailable(place: str, error: Exception) -> StorageUnavailable:
     return StorageUnavailable(
         f"{place} cannot be read or written: {text}; see to its service, credentials and rights, "
         "and run it again"
+    )
+
+
+def deleted_rows(place: str) -> PipelineUnavailable:
+    """Return the error for a table whose files have rows that are marked as deleted elsewhere."""
+    return PipelineUnavailable(
+        f"{place} has files of deleted rows, which this pipeline does not read; rewrite its data "
+        "files with the engine that deleted the rows"
     )
 
 
