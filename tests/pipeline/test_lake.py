@@ -629,6 +629,16 @@ def test_an_iceberg_table_with_deleted_rows_is_refused(
         table.files()
 
 
+def test_delta_removes_more_rows_than_a_condition_may_name(tmp_path: Path) -> None:
+    table = open_table(f"delta:{tmp_path}/history")
+    append(table, range(30_001), 1)
+
+    table.remove(Doomed("id", tuple(names(range(1, 30_001))), "east"))
+    table.refresh()
+
+    assert ids_in(table) == ["id0"]
+
+
 def test_a_delta_table_with_deleted_rows_is_refused(tmp_path: Path) -> None:
     table = open_table(f"delta:{tmp_path}/history")
     append(table, range(3), 1)

@@ -6,6 +6,7 @@ writers of a store a single writer commits. Commits of other stores, and compact
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from typing import Final
 
@@ -48,6 +49,8 @@ _AT_ONCE: Final = "interval 0 microseconds"
 _WEEK: Final = 7 * 24
 _FORGOTTEN: Final = "Invalid table version"
 _PACKED: Final = WriterProperties(compression="ZSTD")
+_NAMED_AT_ONCE: Final = 5_000
+"""Values in a condition; of 25,000 the stack of a thread of delta-rs overflows."""
 
 
 @raises_unavailable(DeltaError, wrong=(SchemaMismatchError,))
@@ -119,11 +122,13 @@ class DeltaHistory:
             )
 
     def remove(self, doomed: Doomed) -> None:
-        """Commit a version without such rows."""
+        """Commit versions without such rows."""
         if self._table is None:
             return
-        with self._conflicts():
-            self._table.delete(_condition(doomed), writer_properties=_PACKED)
+        for at in range(0, len(doomed.values), _NAMED_AT_ONCE):
+            some = replace(doomed, values=doomed.values[at : at + _NAMED_AT_ONCE])
+            with self._conflicts():
+                self._table.delete(_condition(some), writer_properties=_PACKED)
 
     def forget_versions(self) -> None:
         """Remove files and log of older versions: the log has bounds of their columns, too.
