@@ -175,6 +175,30 @@ def test_a_delta_table_of_other_columns_is_no_outage(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).version() == 0
 
 
+def test_an_iceberg_table_of_other_columns_is_refused(place_of: Callable[[str], str]) -> None:
+    place = place_of("iceberg")
+    catalog = load_catalog("main", **as_configured())
+    catalog.create_namespace("timeouts")
+    catalog.create_table("timeouts.history", pa.schema([("x", pa.int64())]))
+
+    with pytest.raises(ConfigurationError, match="other columns than a history has; name another"):
+        open_table(place)
+
+
+@pytest.mark.parametrize("name", ["history", "timeouts.", ".history", "timeouts..history"])
+def test_an_iceberg_table_without_a_namespace_or_name_is_refused(
+    place_of: Callable[[str], str], name: str
+) -> None:
+    place_of("iceberg")
+
+    with pytest.raises(ConfigurationError, match=r"an Iceberg table is .*NAMESPACE\.TABLE, got"):
+        open_table(f"iceberg:main.{name}")
+
+
+def as_configured() -> Any:
+    return Config().get_catalog_config("main")
+
+
 def test_a_reader_stays_at_its_version(place: str) -> None:
     table = open_table(place)
     table.append("east", reader(events(range(4))), {"batch": 1})
@@ -618,8 +642,7 @@ def test_an_iceberg_table_with_deleted_rows_is_refused(
     place = place_of("iceberg")
     table = open_table(place)
     table.append("east", reader(events(range(6))), {"batch": 1})
-    properties: Any = Config().get_catalog_config("main")
-    iceberg = load_catalog("main", **properties).load_table("timeouts.history")
+    iceberg = load_catalog("main", **as_configured()).load_table("timeouts.history")
     delete_a_row(iceberg, tmp_path / "deletes.parquet", monkeypatch)
     assert iceberg.refresh().scan().to_arrow().num_rows == 5
 

@@ -40,6 +40,7 @@ from timeoutmgr.pipeline.lake.table import (
     Marks,
     Where,
     deleted_rows,
+    other_columns,
     raises_unavailable,
     require_alone,
     stored_columns,
@@ -62,7 +63,7 @@ class IcebergHistory:
         self.place = place
         self._written: Final = written
         catalog, _, self._name = place.removeprefix(ICEBERG).partition(".")
-        if self._name.count(".") < 1:
+        if "." not in self._name or "" in self._name.split("."):
             raise ConfigurationError(
                 f"an Iceberg table is {ICEBERG}CATALOG.NAMESPACE.TABLE, got {place!r}; the catalog "
                 "is one of pyiceberg's configuration"
@@ -89,6 +90,8 @@ class IcebergHistory:
             self._table = None
         else:
             require_alone(self._table.location(), _FILES)
+            if not {*self._written.names} <= {*self._table.schema().column_names}:
+                raise other_columns(self.place)
 
     def marks(self, store: str) -> Marks:
         """Return the marks of *store*."""

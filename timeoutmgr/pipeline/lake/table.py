@@ -178,6 +178,13 @@ def deleted_rows(place: str) -> PipelineUnavailable:
     )
 
 
+def other_columns(place: str) -> ConfigurationError:
+    """Return the error for a table that is no history table."""
+    return ConfigurationError(
+        f"{place} is a table with other columns than a history has; name another place"
+    )
+
+
 def raises_unavailable(
     *kinds: type[Exception], wrong: tuple[type[Exception], ...] = ()
 ) -> Callable[[type[Table]], type[Table]]:
@@ -193,10 +200,7 @@ def raises_unavailable(
             try:
                 return call(table, *given, **named)
             except wrong as error:
-                raise ConfigurationError(
-                    f"{table.place} is a table with other columns than a history has; name another "
-                    "place"
-                ) from error
+                raise other_columns(table.place) from error
             except failures as error:
                 raise unavailable(table.place, error) from error
 
