@@ -165,6 +165,13 @@ def test_a_pair_without_a_value_is_refused_with_its_option() -> None:
         job_options(EraseOptions, given_by("erase", ["--header", "Customer"]), store="s")
 
 
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    given = given_by("erase", ["--header", "Customer=17", "--header", "Customer=18"])
+
+    with pytest.raises(ConfigurationError, match="--header gives 'Customer' twice, and a single"):
+        job_options(EraseOptions, given, store="s")
+
+
 def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,15 @@ def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
     if isinstance(one.default, tuple):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     if isinstance(value, tuple):
-        return dict(_setting(pair, flag) if isinstance(pair, str) else pair for pair in value)
+        pairs = [_setting(pair, flag) if isinstance(pair, str) else pair for pair in value]
+        names = [name for name, _value in pairs]
+        again = next((name for name in names if names.count(name) > 1), None)
+        if again is not None:
+            raise ConfigurationError(
+                f"{flag} gives {again!r} twice, and a single value would count; give it once, and "
+                "run the command for each value"
+            )
+        return dict(pairs)
     return value
 
 
