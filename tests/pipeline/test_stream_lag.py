@@ -91,3 +91,9 @@ def test_a_prepared_transaction_is_named_with_its_end() -> None:
         "transaction 7 prepared as 'pay-1' in database 'shop', open for 61 s, holds 3 transactions "
         "back; wait for it, or end it: ROLLBACK PREPARED 'pay-1'"
     )
+
+
+def test_a_transaction_that_has_ended_since_has_no_process_to_end() -> None:
+    assert Lag(xid=7, transactions=3).described() == (
+        "transaction 7 held 3 transactions back, and has ended"
+    )

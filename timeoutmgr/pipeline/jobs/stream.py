@@ -140,13 +140,16 @@ class Lag:
 
     def described(self) -> str:
         """Return which transaction it is, and how it is ended."""
+        holder, remedy = f"of process {self.pid}", f"SELECT pg_terminate_backend({self.pid})"
         if self.prepared is not None:
             holder, remedy = (
                 f"prepared as {self.prepared!r}",
                 f"ROLLBACK PREPARED '{self.prepared}'",
             )
-        else:
-            holder, remedy = f"of process {self.pid}", f"SELECT pg_terminate_backend({self.pid})"
+        elif self.pid is None:
+            return (
+                f"transaction {self.xid} held {self.transactions} transactions back, and has ended"
+            )
         since = "" if self.seconds is None else f", open for {self.seconds:.0f} s"
         return (
             f"transaction {self.xid} {holder} in database {self.database!r}{since}, holds "
