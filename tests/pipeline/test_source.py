@@ -450,6 +450,7 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
         ({"view": "letters"}, "no view 'letters'; views are pending"),
         ({"due_from": "2030-01-31T09:00:00"}, "'due_from' is an instant of .* with a zone"),
         ({"due_from": "tomorrow"}, "'due_from' is an instant of ISO 8601 .* got 'tomorrow'"),
+        ({"due_from": "9" * 19}, "'due_from' is an instant .* of the years 1 to 9999; got '9999"),
         ({"store": "postgresql://me:secret@host/db"}, "TIMEOUTMGR_STORE_<NAME>"),
         ({"store": "nowhere"}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
         ({"store": "missing.toml"}, "cannot read the settings file"),

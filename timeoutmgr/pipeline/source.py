@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.endpoint.configuration import check_endpoint_name
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.instants import Micros, from_micros, to_micros
 from timeoutmgr.pipeline.lake.table import STORED, Where
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
@@ -382,11 +382,12 @@ class TimeoutsStreamWriter(DataSourceStreamArrowWriter):
 
 def _instant(name: str, value: str) -> Micros:
     try:
-        if value.removeprefix("-").isdecimal():
-            return int(value)
-        return to_micros(datetime.fromisoformat(value))
-    except (ValueError, InvalidMessage):
+        is_number = value.removeprefix("-").isdecimal()
+        at = int(value) if is_number else to_micros(datetime.fromisoformat(value))
+        from_micros(at)
+        return at
+    except (ValueError, OverflowError, InvalidMessage):
         raise ConfigurationError(
             f"option {name!r} is an instant of ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, "
-            f"or a whole number of UTC microseconds; got {value!r}"
+            f"or a whole number of UTC microseconds, of the years 1 to 9999; got {value!r}"
         ) from None
