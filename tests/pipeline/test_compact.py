@@ -53,6 +53,16 @@ def test_compact_leaves_a_file_for_each_partition_and_every_event(place: str) ->
     assert ids_in(place) == names(range(4, 12))
 
 
+def test_a_file_that_is_alone_in_its_partition_is_not_written_anew(place: str) -> None:
+    scattered(place)
+    alone = reader(events(range(8, 12), endpoint="billing", days=1))
+    open_table(place).append("east", alone, {"batch": 3})
+
+    done = run(place)
+
+    assert (done.before, done.scattered, done.compacted, done.after) == (5, 4, 4, 3)
+
+
 def test_a_writer_that_commits_meanwhile_goes_first(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

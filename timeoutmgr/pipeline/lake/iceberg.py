@@ -4,11 +4,12 @@ Every commit asserts the snapshot that it began with. By itself pyiceberg would 
 top of the other commit, though that can hold the same events: the table's property forbids it.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import date
 from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from timeoutmgr.pipeline.lake.table import (
     other_columns,
     raises_unavailable,
     require_alone,
+    scattered,
     stored_columns,
 )
 from timeoutmgr.pipeline.options import ICEBERG
@@ -153,27 +155,17 @@ class IcebergHistory:
         """Do nothing: pyiceberg removes no files."""
 
     def compact(self, before: date) -> int:
-        """Write each day anew whose partitions have several files each."""
-        if self._table is None:
+        """Write partitions of several files anew, those of a day in a commit."""
+        table, old = self._table, scattered(self.place, self.files().paths, before)
+        if table is None:
             return 0
-        replaced = 0
-        for day in self._scattered(before):
-            this = f"event_date = '{day.isoformat()}'"
-            scan = self._table.scan(row_filter=this)
-            replaced += len(list(scan.plan_files()))
-            with self._conflicts():
-                self._table.overwrite(scan.to_arrow(), overwrite_filter=this)
-        return replaced
-
-    def _scattered(self, before: date) -> list[date]:
-        assert self._table is not None, "asked for a table that is there"
-        old = f"event_date < '{before.isoformat()}'"
-        seen = Counter(
-            tuple(task.file.partition[at] for at in range(len(BUCKETED)))
-            for task in self._table.scan(row_filter=old).plan_files()
-        )
-        days = {key[0] for key, count in seen.items() if count > 1}
-        return sorted(_day(one) for one in days)
+        for day, partitions in groupby(old, key=itemgetter(0)):
+            with self._conflicts(), table.transaction() as change:
+                for _day, bucket in partitions:
+                    this = f"event_date = '{day.isoformat()}' AND bucket = {bucket}"
+                    rows = table.scan(row_filter=this).to_arrow()
+                    change.overwrite(rows, overwrite_filter=this)
+        return sum(map(len, old.values()))
 
     def _created(self, store: str) -> Table:
         self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
@@ -226,11 +218,3 @@ def _partitions(where: Where) -> str | BooleanExpression:
 
 def _key(store: str, name: str) -> str:
     return f"{_PREFIX}.{sha256(store.encode()).hexdigest()[:16]}.{name}"
-
-
-def _day(value: object) -> date:
-    """Return the day of a partition; Iceberg counts days since 1970."""
-    if isinstance(value, date):
-        return value
-    assert isinstance(value, int), "a date is a number of days"
-    return date.fromordinal(date(1970, 1, 1).toordinal() + value)

@@ -13,7 +13,6 @@ The manifest of a version is linked to its name when it is complete, which one w
 import json
 import os
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -38,8 +37,10 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    partition_of,
     raises_unavailable,
     require_alone,
+    scattered,
     stored_columns,
 )
 
@@ -146,9 +147,7 @@ class ParquetHistory:
         week_ago = self._clock.now() / 1_000_000 - _KEPT
         self._remove_dead(before=week_ago)
         self._remove_manifests(before=week_ago)
-        folders = {name: _partition(name) for name in self._files if _partition(name)[0] < before}
-        many = Counter(folders.values())
-        old = sorted(name for name, folder in folders.items() if many[folder] > 1)
+        old = sorted(chain(*scattered(self.place, self._files, before).values()))
         if old:
             self._replace(old)
         return len(old)
@@ -338,13 +337,8 @@ class ParquetHistory:
         return self._manifests / f"{version:012d}.json"
 
 
-def _partition(name: str) -> tuple[date, int]:
-    day, bucket = (part.partition("=")[2] for part in Path(name).parts[-3:-1])
-    return date.fromisoformat(day), int(bucket)
-
-
 def _may_have(name: str, where: Where) -> bool:
-    day, bucket = _partition(name)
+    day, bucket = partition_of(name)
     first, last = where.days
     return (
         (first is None or day >= first)

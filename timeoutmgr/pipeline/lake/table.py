@@ -6,12 +6,13 @@ events of a store together with its marks, atomically: the marks say which event
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce, wraps
 from operator import and_
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -308,6 +309,29 @@ def with_columns(
     columns |= {"event_date": batch[day], "bucket": _buckets(batch["endpoint"])}
     arrays = [pc.cast(columns[field.name], field.type) for field in written]
     return pa.RecordBatch.from_arrays(arrays, schema=written)
+
+
+def partition_of(path: str) -> tuple[date, int]:
+    """Return the day and the bucket that the folders of a data file name.
+
+    Raises KeyError if they name none.
+    """
+    named = dict(part.partition("=")[::2] for part in PurePosixPath(path).parts)
+    return date.fromisoformat(named["event_date"]), int(named["bucket"])
+
+
+def scattered(place: str, paths: Iterable[str], before: date) -> dict[tuple[date, int], list[str]]:
+    """Return those of *paths* that share a partition of a day before *before*, by partitions."""
+    found = defaultdict[tuple[date, int], list[str]](list)
+    for path in paths:
+        try:
+            found[partition_of(path)].append(path)
+        except KeyError:
+            raise ConfigurationError(
+                f"{place} has files outside of the partitions {', '.join(BUCKETED)}, such as "
+                f"{path}; compact it with the engine that created or repartitioned it"
+            ) from None
+    return {key: some for key, some in sorted(found.items()) if key[0] < before and len(some) > 1}
 
 
 def stored_columns(written: pa.Schema) -> pa.Schema:
