@@ -605,6 +605,8 @@ def test_manifests_from_before_an_old_state_are_removed_and_no_writer_takes_thei
 
     left = sorted(path.name.lstrip("0") for path in (tmp_path / "manifests").iterdir())
     assert left == ["4.json", "4.state", "5.json"]
+    with pytest.raises(ConfigurationError, match="no history table with a version 3 at"):
+        present_table(str(tmp_path), 3)
     with pytest.raises(CommitConflict):
         sleeper.append("east", reader(events(range(9, 10))), {"batch": 2})
     sleeper.refresh()

@@ -111,7 +111,7 @@ class ParquetHistory:
         if known is not None:
             state = _loaded(self._state(known))
             self._files, self._marks, self._version = {*state["added"]}, state["marks"], known
-        elif self._manifests.is_dir() and not self._manifest(0).exists():
+        elif last is None and self._manifests.is_dir() and not self._manifest(0).exists():
             self._require_ours()
 
     def _require_ours(self) -> None:
