@@ -95,12 +95,7 @@ class DeltaHistory:
             return NO_FILES
         if any(marked.num_rows for marked in self._table.deletion_vectors()):
             raise deleted_rows(self.place)
-        first, last = where.days
-        bounds = (("event_date", ">=", first), ("event_date", "<=", last))
-        wanted = [(name, sign, str(value)) for name, sign, value in bounds if value is not None]
-        if where.bucket is not None:
-            wanted.append(("bucket", "=", str(where.bucket)))
-        uris = self._table.file_uris(file_pruning_predicate=wanted or None)
+        uris = self._table.file_uris(file_pruning_predicate=where.partitions or None)
         root = self._table.table_uri
         before = len(root.removeprefix("file://"))  # the URI of a local file is its path
         # By delta-rs itself: it reads with the credentials with which it writes, of any cloud.

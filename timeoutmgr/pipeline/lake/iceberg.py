@@ -110,8 +110,9 @@ class IcebergHistory:
         """Return the files that pyiceberg plans for the partitions of *where*."""
         if self._table is None:
             return NO_FILES
-        wanted = self._table.scan(row_filter=_partitions(where), snapshot_id=self._snapshot)
-        planned = list(wanted.plan_files())
+        wanted = " AND ".join(f"{name} {sign} '{value}'" for name, sign, value in where.partitions)
+        scan = self._table.scan(row_filter=wanted or AlwaysTrue(), snapshot_id=self._snapshot)
+        planned = list(scan.plan_files())
         if any(task.delete_files for task in planned):
             raise deleted_rows(self.place)
         paths = [task.file.file_path for task in planned]
@@ -202,18 +203,6 @@ def _loaded(name: str) -> Catalog:
             f"pyiceberg cannot load the catalog {name!r}: {masked(str(error))}; set its URI by the "
             f"variable {variable}, or as catalog.{name}.uri in .pyiceberg.yaml"
         ) from error
-
-
-def _partitions(where: Where) -> str | BooleanExpression:
-    first, last = where.days
-    found = list[str]()
-    if first is not None:
-        found.append(f"event_date >= '{first.isoformat()}'")
-    if last is not None:
-        found.append(f"event_date <= '{last.isoformat()}'")
-    if where.bucket is not None:
-        found.append(f"bucket = {where.bucket}")
-    return " AND ".join(found) or AlwaysTrue()
 
 
 def _key(store: str, name: str) -> str:

@@ -69,6 +69,13 @@ class Where:
         """The bucket of the endpoint."""
         return None if self.endpoint is None else bucket_of(self.endpoint)
 
+    @property
+    def partitions(self) -> list[tuple[str, str, str]]:
+        """Conditions on the partitions of such events: a column, a sign and a value."""
+        first, last, bucket = *self.days, self.bucket
+        found = [("event_date", ">=", first), ("event_date", "<=", last), ("bucket", "=", bucket)]
+        return [(name, sign, str(value)) for name, sign, value in found if value is not None]
+
     def expression(self) -> ds.Expression | None:
         """Return the condition for Arrow."""
         equal = {name: getattr(self, name) for name in ("store", "endpoint", "destination")}
