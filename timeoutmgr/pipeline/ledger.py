@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -236,13 +236,7 @@ def _text(parameters: Mapping[str, Any]) -> str:
 
 
 def _job_run(row: RunRow) -> JobRun:
-    return JobRun(
-        run_id=row.run_id,
-        kind=row.kind,
-        state=JobRunState(row.state),
-        created=row.created,
-        parameters=json.loads(row.parameters),
-        runner=row.runner,
-        ended=row.ended,
-        report=row.report,
-    )
+    state, parameters = JobRunState(row.state), json.loads(row.parameters)
+    found = asdict(row) | {"state": state, "parameters": parameters}
+    del found["endpoint"]  # of migrations
+    return JobRun(**found)

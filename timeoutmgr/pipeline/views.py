@@ -66,16 +66,14 @@ TO_STORE: Final = pa.schema([PENDING.field(i) for i in range(PENDING.get_field_i
 """The columns of a timeout that is to be stored."""
 
 
-def view_named(name: str) -> pa.Schema:
-    """Return the columns of the view *name*; raise ConfigurationError if unknown."""
-    if name not in VIEWS:
-        raise ConfigurationError(f"there is no view {name!r}; views are {', '.join(VIEWS)}")
-    return VIEWS[name]
-
-
 def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
-    """Return *columns* of *view*, in that order (None: all); raise WrongColumns if unknown."""
-    schema = view_named(view)
+    """Return *columns* of *view*, in that order (None: all); raise WrongColumns if unknown.
+
+    Raises ConfigurationError if the view is unknown.
+    """
+    if view not in VIEWS:
+        raise ConfigurationError(f"there is no view {view!r}; views are {', '.join(VIEWS)}")
+    schema = VIEWS[view]
     if columns is None:
         return schema
     unknown = [name for name in columns if name not in schema.names]

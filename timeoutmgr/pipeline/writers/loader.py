@@ -34,10 +34,6 @@ class LoadResult:
     rows: int = 0
     new: int = 0
 
-    def __add__(self, other: "LoadResult") -> "LoadResult":
-        """Return both together."""
-        return LoadResult(self.rows + other.rows, self.new + other.new)
-
 
 ChunkWriter: TypeAlias = Callable[[pa.Table], int]
 """Stores the new rows of a chunk, which holds each id once, in a transaction; returns their number.
@@ -67,12 +63,12 @@ class Loader:
         says, and StorageUnavailable: chunks before that are stored then, and a run over the same
         rows stores the rest.
         """
-        loaded = LoadResult()
+        rows = new = 0
         for chunk in chunks(batches, chunk_rows):
             check(chunk)
             once = each_once(chunk, may_differ=self._may_differ)
-            loaded += LoadResult(chunk.num_rows, self._put(once))
-        return loaded
+            rows, new = rows + chunk.num_rows, new + self._put(once)
+        return LoadResult(rows, new)
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
