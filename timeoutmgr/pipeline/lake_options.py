@@ -5,14 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.options import check_declared, history_place, option, optional, positive
+from timeoutmgr.pipeline.options import check_declared, history_option, option, optional, positive
 
-PLACE: Final = option(
-    "--lake",
-    "The history table: delta:URI, iceberg:CATALOG.NAMESPACE.TABLE, or a folder for Parquet.",
-    history_place,
-    metavar="TABLE",
-)
+PLACE: Final = history_option("--lake")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,11 +187,16 @@ def _strange_scheme(name: str, value: str, rest: str) -> ConfigurationError:
     )
 
 
-_ARCHIVE: Final = option(
-    "--archive",
-    "The history table that has older events of these stores.",
-    history_place,
-    metavar="TABLE",
+_PLACES: Final = "delta:URI, iceberg:CATALOG.NAMESPACE.TABLE, or a folder for Parquet."
+
+
+def history_option(flag: str, help: str = f"The history table: {_PLACES}") -> Mapping[str, Any]:
+    """Return the metadata of a field that has the place of a history table."""
+    return option(flag, help, history_place, metavar="TABLE")
+
+
+_ARCHIVE: Final = history_option(
+    "--archive", "The history table that has older events of these stores."
 )
 _UNTIL: Final = option("--until", "Only before this time; see --since.", with_zone)
 _OF_ENDPOINT: Final = option("--endpoint", "Only timeouts of this endpoint.")
@@ -506,12 +511,7 @@ class ReportOptions:
         check_declared(self)
 
 
-_TO: Final = option(
-    "--to",
-    "The history table: delta:URI, iceberg:CATALOG.NAMESPACE.TABLE, or a folder for Parquet.",
-    history_place,
-    metavar="TABLE",
-)
+_TO: Final = history_option("--to")
 _BATCH_EVENTS: Final = 500_000
 _ANY_TIMELINE: Final = option(
     "--any-timeline",

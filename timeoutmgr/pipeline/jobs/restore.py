@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
@@ -17,8 +18,8 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.lake.message_snapshots import (
     PENDING_WRITTEN,
-    PendingSnapshot,
     lake_tables,
+    newest_snapshot,
     require_store,
     stores_in,
 )
@@ -91,7 +92,6 @@ class _Restore:
         self._run_id = run_id
         self._table, self._pending = lake_tables(options.lake)
         self.name = _name_in(self._table, self._pending, options.of_store, identity(store))
-        self._snapshot = PendingSnapshot(self._pending, self.name)
         self._writer = HistoryRestore(store)
 
     def run(self) -> RestoreCounts:
@@ -143,8 +143,9 @@ class _Restore:
         return self._store.database.run(lambda connection: write(connection, rows))
 
     def _last_sequence(self) -> int:
-        found = (row["sequence"] for rows in self._events(HISTORY) for row in rows)
-        return max(found, default=1)
+        where = Where(store=self.name)
+        found = self._table.files(where).read(["sequence"], where)
+        return max((pc.max(batch["sequence"]).as_py() for batch in found), default=1)
 
     def _events(self, columns: pa.Schema) -> Iterator[list[dict[str, Any]]]:
         """Yield the archived events of the store, by the batch."""
@@ -157,7 +158,7 @@ class _Restore:
         """Return the timeouts of the snapshot, and the moment it is of."""
         return {
             (row["endpoint"], row["id"]): row["as_of"]
-            for batch in self._snapshot.rows(_HELD)
+            for batch in newest_snapshot(self._pending, self.name, _HELD)
             for row in plain(batch)
         }
 
@@ -192,7 +193,8 @@ class _Restore:
             with self._store.database.read() as connection:
                 return len(self._writer.unused(connection, rows))
         loader = Loader(self._store, run_id=self._run_id)
-        return loader.load(self._snapshot.rows(TO_STORE), self._options.batch).new
+        pending = newest_snapshot(self._pending, self.name, TO_STORE)
+        return loader.load(pending, self._options.batch).new
 
 
 def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:

@@ -5,7 +5,6 @@ that a reader sees a whole snapshot, or the whole snapshot before; older snapsho
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -124,16 +123,11 @@ def _snapshots(table: HistoryTable, store: str) -> list[int]:
     return sorted(found)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingSnapshot:
-    """The newest snapshot of *store* in *table*."""
-
-    table: HistoryTable
-    store: str
-
-    def rows(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield *columns* of its timeouts."""
-        number = self.table.marks(self.store).get("batch", 0)
-        wanted = (text_field("store") == self.store) & (ds.field("snapshot") == number)
-        for batch in self.table.files().matching(columns.names, wanted):
-            yield batch.cast(columns)
+def newest_snapshot(
+    table: HistoryTable, store: str, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield *columns* of the timeouts in the newest snapshot of *store* in *table*."""
+    number = table.marks(store).get("batch", 0)
+    wanted = (text_field("store") == store) & (ds.field("snapshot") == number)
+    for batch in table.files().matching(columns.names, wanted):
+        yield batch.cast(columns)
