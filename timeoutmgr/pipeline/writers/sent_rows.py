@@ -128,8 +128,8 @@ def _due(given: object) -> datetime:
 
 def _headers(given: Any) -> dict[str, str]:
     """Return *given*, a map of Arrow's (pairs) or a JSON object, as headers."""
-    if isinstance(given, str):
-        given = json.loads(given)
-        if not isinstance(given, dict | None):
-            raise InvalidMessage(f"headers are a JSON object of texts, got {given!r:.80}")
+    given = json.loads(given) if isinstance(given, str) else given
+    is_map = isinstance(given, list) and all(isinstance(one, tuple) for one in given)
+    if not is_map and not isinstance(given, dict | None):
+        raise InvalidMessage(f"headers are a map or a JSON object of texts, got {given!r:.80}")
     return dict(given or {})
