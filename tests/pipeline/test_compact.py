@@ -78,7 +78,7 @@ def test_a_writer_that_commits_meanwhile_goes_first(
         return real(today)
 
     monkeypatch.setattr(table, "compact", overtaken)
-    monkeypatch.setattr(job, "present_table", lambda _place: table)
+    monkeypatch.setattr(job, "present_table", lambda _place, written: table)
 
     assert run(place).compacted == 4
     assert ids_in(place) == names(range(4, 12))

@@ -20,14 +20,16 @@ from sqlalchemy import delete, select, update
 from tests.pipeline.archives import DAY, rows_of, write_events
 from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.lakes import S3_TOO
-from tests.pipeline.rows import batch, read, row, settle
+from tests.pipeline.rows import DUE, batch, read, row, settle
 from tests.pipeline.spark.oracle import Fact, verdict
+from tests.support.clock import FakeClock
 from timeoutmgr.cli.main import cli
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.compact import compact
 from timeoutmgr.pipeline.jobs.restore import RestoreCounts, restore
 from timeoutmgr.pipeline.jobs.stream import stream
 from timeoutmgr.pipeline.lake import parquet
@@ -37,7 +39,7 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
     pending_table,
 )
 from timeoutmgr.pipeline.lake.places import open_table
-from timeoutmgr.pipeline.lake_options import RestoreOptions
+from timeoutmgr.pipeline.lake_options import CompactOptions, RestoreOptions
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
 from timeoutmgr.pipeline.readers import arrow_batches
@@ -136,6 +138,35 @@ def test_the_pending_messages_of_a_day_are_in_one_file(
     archived(postgres, str(tmp_path / "history"))
 
     assert len([*(tmp_path / "pending").rglob("*.parquet")]) == 6
+
+
+def test_a_compaction_of_the_pending_table_keeps_every_message(
+    place: str, store_of: Callable[[str], Store]
+) -> None:
+    first, second, target = store_of("sqlite"), store_of("sqlite"), store_of("sqlite")
+    for source, numbers in ((first, {1, 2}), (second, {3})):
+        filled(source, numbers, {})
+        archived(source, place)
+    options = CompactOptions(lake=pending_place(place))
+
+    report = compact(options, clock=FakeClock(to_micros(DUE + timedelta(days=30))))
+    restored(target, place, of_store=identity(first))
+
+    assert (report.scattered, report.compacted, report.after) == (2, 2, 1)
+    assert facts(target)["pending"] == facts(first)["pending"] != []
+
+
+def test_history_is_not_written_into_a_table_of_other_columns(
+    place: str, store_of: Callable[[str], Store]
+) -> None:
+    source = store_of("sqlite")
+    filled(source, {1}, {2: "dispatched"})
+    archived(source, place)
+    pending = pending_place(place)
+    other = ArchiveOptions(store=source.name, to=pending, older_than=timedelta(minutes=1))
+
+    with pytest.raises(ConfigurationError, match="other columns than a history has; name another"):
+        archive(other, clock=FakeClock(to_micros(DUE + timedelta(days=30))))
 
 
 @given(data=st.data())

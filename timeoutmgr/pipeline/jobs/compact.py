@@ -9,6 +9,7 @@ from typing import Any
 from timeoutmgr.contracts import Clock
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent
+from timeoutmgr.pipeline.lake.message_snapshots import columns_at
 from timeoutmgr.pipeline.lake.places import present_table
 from timeoutmgr.pipeline.lake.table import scattered
 from timeoutmgr.pipeline.lake.writer import tried
@@ -40,7 +41,7 @@ def compact(options: CompactOptions, *, clock: Clock, progress: Progress = silen
     Readers of older versions keep their files for a week. Raises CommitConflict if other writers
     commit again and again meanwhile: nothing was changed then.
     """
-    table = present_table(options.lake)
+    table = present_table(options.lake, written=columns_at(options.lake))
     today = from_micros(clock.now()).date()
     paths = table.files().paths
     before, many = len(paths), sum(map(len, scattered(table.place, paths, today).values()))

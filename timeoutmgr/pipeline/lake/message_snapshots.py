@@ -4,6 +4,7 @@ Each commit is a snapshot of a store. The mark ``batch`` of the store names its 
 that a reader sees a whole snapshot, or the whole snapshot before; older snapshots are removed.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -52,6 +53,11 @@ def pending_place(history: str) -> str:
             "beside it; name the table of the history in a folder, for example history"
         )
     return f"{folder}{sign}{_NAME}"
+
+
+def columns_at(place: str) -> pa.Schema:
+    """Return the columns of the table of a lake at *place*: of ``pending``, else of a history."""
+    return PENDING_WRITTEN if re.split("[/.:]", place.rstrip("/"))[-1] == _NAME else WRITTEN
 
 
 def pending_table(history: str) -> HistoryTable:

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import date
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from timeoutmgr.clock import SystemClock
@@ -37,6 +38,7 @@ from timeoutmgr.pipeline.lake.table import (
     Doomed,
     Marks,
     Where,
+    other_columns,
     partition_of,
     raises_unavailable,
     require_alone,
@@ -81,6 +83,15 @@ class ParquetHistory:
         self._version = -1
         self._last = version
         self.refresh()
+        self._require_columns()
+
+    def _require_columns(self) -> None:
+        """Raise ConfigurationError if a file lacks our columns: a rewrite would drop its own."""
+        with suppress(FileNotFoundError, pa.ArrowInvalid):  # an erasure removes old files
+            for name in islice(self._files, 1):
+                known = pq.read_schema(self._folder / name).names
+                if not {*stored_columns(self._written).names} <= {*known}:
+                    raise other_columns(self.place)
 
     @property
     def version(self) -> int | None:

@@ -37,12 +37,14 @@ def open_table(
     return ParquetHistory(place, version, written=written)
 
 
-def present_table(place: str, version: int | None = None) -> HistoryTable:
+def present_table(
+    place: str, version: int | None = None, written: pa.Schema = WRITTEN
+) -> HistoryTable:
     """Return the table at *place* for reading; raise ConfigurationError if it is missing.
 
     The same if it lacks *version*: read as another version, events would be missing.
     """
-    table = open_table(place, version)
+    table = open_table(place, version, written)
     if table.version is None or version not in (None, table.version):
         wanted = "" if version is None else f" with a version {version}"
         raise ConfigurationError(
