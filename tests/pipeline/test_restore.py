@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
@@ -154,6 +155,27 @@ def test_a_compaction_of_the_pending_table_keeps_every_message(
 
     assert (report.scattered, report.compacted, report.after) == (2, 2, 1)
     assert facts(target)["pending"] == facts(first)["pending"] != []
+
+
+def test_files_of_an_old_snapshot_are_removed_after_a_week(
+    tmp_path: Path, store_of: Callable[[str], Store]
+) -> None:
+    def files() -> set[Path]:
+        return {*(tmp_path / "pending").rglob("*.parquet")}
+
+    source, place = store_of("sqlite"), str(tmp_path / "history")
+    filled(source, {1}, {})
+    archived(source, place)
+    first = files()
+    archived(source, place)
+    eight_days_ago = datetime.now(UTC).timestamp() - 8 * 86_400
+    for file in first:
+        os.utime(file, (eight_days_ago, eight_days_ago))
+
+    archived(source, place)
+
+    assert first.isdisjoint(files())
+    assert len(files()) == 2
 
 
 def test_history_is_not_written_into_a_table_of_other_columns(

@@ -5,7 +5,7 @@ and only events are removed that this run has read in the table.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class ArchiveReport:
     """The events written into the table, and the old events *removed* from the store.
 
     *held* old events stay in the store: a stream has not read them yet, or the table lacks them.
-    *compacted* small files of the table were put together. *pending* messages were written whole.
+    *compacted* small files of its tables were put together. *pending* messages were written whole.
     """
 
     run_id: str
@@ -110,6 +110,7 @@ class _Archive:
         self._streams = StreamRuns(ledger)
         self._name = identity(store)
         self._table = open_table(options.to)
+        self._tables = [self._table]
         now = store.database.now(clock)
         self._now = now
         self._cutoff = now - duration_micros(options.older_than)
@@ -147,6 +148,7 @@ class _Archive:
                 "archive pending messages once it has ended"
             )
         table = pending_table(self._options.to)
+        self._tables.append(table)
         if self._store.is_postgresql:
             # Before the older snapshot is removed: it may be all that is left of another server.
             now, any_timeline = oldest_transaction(self._store), self._options.any_timeline
@@ -258,8 +260,9 @@ class _Archive:
 
     def _compact(self) -> int:
         """Put small files of past days together; a writer that commits meanwhile goes first."""
-        try:
-            self._table.refresh()
-            return self._table.compact(self._today)
-        except CommitConflict:
-            return 0
+        replaced = 0
+        for table in self._tables:
+            with suppress(CommitConflict):
+                table.refresh()
+                replaced += table.compact(self._today)
+        return replaced
