@@ -387,6 +387,21 @@ def test_rows_whose_rest_is_missing_leave_no_file(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("*.parquet")] == []
 
 
+def test_a_link_whose_answer_was_lost_on_its_way_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, real = ParquetHistory(str(tmp_path)), os.link
+
+    def linked_and_tried_again(*given: Any) -> None:
+        real(*given)
+        real(*given)
+
+    monkeypatch.setattr(os, "link", linked_and_tried_again)
+    append(table, range(4), 1)
+
+    assert ids_in(table) == ids_in(str(tmp_path)) == names(range(4))
+
+
 def test_two_erasures_may_remove_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,7 +323,11 @@ class ParquetHistory:
         written = target.with_name(f"{secrets.token_hex(8)}.writing")
         try:
             _dump(document, written)
-            os.link(written, target)  # no rename: it would replace another writer's
+            try:
+                os.link(written, target)  # no rename: it would replace another writer's
+            except FileExistsError:
+                if written.stat().st_nlink == 1:  # else NFS has made it, and lost the first answer
+                    raise
             if self._is_forgotten():  # it slept for a week: that version was removed as well
                 target.unlink()
                 raise FileExistsError(target)
