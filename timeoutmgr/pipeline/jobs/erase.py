@@ -40,6 +40,7 @@ _IN_LAKE: Final = (("lake history", WRITTEN, ERASED), ("lake pending", PENDING_W
 """What the certificate calls the tables of a lake, their columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
+    "history tables that --lake does not name, and the pending messages beside them",
     "messages in queues and levels of the broker, in delayed message stores or in work, journals "
     "and dead-letter queues of applications",
     "timeouts that ended before: history has neither saga ids nor headers; name them by --ids or "
