@@ -41,7 +41,7 @@ from timeoutmgr.pipeline.lake import parquet
 from timeoutmgr.pipeline.lake.parquet import ParquetHistory
 from timeoutmgr.pipeline.lake.places import open_table, present_table
 from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where, as_written
-from timeoutmgr.pipeline.lake.writer import SequenceWriter, TransactionWriter, tried
+from timeoutmgr.pipeline.lake.writer import CountedRows, SequenceWriter, TransactionWriter, tried
 from timeoutmgr.pipeline.readers.transactions import index_transactions
 from timeoutmgr.pipeline.source import TimeoutsDataSource
 from timeoutmgr.pipeline.stores import Store
@@ -155,6 +155,20 @@ def test_versions_that_a_service_keeps_are_not_called_forgotten(
 
     with s3.refusing(), pytest.raises(StorageUnavailable, match="403 Forbidden"):
         table.forget_versions()
+
+
+def test_an_outage_of_the_database_is_not_said_of_the_table(place: str) -> None:
+    def cut_off() -> Iterator[pa.RecordBatch]:
+        yield as_written(events(range(4)), "east")
+        raise StorageUnavailable("the database is away")
+
+    table = open_table(place)
+
+    with pytest.raises(StorageUnavailable, match=r"^the database is away$"):
+        CountedRows(WRITTEN, cut_off()).append_to(table, "east", {"batch": 1})
+
+    table.refresh()
+    assert (ids_in(table), table.marks("east")) == ([], {})
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def _commit(store: Store, table: HistoryTable, name: str, as_of: Micros) -> int:
     more = {"store": name, "snapshot": number, "as_of": as_of}
     written = (with_columns(one, PENDING_WRITTEN, "due", more) for one in rows)
     found = CountedRows(PENDING_WRITTEN, written)
-    table.append(name, found.reader(), {"batch": number, **server})
+    found.append_to(table, name, {"batch": number, **server})
     table.refresh()
     older = tuple(one for one in _snapshots(table, name) if one != number)
     if older:

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import func, select
 
+from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.errors import ArchiveMismatch, CommitConflict, RunConflict
 from timeoutmgr.pipeline.lake.table import (
     ROW,
     WRITTEN,
     HistoryTable,
+    Marks,
     Where,
     as_written,
     read_history,
@@ -83,7 +85,7 @@ class TransactionWriter:
             found = CountedRows(WRITTEN, (as_written(one, self._name) for one in rows))
             if not found.is_empty:
                 position = {**now._replace(xid=end)._asdict(), "batch": marks.get("batch", 0) + 1}
-                self.table.append(self._name, found.reader(), position)
+                found.append_to(self.table, self._name, position)
             self.reached(end)
             self.has_more = end < last
             if not found.is_empty:
@@ -155,15 +157,26 @@ class CountedRows:
         self._first = list(islice(batches, 1))
         self.is_empty: Final = not self._first
         self.count = 0
+        self._failure: TimeoutManagerError | None = None
 
-    def reader(self) -> pa.RecordBatchReader:
-        """Return what a table reads, once."""
-        return pa.RecordBatchReader.from_batches(self._written, self._passing())
+    def append_to(self, table: HistoryTable, store: str, marks: Marks) -> None:
+        """Commit them as rows of *store*, once; an error of the database stays what it is."""
+        reader = pa.RecordBatchReader.from_batches(self._written, self._passing())
+        try:
+            table.append(store, reader, marks)
+        except TimeoutManagerError:
+            if self._failure is not None:  # of which delta-rs has made a text
+                raise self._failure from None
+            raise
 
     def _passing(self) -> Iterator[pa.RecordBatch]:
-        for batch in chain(self._first, self._rest):
-            self.count += batch.num_rows
-            yield batch
+        try:
+            for batch in chain(self._first, self._rest):
+                self.count += batch.num_rows
+                yield batch
+        except TimeoutManagerError as error:
+            self._failure = error
+            raise
 
 
 def slices(store: Store, cutoff: Micros) -> Iterator[pa.Table]:
