@@ -157,6 +157,18 @@ def test_versions_that_a_service_keeps_are_not_called_forgotten(
         table.forget_versions()
 
 
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    place = str(tmp_path / "history")
+    append(open_table(place), range(4), 1)
+    append(open_table(place), range(4, 8), 2)
+    broken = Path(max(open_table(place).files().paths))
+    broken.write_bytes(b"PAR1")
+
+    for call in (ids_in, lambda table: table.compact(LATER), CALLS["remove"]):
+        with pytest.raises(StorageUnavailable, match=rf"read or written: .*{broken.name}"):
+            call(open_table(place))
+
+
 def test_an_outage_of_the_database_is_not_said_of_the_table(place: str) -> None:
     def cut_off() -> Iterator[pa.RecordBatch]:
         yield as_written(events(range(4)), "east")

@@ -61,7 +61,7 @@ _KEPT: Final = 7 * 86_400
 """Seconds for which a file stays that the newest version lacks: readers of older ones need it."""
 
 
-@raises_unavailable()
+@raises_unavailable(pa.ArrowInvalid)
 class ParquetHistory:
     """The table in *folder*, which every reader and writer sees under that path."""
 

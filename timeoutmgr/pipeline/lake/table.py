@@ -152,7 +152,7 @@ class DataFiles:
         except FileNotFoundError as error:
             text = f"a file of the table was removed, as an erasure does; run it again ({error})"
             raise StorageUnavailable(text) from error
-        except OSError as error:
+        except (OSError, pa.ArrowInvalid) as error:
             raise unavailable("a file of the table", error) from error
 
     def parts(self, count: int) -> list["DataFiles"]:
