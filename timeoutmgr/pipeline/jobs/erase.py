@@ -187,7 +187,7 @@ class _Erase:
         self._erasure, self._is_overwritten = Erasure(store), False
         place = options.lake
         self._tables = () if place is None else lake_tables(place)
-        self._name = _name_in(self._tables, options.of_store, identity(store))
+        self._name = _own_name_in(self._tables, options.of_store, identity(store))
 
     def no_first_commit(self) -> AbstractContextManager[None]:
         """Keep a stream from its first commit to the lake, which no commit of ours overtakes."""
@@ -279,7 +279,7 @@ class _Erase:
         )
 
 
-def _name_in(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
+def _own_name_in(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
     """Return *given*, else *own*. Raise ConfigurationError if *tables* have other names alone.
 
     A store moves; its own name may be *given* if the tables lack it.

@@ -90,8 +90,8 @@ class _Restore:
     ) -> None:
         self._store, self._options, self._progress = store, options, progress
         self._run_id = run_id
-        self._table, self._pending = lake_tables(options.lake)
-        self.name = _name_in(self._table, self._pending, options.of_store, identity(store))
+        tables = self._table, self._pending = lake_tables(options.lake)
+        self.name = _archived_store(tables, options.of_store, identity(store))
         self._writer = HistoryRestore(store)
 
     def run(self) -> RestoreCounts:
@@ -209,11 +209,11 @@ def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:
     return bool(end["at"] < as_of - margin)
 
 
-def _name_in(history: HistoryTable, pending: HistoryTable, given: str | None, own: str) -> str:
+def _archived_store(tables: Sequence[HistoryTable], given: str | None, own: str) -> str:
     """Return *given*, else *own* if the lake has that store, else the only store of the lake."""
     if given is not None:
-        return require_store(given, history, pending)
-    found = stores_in(history, pending)
+        return require_store(given, *tables)
+    found = stores_in(*tables)
     if own in found or not found:
         return own
     if len(found) > 1:

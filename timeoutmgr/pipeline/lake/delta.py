@@ -32,6 +32,7 @@ from timeoutmgr.pipeline.lake.table import (
     Marks,
     Where,
     deleted_rows,
+    other_columns,
     raises_unavailable,
     require_alone,
     stored_columns,
@@ -53,7 +54,7 @@ _NAMED_AT_ONCE: Final = 5_000
 """Values in a condition; of 25,000 the stack of a thread of delta-rs overflows."""
 
 
-@raises_unavailable(DeltaError, wrong=(SchemaMismatchError,))
+@raises_unavailable(DeltaError)
 class DeltaHistory:
     """The table at ``delta:URI``; credentials come from the environment, as delta-rs reads it."""
 
@@ -168,6 +169,8 @@ class DeltaHistory:
     def _conflicts(self) -> Iterator[None]:
         try:
             yield
+        except SchemaMismatchError as error:
+            raise other_columns(self.place) from error
         except DeltaError as error:
             # An erasure may have removed the log of the versions since.
             if isinstance(error, CommitFailedError) or _FORGOTTEN in str(error):

@@ -193,13 +193,8 @@ def other_columns(place: str) -> ConfigurationError:
     )
 
 
-def raises_unavailable(
-    *kinds: type[Exception], wrong: tuple[type[Exception], ...] = ()
-) -> Callable[[type[Table]], type[Table]]:
-    """Return a decorator: calls of a table raise StorageUnavailable for OSError and *kinds*.
-
-    For *wrong*, a table that is no history table, they raise ConfigurationError.
-    """
+def raises_unavailable(*kinds: type[Exception]) -> Callable[[type[Table]], type[Table]]:
+    """Return a decorator: calls of a table raise StorageUnavailable for OSError and *kinds*."""
     failures: tuple[type[Exception], ...] = (OSError, *kinds)
 
     def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,8 +202,6 @@ def raises_unavailable(
         def guard(table: "HistoryTable", *given: Any, **named: Any) -> Any:
             try:
                 return call(table, *given, **named)
-            except wrong as error:
-                raise other_columns(table.place) from error
             except failures as error:
                 raise unavailable(table.place, error) from error
 
