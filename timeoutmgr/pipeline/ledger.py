@@ -155,14 +155,13 @@ class JobLedger:
         rows = self._rows.matching(connection, runs.c.kind == kind, runs.c.state == state.value)
         return [_job_run(row) for row in rows]
 
-    def move(self, run_id: str, state: JobRunState) -> None:
-        """Note that the run is in *state*, and when it ended."""
-
-        def work(connection: Connection) -> None:
-            ended = self._database.now(self._clock) if state.is_over else None
-            self._rows.change(connection, run_id, state=state.value, ended=ended)
-
-        self._database.run(work)
+    def move(
+        self, run_id: str, state: JobRunState, report: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note that the run is in *state*, when it ended, and its last *report* if given."""
+        ended = self._database.now(self._clock) if state.is_over else None
+        values: dict[str, Any] = {"report": report, "state": state.value, "ended": ended}
+        self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
 
     def acquire(self, run_id: str, runner: str) -> None:
         """Note that the process with the session lock *runner* works at the run."""

@@ -92,8 +92,7 @@ def archive(options: ArchiveOptions, *, clock: Clock, progress: Progress = silen
         ledger.begin(run_id, KIND, {"to": options.to, "purge": options.purge})
         with at_work(store, ledger, run_id):
             report = _Archive(store, options, clock, progress, ledger).run(run_id)
-        ledger.note(run_id, report.document())
-        ledger.move(run_id, JobRunState.COMPLETED)
+        ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report
 
 

@@ -157,8 +157,7 @@ def erase(
             ledger.note(run_id, certificate.document() | noted)
             certificate = _including(certificate, interrupted.values())
             deliver(certificate)
-        ledger.note(run_id, certificate.document())
-        ledger.move(run_id, JobRunState.COMPLETED)
+        ledger.move(run_id, JobRunState.COMPLETED, certificate.document())
         for one in interrupted:
             ledger.note(one, {})
         return certificate

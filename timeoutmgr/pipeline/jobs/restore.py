@@ -79,8 +79,7 @@ def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silen
         ledger.begin(run_id, KIND, {"lake": options.lake, "of": job.name})
         with at_work(store, ledger, run_id):
             report = job.run()
-        ledger.note(run_id, report.document())
-        ledger.move(run_id, JobRunState.COMPLETED)
+        ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report
 
 

@@ -194,8 +194,7 @@ def _store(
     )
     new = ledger.counted(run_id) - before
     done = replace(report, new=new, known=report.accepted - new)
-    ledger.note(run_id, done.document())
-    ledger.move(run_id, JobRunState.COMPLETED)
+    ledger.move(run_id, JobRunState.COMPLETED, done.document())
     return done
 
 

@@ -57,8 +57,7 @@ class StreamRuns:
         run_id = _run_id(to)
         run = self._ledger.begin(run_id, KIND, {"to": to})
         if run.state is JobRunState.ABORTED:
-            self._ledger.note(run_id, _NOTHING)
-            self._ledger.move(run_id, JobRunState.RUNNING)
+            self._ledger.move(run_id, JobRunState.RUNNING, _NOTHING)
             progress(
                 "this stream was given up: events that archive has removed since then are not in "
                 f"{to}, unless archive wrote there"
