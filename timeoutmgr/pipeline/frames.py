@@ -1,6 +1,6 @@
 """Stored timeouts as data frames, data frames into the store, and changes of their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FORMAT: Final = "timeouts"
 EVERYTHING: Final = Selection()
 _TASKS_OF_A_CORE: Final = 2
+_OF_TABLES: Final = {"store": "of_store", "begin": "at_from", "end": "at_before"}
+"""Options of a read of a history table that have other names in ``Where``."""
 
 
 def read_timeouts(
@@ -53,20 +55,10 @@ def read_table(
     spark: "SparkSession", table: HistoryTable, columns: Sequence[str], where: Where
 ) -> "DataFrame":
     """Return *columns* of the events of *table*, at its version, that *where* wants."""
-    options: dict[str, object | None] = {
-        "table": table.place,
-        "version": table.version,
-        "of_store": where.store,
-        "before_xid": where.before_xid,
-        "at_from": where.begin,
-        "at_before": where.end,
-        "endpoint": where.endpoint,
-        "destination": where.destination,
-        "partitions": tasks_on(spark),
-    }
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    given = {_OF_TABLES.get(name, name): value for name, value in asdict(where).items()}
+    given |= {"table": table.place, "version": table.version, "partitions": tasks_on(spark)}
     schema = ddl(pa.schema([STORED.field(name) for name in columns]))
-    return spark.read.format(FORMAT).schema(schema).options(**given).load()
+    return spark.read.format(FORMAT).schema(schema).options(**_texts(given)).load()
 
 
 def options_of(
@@ -90,6 +82,10 @@ def options_of(
         **asdict(which),
     }
     del options["bucket"]  # in seconds
+    return _texts(options)
+
+
+def _texts(options: Mapping[str, object | None]) -> dict[str, str]:
     return {name: str(value) for name, value in options.items() if value is not None}
 
 

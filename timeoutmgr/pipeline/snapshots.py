@@ -47,7 +47,6 @@ class Snapshot(ABC):
     store: Store
     now: Micros
 
-    @abstractmethod
     def read(
         self,
         spark: "SparkSession",
@@ -57,6 +56,12 @@ class Snapshot(ABC):
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
         """Return *columns* of *view* as they were at that moment; only while it is held."""
+        return self._rows(spark, view, columns, which)
+
+    @abstractmethod
+    def _rows(
+        self, spark: "SparkSession", view: str, columns: Sequence[str] | None, which: Selection
+    ) -> "DataFrame": ...
 
 
 @contextmanager
@@ -101,13 +106,8 @@ class SharedSnapshot(Snapshot):
     name: str
     oldest: OldestTransaction
 
-    def read(
-        self,
-        spark: "SparkSession",
-        view: str,
-        *,
-        columns: Sequence[str] | None = None,
-        which: Selection = EVERYTHING,
+    def _rows(
+        self, spark: "SparkSession", view: str, columns: Sequence[str] | None, which: Selection
     ) -> "DataFrame":
         """Return *columns* of *view*, read by as many tasks as there are parts.
 
@@ -131,13 +131,8 @@ class CopiedSnapshot(Snapshot):
 
     folder: Path
 
-    def read(
-        self,
-        spark: "SparkSession",
-        view: str,
-        *,
-        columns: Sequence[str] | None = None,
-        which: Selection = EVERYTHING,
+    def _rows(
+        self, spark: "SparkSession", view: str, columns: Sequence[str] | None, which: Selection
     ) -> "DataFrame":
         """Return *columns* of the copy of *view*."""
         # By itself Spark would start a job to find the columns of the file.
