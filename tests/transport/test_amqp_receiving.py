@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, closing
 
 import pytest
 
+from tests.support.waiting import eventually
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.errors import QueueMissing
 from timeoutmgr.transport.amqp.connection import AmqpConnection
+from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
@@ -164,6 +166,25 @@ def could_beat(connection: AmqpConnection) -> bool:
     """Return whether another thread may use *connection* now."""
     with ThreadPoolExecutor(1) as heartbeats:
         return heartbeats.submit(connection.lock.acquire, blocking=False).result()
+
+
+def test_a_receiver_gets_further_messages_although_a_heartbeat_read_the_first(
+    session: TransportSession, queue: str
+) -> None:
+    send(session, queue, *"abc")
+
+    with closing(session.receiver(queue, prefetch=10)) as receiver:
+        assert isinstance(receiver, RabbitMQReceiver)
+        connection = receiver._connection
+        assert connection is not None
+
+        def reads_by_a_heartbeat() -> bool:
+            connection.beat()
+            return bool(receiver._buffer)
+
+        eventually(reads_by_a_heartbeat, "a heartbeat reads the first message")
+
+        assert ids(receive(receiver, 3)) == ["a", "b", "c"]
 
 
 def test_a_receiver_waits_in_a_process_with_many_open_files(

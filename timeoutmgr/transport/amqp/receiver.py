@@ -68,7 +68,6 @@ class RabbitMQReceiver(BrokerReceiver):
         self._prefetch = prefetch
         self._wake = WakePipe()
         self._connection: AmqpConnection | None = None
-        self._channel_id = 0
         self._limit = None if budget is None else budget.limit
         self._window = PrefetchWindow(prefetch, self._limit, self._unsettled)
         self._channel: Any = None
@@ -84,8 +83,7 @@ class RabbitMQReceiver(BrokerReceiver):
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return the messages at hand, or the first within *wait* and its followers."""
         with self._used("receiving", reopen=True) as connection:
-            if self._change is _Change.ENDED:
-                self._consume_again(connection)
+            self._fit(connection)  # the thread of the heartbeats may have read deliveries
             if not self._has(limit):
                 self._fill(connection, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
@@ -178,14 +176,18 @@ class RabbitMQReceiver(BrokerReceiver):
                 return
 
     def _pump(self, connection: AmqpConnection, seconds: float) -> bool:
-        """Read once, unless the budget is spent; then fit the window to the sizes that came."""
+        """Read once, unless the budget is spent; then fit the window."""
         if self._unsettled.is_full or not connection.pump(seconds):
             return False
+        self._fit(connection)
+        return True
+
+    def _fit(self, connection: AmqpConnection) -> None:
+        """Fit the window to the sizes that came, by an end of the consumer and a new consumer."""
         if self._change is _Change.ENDED:
             self._consume_again(connection)
         elif self._change is _Change.NONE and self._window.misfits(self._older()):
             self._ask_to_end()
-        return True
 
     def _ask_to_end(self) -> None:
         # Not waited for: the answer stands behind frames that the broker has sent already.
@@ -264,7 +266,6 @@ class RabbitMQReceiver(BrokerReceiver):
             if isinstance(error.__cause__, NotFound):
                 raise QueueMissing([self._queue], CREATE_QUEUE) from error.__cause__
             raise
-        self._channel_id = channel.channel_id
         self._connection = connection
 
     def _let_go(self, reason: str, *, politely: bool = False) -> None:
@@ -303,7 +304,7 @@ class RabbitMQReceiver(BrokerReceiver):
                 raise
 
     def _settle(self, method: tuple[int, int], number: int, bit: bool) -> bytes:
-        return settle_frame(self._channel_id, method, number, bit)
+        return settle_frame(self._channel.channel_id, method, number, bit)
 
     def _return(self, received: Sequence[Received], connection: AmqpConnection) -> None:
         numbers = sorted(self._own(received))
