@@ -28,7 +28,7 @@ from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.resilience.critical import CriticalAction
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.settings import schema as keys
-from timeoutmgr.settings.file import configuration_from
+from timeoutmgr.settings.file import configuration_from, resolve
 
 DOCUMENT = """
 endpoint = "sales"
@@ -357,6 +357,14 @@ def test_a_reference_takes_its_value_from_the_environment_and_a_url_keeps_its_fo
     url = make_url(as_database(found.persistence.database).url)
     assert (url.password, url.host, url.port) == ("s3/c@r?t", "db", 5433)
     assert url.query["sslpassword"] == "s3/c@r?t"
+
+
+def test_a_reference_in_the_user_part_of_each_of_several_urls_is_percent_encoded() -> None:
+    url = "amqp://u:${PASSWORD}@first//;amqp://u:${PASSWORD}@second//"
+
+    found = resolve(url, "transport", "own.toml", {"PASSWORD": "s3/c@r?t"})
+
+    assert found == "amqp://u:s3%2Fc%40r%3Ft@first//;amqp://u:s3%2Fc%40r%3Ft@second//"
 
 
 def test_a_reference_to_a_variable_that_is_not_set_is_refused(tmp_path: Path) -> None:

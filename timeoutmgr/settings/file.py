@@ -57,7 +57,7 @@ def referenced(value: Any) -> set[str]:
 
 
 def _resolve_text(text: str, key: str, source: str, environ: Mapping[str, str]) -> str:
-    user = _USER_INFO.search(text)
+    users = [each.span("user") for each in _USER_INFO.finditer(text)]
     query = text.find("?") if "://" in text else -1
 
     def put_in(match: re.Match[str]) -> str:
@@ -71,7 +71,7 @@ def _resolve_text(text: str, key: str, source: str, environ: Mapping[str, str]) 
                 "set; set it, or write $$ for a dollar sign"
             )
         at = match.start()
-        in_user = user is not None and user.start("user") <= at < user.end("user")
+        in_user = any(begin <= at < end for begin, end in users)
         return quote(found, safe="") if in_user or 0 <= query < at else found
 
     return _REFERENCE.sub(put_in, text)
