@@ -264,6 +264,8 @@ def test_variables_that_are_no_settings_are_let_be(file: Path, variable: str) ->
         ("[timeout-manager]\npoll_interval = 3600", r"\[timeout-manager\] poll_interval"),
         ("[limits]\nmax_body = 0", r"\[limits\] max_body"),
         ("[database]\nwrite_wait = inf", "expected a number, got inf .it must be finite"),
+        (f"[database]\nwrite_wait = 1{'0' * 400}", "expected a number, got 1000"),
+        (f"shutdown_timeout = 1{'0' * 400}", "shutdown_timeout in .*: expected a duration"),
         ("limits = 3", r"limits in .*: expected a table, such as \[limits\], got 3"),
         ("features = ['dead-letter-queues']", r"\[dead-letter-queues\] needs node"),
     ],
@@ -316,6 +318,12 @@ def test_a_transport_that_cannot_be_used_is_refused_without_its_password(
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_table_of_the_environment_that_nests_too_deeply_is_refused_by_its_name() -> None:
+    environ = {"TIMEOUTMGR_ENDPOINT": "a", "TIMEOUTMGR_TRANSPORT": "amqp://localhost"}
+    with pytest.raises(ConfigurationError, match=r"ssl in .*: expected a table"):
+        settings(None, {**environ, "TIMEOUTMGR_TRANSPORT_OPTIONS_SSL": "[" * 100_000})
+
+
 def test_an_endpoint_needs_a_name() -> None:
     with pytest.raises(ConfigurationError, match="TIMEOUTMGR_ENDPOINT in the environment"):
         settings(None)
@@ -330,6 +338,9 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
         settings(tmp_path / "nowhere.toml")
     with pytest.raises(ConfigurationError, match=r"own.toml is not TOML: "):
         settings(written(tmp_path, "endpoint ="))
+    for refused in (f"concurrency = 1{'0' * 5000}", f"features = {'[' * 5000}"):
+        with pytest.raises(ConfigurationError, match=r"own.toml is not TOML: "):
+            settings(written(tmp_path, refused))
 
 
 def test_a_feature_that_is_set_up_in_a_file_must_be_enabled_there(tmp_path: Path) -> None:

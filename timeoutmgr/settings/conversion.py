@@ -55,7 +55,7 @@ def convert(given: Given, hint: Any) -> Any:
     """Return the value as *hint*, a type or annotation; raise ConfigurationError if it cannot."""
     try:
         return _convert(given.value, hint, given.is_text)
-    except _Mismatch as mismatch:
+    except (_Mismatch, OverflowError, RecursionError) as mismatch:
         raise given.wrong(expected(hint), str(mismatch)) from None
 
 

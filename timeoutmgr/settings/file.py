@@ -336,7 +336,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows add a BOM
     except OSError as error:
         raise ConfigurationError(f"cannot read the settings file {path}: {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the settings file {path} is not TOML: {error}") from error
 
 
