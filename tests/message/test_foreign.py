@@ -112,6 +112,15 @@ def test_a_malformed_route_of_a_stranger_is_an_invalid_message(text: str) -> Non
         route_of(Message(id="m", headers={headers.ROUTE: text}))
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "-Infinity"])
+def test_a_route_declares_no_number_that_a_broker_cannot_read(number: str) -> None:
+    declared = f'[{{"queue":"q","arguments":{{"x":[{number}]}}}}]'
+    route = f'{{"exchange":"","routing_key":"q","declare":{declared}}}'
+
+    with pytest.raises(InvalidMessage, match="finite numbers only"):
+        route_of(Message(id="m", headers={headers.ROUTE: route}))
+
+
 @pytest.mark.parametrize("name", ["x" * 256, "ä" * 128, "nul\0", "half \ud800", 7])
 @pytest.mark.parametrize("what", ["queue", "exchange", "exchange_type", "routing_key"])
 def test_a_route_declares_no_name_that_amqp_cannot_carry(what: str, name: object) -> None:

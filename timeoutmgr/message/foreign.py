@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, Final
 
 from timeoutmgr.errors import InvalidMessage
@@ -123,7 +124,7 @@ def route_of(message: Message) -> Route | None:
     if text is None:
         return None
     try:
-        found = json.loads(text, parse_constant=_refused_number)
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite)
         declare = tuple(_declaration(each) for each in found.pop("declare"))
         route = Route(**found, declare=declare)
         _check_names(exchange=route.exchange, routing_key=route.routing_key)
@@ -135,8 +136,10 @@ def route_of(message: Message) -> Route | None:
     return route
 
 
-def _refused_number(name: str) -> None:
-    raise ValueError(f"a broker reads finite numbers only, and no {name}")
+def _finite(number: str) -> float:
+    if not isfinite(found := float(number)):
+        raise ValueError(f"a broker reads finite numbers only, and no {number:.80}")
+    return found
 
 
 def _declaration(found: dict[str, Any]) -> QueueDeclaration:
