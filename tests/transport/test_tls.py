@@ -16,6 +16,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.transport.proxy import Proxy
 from timeoutmgr.contracts import SendResult
@@ -236,6 +238,25 @@ def test_tls_insecure_alone_turns_the_checks_off(impostor: Impostor, scheme: str
         assert transport.link_security.is_broken
     assert impostor.handshakes
     assert impostor.heard
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_sentinel_hears_nothing_before_its_name_is_checked(
+    impostor: Impostor, certificate: Path, insecure: bool
+) -> None:
+    sentinels = {"password": "s3cret", "retry": Retry(NoBackoff(), 0)}
+    transport = KombuTransport(
+        f"sentinel://{IMPOSTOR}:{impostor.port}",
+        ssl={"ca_certs": str(certificate)},
+        tls_insecure=insecure,
+        accept_loss=True,
+        channel_options={"master_name": "shop", "sentinel_kwargs": sentinels},
+    )
+    with closing(transport), pytest.raises(TransportUnavailable, match="No master found"):
+        transport.check()
+
+    assert (b"s3cret" in impostor.heard) is insecure
+    assert bool(impostor.handshakes) is insecure
 
 
 @pytest.mark.parametrize("scheme", ["amqps", "rediss"])

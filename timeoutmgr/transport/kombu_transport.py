@@ -197,19 +197,25 @@ class KombuTransport:
     def _connect_virtual(self) -> Any:
         options: dict[str, Any] = {}
         connect_timeout = self._settings.connect_timeout.total_seconds()
+        tls = self._link.redis() if self._link else None
         if self._family is Family.MEMORY:
             options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
+        options |= self._settings.channel_options
         if self._family is Family.REDIS:
-            options["visibility_timeout"] = self._settings.visibility_timeout.total_seconds()
-            options["socket_connect_timeout"] = connect_timeout
             # Without, a half-open connection hangs a thread for ever.
-            options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
+            waits = {"socket_timeout": self._settings.confirm_timeout.total_seconds()}
+            waits["socket_connect_timeout"] = connect_timeout
+            options |= waits
+            options["visibility_timeout"] = self._settings.visibility_timeout.total_seconds()
+            # kombu would speak to sentinels without TLS, and beside options without time-outs.
+            to_sentinels = {"ssl": True, **tls, **waits} if tls else waits
+            options["sentinel_kwargs"] = to_sentinels | options.get("sentinel_kwargs", {})
         return kombu_connection(
             ";".join(self._link.urls) if self._link else self._url,
             connect_timeout=connect_timeout,
-            transport_options={**options, **self._settings.channel_options},
+            transport_options=options,
             transport=self._redis_transport if self._family is Family.REDIS else None,
-            ssl=self._link.redis() if self._link else None,
+            ssl=tls,
         )
 
 
