@@ -328,7 +328,10 @@ def test_a_silent_management_api_is_reported_and_fails_nothing(
     assert "http://127.0.0.1:9 does not answer" in report.policies_unread
 
 
-@pytest.mark.parametrize("url", ["host:15672", "ftp://host", "http://u:p@host", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["host:15672", "ftp://host", "http://u:p@host", "http://", "http://[::1", "http://host:port"],
+)
 def test_a_management_url_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="management_url"):
         KombuTransport("amqp://localhost//", management_url=url)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
 import socket
 import ssl
@@ -289,10 +291,17 @@ def test_an_unknown_parameter_of_tls_is_refused_by_name(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["amqps", "rediss"])
 @pytest.mark.parametrize("name", ["ca_certs", "certfile", "keyfile"])
-@pytest.mark.parametrize("wrong", ["missing.pem", 7.5])
+@pytest.mark.parametrize("wrong", ["missing.pem", "nul\0", 7.5])
 def test_a_file_that_cannot_be_read_is_refused_by_name(scheme: str, name: str, wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} = {wrong!r}"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"{name} = {wrong!r}")):
         KombuTransport(f"{scheme}://localhost", ssl={name: wrong}, accept_loss=True)
+
+
+def test_the_number_of_an_open_file_is_no_file_of_certificates() -> None:
+    for number in os.pipe():
+        with pytest.raises(ConfigurationError, match=f"ca_certs = {number}"):
+            KombuTransport("amqps://localhost", ssl={"ca_certs": number})
+        os.close(number)
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "pyamqp", "redis", "sentinel"])

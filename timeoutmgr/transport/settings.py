@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -118,9 +119,12 @@ def check_management_url(url: str) -> None:
     """Raise ConfigurationError if *url* is neither ``off`` nor a URL of HTTP."""
     if url == "off":
         return
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise ConfigurationError(
-            "management_url is http://host:15672, https://host:15671 or 'off', without a user "
-            f"(the broker's is used); got {redact(url)!r}"
-        )
+    with suppress(ValueError):  # of a host with one bracket, or a port that is no number
+        parts = urlsplit(url)
+        is_http = parts.scheme in ("http", "https") and parts.port != 0
+        if is_http and parts.hostname and not parts.username:
+            return
+    raise ConfigurationError(
+        "management_url is http://host:15672, https://host:15671 or 'off', without a user "
+        f"(the broker's is used); got {redact(url)!r}"
+    )

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from os import fspath
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -175,9 +176,9 @@ def _options(given: Mapping[str, Any], known: tuple[str, ...], insecure: bool) -
 def _require_readable(name: str, path: Any) -> None:
     """Raise ConfigurationError unless the file *path* can be read; its error would not name it."""
     try:
-        with open(path, "rb"):
+        with open(fspath(path), "rb"):  # a number would name an open file, which this closes
             return
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{name} = {path!r} is no file that can be read ({error}); name a file of certificates"
         ) from error
