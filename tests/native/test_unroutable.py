@@ -17,6 +17,7 @@ from timeoutmgr.deadletter import (
     StoredCopyQueue,
 )
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.message.headers import REPLY_TO
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, UNROUTABLE
 from timeoutmgr.testing.signals import RecordingTelemetry
@@ -83,6 +84,23 @@ def test_a_queue_that_was_made_too_late_to_be_bound_gets_its_message(fleet: Flee
     telemetry = sales._parts.settings.telemetry
     assert isinstance(telemetry, RecordingTelemetry)
     telemetry.wait_for("unroutable_delivered")
+
+
+def test_a_delay_for_the_exclusive_queue_of_another_program_fails_its_message_alone(
+    fleet: Fleet, raw_channel: amqp.Channel
+) -> None:
+    name = f"{fleet.stem}.sales"
+    raw_channel.queue_declare(f"{fleet.stem}.replies", exclusive=True)
+    config = fleet.native(name)
+    config.add_handler("Ask", lambda _, context: context.reply("Later", {}, delay=1))
+    sales, inbox = fleet.with_inbox(config)
+
+    sales.send_local("Ask", {}, headers={REPLY_TO: f"{fleet.stem}.replies"})
+    sales.send_local("Remind", {})
+
+    inbox.wait_for(1)
+    [failed] = fleet.errors()
+    assert "queue that is not exclusive" in failed.headers["NServiceBus.ExceptionInfo.Message"]
 
 
 def test_a_check_of_the_alternate_exchange_leaves_no_message_and_the_order_of_others(

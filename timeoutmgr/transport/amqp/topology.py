@@ -169,6 +169,11 @@ def _refusals(what: str, name: str) -> Iterator[None]:
             f"the broker's user may not declare {what} {name!r} ({error}); run the installation "
             "with a user that has the permission to configure, write and read it"
         ) from error
+    except ResourceLocked as error:
+        raise ConfigurationError(
+            f"{what} {name!r} is left to the connection that has the queue for itself ({error}); "
+            "name a queue that is not exclusive, or send without a delay"
+        ) from error
 
 
 # --- NServiceBus' conventional topology: a fanout exchange for each queue, with its name ------
