@@ -10,6 +10,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings
 from timeoutmgr.features.feature import Feature
 from timeoutmgr.message.message import Message
 from timeoutmgr.native import NativeDelayedDelivery
+from timeoutmgr.native.levels import LEVELS
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox, RecordingTelemetry
 from timeoutmgr.transport.amqp.session import RabbitMQSession
@@ -84,6 +85,11 @@ class Fleet:
             found = receiver.receive(1000, 0.5)
             receiver.ack(found)
         return [one.message for one in found]
+
+
+def held_by(seconds: int) -> list[int]:
+    """Return the levels whose queues a message of this delay waits in, the longest first."""
+    return [level for level in range(LEVELS - 1, -1, -1) if seconds >> level & 1]
 
 
 def names(stem: str, kinds: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.native.fleet import held_by
 from tests.support.clock import START
 from timeoutmgr.errors import DelayTooLong, InvalidMessage
 from timeoutmgr.native.levels import (
@@ -15,11 +16,10 @@ from timeoutmgr.native.levels import (
     binding_key,
     check_destination,
     enter_key,
-    held_by,
+    parts_until,
     pass_key,
     read_routing_key,
     routing_key,
-    seconds_until,
     start_level,
 )
 
@@ -95,21 +95,21 @@ def test_a_foreign_key_is_not_read_as_a_key_of_the_levels(key: str) -> None:
     [(-1, 0), (0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (4_500_000, 5)],
 )
 def test_whole_seconds_are_rounded_up(micros: int, seconds: int) -> None:
-    assert seconds_until(START + micros, START) == seconds
+    assert parts_until(START + micros, START, 1) == seconds
 
 
 @given(st.integers(0, MAX_SECONDS * 1_000_000))
 def test_never_early_and_less_than_a_second_late(micros: int) -> None:
-    assert 0 <= seconds_until(START + micros, START) * 1_000_000 - micros < 1_000_000
+    assert 0 <= parts_until(START + micros, START, 1) * 1_000_000 - micros < 1_000_000
 
 
 @pytest.mark.behaviour(107)
 def test_the_longest_delay_is_let_in_and_a_microsecond_more_is_not() -> None:
     due = START + MAX_SECONDS * 1_000_000
 
-    assert seconds_until(due, START) == 268_435_455
+    assert parts_until(due, START, 1) == 268_435_455
     with pytest.raises(DelayTooLong, match="fallback_to_store") as refused:
-        seconds_until(due + 1, START)
+        parts_until(due + 1, START, 1)
     assert refused.value.delay == MAX_DELAY + timedelta(microseconds=1)
 
 

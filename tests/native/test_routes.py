@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.native.fleet import held_by
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
 from timeoutmgr import SendOptions
@@ -19,7 +20,7 @@ from timeoutmgr.message.headers import DELIVER_AT
 from timeoutmgr.message.instants import Micros, from_wire, to_wire
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import delay_topology
-from timeoutmgr.native.levels import MAX_SECONDS, held_by, read_routing_key, routing_key
+from timeoutmgr.native.levels import MAX_SECONDS, read_routing_key, routing_key
 from timeoutmgr.native.names import (
     CELERY,
     NSERVICEBUS_V1,

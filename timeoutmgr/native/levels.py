@@ -27,16 +27,11 @@ _SPELLED: Final = tuple("".join(f"{bit}." for bit in f"{number:07b}") for number
 _KEY: Final = compile(r"((?:[01]\.){28})(.+)", ASCII | DOTALL)
 
 
-def seconds_until(due: Micros, now: Micros) -> int:
-    """Return the whole seconds from *now* until *due*, rounded up: never early; 0 for the past.
-
-    Raises DelayTooLong for more than the levels hold.
-    """
-    return parts_until(due, now, 1)
-
-
 def parts_until(due: Micros, now: Micros, parts: int) -> int:
-    """Return the same in *parts* of a second (8: eighths), rounded up."""
+    """Return the *parts* of a second (8: eighths) from *now* until *due*; 0 for the past.
+
+    Rounded up: never early. Raises DelayTooLong for more than the levels hold.
+    """
     count = max(0, -((now - due) * parts // _SECOND))
     if count > MAX_SECONDS * parts:
         raise DelayTooLong(timedelta(microseconds=due - now), MAX_DELAY)
@@ -46,12 +41,6 @@ def parts_until(due: Micros, now: Micros, parts: int) -> int:
 def start_level(seconds: int) -> int:
     """Return the level that a message of this delay enters: that of its highest bit; 0 for none."""
     return max(_checked(seconds).bit_length() - 1, 0)
-
-
-def held_by(seconds: int) -> list[int]:
-    """Return the levels whose queues a message of this delay waits in, the longest first."""
-    bits = _checked(seconds)
-    return [level for level in range(LEVELS - 1, -1, -1) if bits >> level & 1]
 
 
 def routing_key(seconds: int, destination: str) -> str:

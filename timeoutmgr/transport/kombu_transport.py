@@ -205,8 +205,8 @@ class KombuTransport:
             # Without, a half-open connection hangs a thread for ever.
             waits = {"socket_timeout": self._settings.confirm_timeout.total_seconds()}
             waits["socket_connect_timeout"] = connect_timeout
-            options |= waits
-            options["visibility_timeout"] = self._settings.visibility_timeout.total_seconds()
+            visibility_timeout = self._settings.visibility_timeout.total_seconds()
+            options |= {**waits, "visibility_timeout": visibility_timeout}
             # kombu would speak to sentinels without TLS, and beside options without time-outs.
             to_sentinels = {"ssl": True, **tls, **waits} if tls else waits
             options["sentinel_kwargs"] = to_sentinels | options.get("sentinel_kwargs", {})

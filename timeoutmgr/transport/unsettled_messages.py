@@ -71,9 +71,6 @@ class UnsettledBytes:
         self.largest = 0.0
         """The largest size of late; older messages count ever less."""
 
-    def __len__(self) -> int:
-        return len(self._sizes)
-
     @property
     def is_full(self) -> bool:
         """Whether another message like the largest of late would be too much."""

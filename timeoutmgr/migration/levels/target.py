@@ -25,7 +25,7 @@ from timeoutmgr.migration.levels.waiting_message import (
 from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.native.infrastructure import delay_topology, with_exchanges
-from timeoutmgr.native.levels import binding_key, seconds_until
+from timeoutmgr.native.levels import binding_key, parts_until
 from timeoutmgr.native.levels import check_destination as check_bindable
 from timeoutmgr.native.names import NameSet, ThroughLevels, to_levels
 from timeoutmgr.transport.amqp.dispatch import EncodedMessage
@@ -75,7 +75,7 @@ class LevelsTarget:
     def _problems(self, survey: Survey) -> Iterator[Problem]:
         if survey.latest is not None:
             try:
-                seconds_until(survey.latest, self.clock.now())
+                parts_until(survey.latest, self.clock.now(), self.names.parts)
             except DelayTooLong as error:
                 due = f"due {from_micros(survey.latest).isoformat()}"
                 remedy = "it stays in the store if you leave it out with --until"

@@ -72,11 +72,6 @@ class RawMessage(virtual.Message):
             **({_DEFECT: defect} if defect else {}),
         }
 
-    @property
-    def held_bytes(self) -> int:
-        """The bytes of the body, which is all that is kept of it until it is settled."""
-        return len(self.body)
-
     def serializable(self) -> dict[str, Any]:
         """Return the payload to put back into the queue: the same, body and headers untouched."""
         payload = {**self._rest, "headers": dict(self.headers)}

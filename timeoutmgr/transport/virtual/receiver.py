@@ -142,7 +142,7 @@ class VirtualReceiver(BrokerReceiver):
         )
         tag = str(message.delivery_tag)
         self._unacked[tag] = None
-        self._unsettled.add(tag, message.held_bytes)
+        self._unsettled.add(tag, len(message.body))
         self._buffer.append(
             Received(
                 message=content,
