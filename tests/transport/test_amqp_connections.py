@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote, urlsplit
 
+import amqp
 import pytest
 
 from tests.support.forks import ended_in_a_child
@@ -104,15 +106,28 @@ def test_a_receiver_that_is_closed_says_so(session: TransportSession, queue: str
         receiver.receive(1, 0)
 
 
+@pytest.mark.parametrize(("ours", "brokers"), [(1, 60), (30, 1)])
 def test_heartbeats_keep_a_receiver_whose_thread_is_busy(
-    far_url: str, proxy: Proxy, session: TransportSession, queue: str
+    far_url: str,
+    proxy: Proxy,
+    session: TransportSession,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    ours: int,
+    brokers: int,
 ) -> None:
-    settings = KombuSettings(heartbeat=timedelta(seconds=1))
+    settings = KombuSettings(heartbeat=timedelta(seconds=ours))
+    on_tune = amqp.Connection._on_tune
+
+    def tuned(connection: Any, channels: int, frame: int, _: int, *more: Any) -> None:
+        on_tune(connection, channels, frame, brokers, *more)
+
+    monkeypatch.setattr(amqp.Connection, "_on_tune", tuned)
     send(session, queue, "slow")
     with (
         closing(KombuTransport(far_url, settings=settings)) as transport,
-        closing(transport.session()) as ours,
-        closing(ours.receiver(queue, prefetch=1)) as receiver,
+        closing(transport.session()) as far,
+        closing(far.receiver(queue, prefetch=1)) as receiver,
     ):
         received = receive(receiver, 1)
 

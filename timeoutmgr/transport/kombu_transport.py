@@ -191,7 +191,7 @@ class KombuTransport:
 
     def _connect_amqp(self) -> AmqpConnection:
         connection = AmqpConnection(self._url, self._settings, self.unanswered)
-        self._heartbeats.add(connection)
+        self._heartbeats.add(connection, connection.heartbeat)
         return connection
 
     def _connect_virtual(self) -> Any:

@@ -361,11 +361,12 @@ class Heartbeats:
         self._thread: threading.Thread | None = None
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def add(self, connection: Any) -> None:
-        """Look after *connection* for as long as it lives."""
+    def add(self, connection: Any, interval: float = 0) -> None:
+        """Look after *connection* while it lives; its broker agreed on *interval*, if not 0."""
         if not self._pause:
             return
         with self._guard:
+            self._pause = min(self._pause, interval / 4 or self._pause)
             self._connections.add(connection)
             if self._thread is None:
                 self._stopped = threading.Event()
