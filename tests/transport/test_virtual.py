@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -481,6 +482,43 @@ def test_the_next_url_of_redis_is_read_by_our_channel_too(
                 (received,) = receive(receiver, 1)
                 assert received.message.body == b"no json"
         session.delete_queues([unique])
+
+
+class OnUnixSocket(PrivateRedis):
+    """A Redis server that a Unix socket reaches too."""
+
+    @property
+    def socket_url(self) -> str:
+        return f"redis+socket://{self.folder}/socket"
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--unixsocket", f"{self.folder}/socket"]
+
+
+@pytest.fixture
+def redis_on_socket(tmp_path: Path) -> Iterator[OnUnixSocket]:
+    if OnUnixSocket.missing_programs():
+        pytest.skip("no redis-server to reach by a Unix socket")
+    server = OnUnixSocket(tmp_path / "redis")
+    server.start()
+    yield server
+    server.remove()
+
+
+def test_a_redis_behind_a_unix_socket_is_read_by_our_channel_too(
+    redis_on_socket: OnUnixSocket, unique: str
+) -> None:
+    with (
+        redis.Redis.from_url(redis_on_socket.url) as client,
+        closing(KombuTransport(redis_on_socket.socket_url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+        client.lpush(unique, "no json")
+        with closing(session.receiver(unique, prefetch=1)) as receiver:
+            (received,) = receive(receiver, 1)
+
+    assert received.message.body == b"no json"
 
 
 def test_a_redis_connection_that_is_cut_is_made_again(redis_url: str, unique: str) -> None:

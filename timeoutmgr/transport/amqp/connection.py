@@ -80,7 +80,10 @@ class _Connection(Connection):
 
 def kombu_connection(url: str, **options: Any) -> Any:
     """Return kombu's connection, not yet open; the edge at which its missing types end."""
-    return _Connection(url, **options)  # type: ignore[no-untyped-call]  # as above
+    connection: Any = _Connection(url, **options)  # type: ignore[no-untyped-call]  # as above
+    if (ours := options.get("transport")) is not None:
+        connection.transport_cls = ours  # kombu takes its own for redis+socket://
+    return connection
 
 
 @contextmanager
