@@ -290,6 +290,15 @@ def test_an_unknown_parameter_of_tls_is_refused_by_name(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+@pytest.mark.parametrize("name", ["ssl", "transport", "heartbeat", "socket_timeout", "ca_certs"])
+def test_a_parameter_of_a_url_that_kombu_would_misread_is_refused_by_name(
+    scheme: str, name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"parameter '{name}'"):
+        KombuTransport(f"{scheme}://first/0;{scheme}://broker/0?{name}=1", accept_loss=True)
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
 @pytest.mark.parametrize("name", ["ca_certs", "certfile", "keyfile"])
 @pytest.mark.parametrize("wrong", ["missing.pem", "nul\0", 7.5])
 def test_a_file_that_cannot_be_read_is_refused_by_name(scheme: str, name: str, wrong: Any) -> None:

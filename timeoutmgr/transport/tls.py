@@ -30,6 +30,8 @@ _CHECKS: Final = {
 _FILES: Final = ("ca_certs", "certfile", "keyfile")
 _FOR_AMQP: Final = (*_FILES, "ciphers", "server_hostname")
 _FOR_REDIS: Final = (*_FILES, "ciphers", "password")
+_FOR_KOMBU: Final = ("login_method", "credential_provider")
+"""Parameters of a URL that kombu reads; redis+socket:// may have others."""
 _OVER_TLS: Final = frozenset({"amqps", "rediss"})
 _PLAIN: Final = frozenset({"amqp", "pyamqp", "redis", "sentinel"})
 
@@ -145,6 +147,13 @@ def _apart(url: str) -> tuple[str, dict[str, str]]:
     parts = urlsplit(url)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     found = {name: value for name, value in pairs if name.startswith(_PREFIX)}
+    for name, _value in pairs:
+        # kombu would take "ssl" in place of our checks, and fails over a text for a number.
+        if name not in (*found, *_FOR_KOMBU) and "+" not in parts.scheme:
+            raise ConfigurationError(
+                f"{redact(url)!r} has the parameter {name!r:.40}, which a URL cannot set here; set "
+                "it in transport_options (ssl as a table), or take it out"
+            )
     if not found:
         return url, {}
     rest = urlencode([(name, value) for name, value in pairs if name not in found])
