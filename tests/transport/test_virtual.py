@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,6 +153,12 @@ def test_an_unknown_scheme_names_the_nearest_that_is_known() -> None:
         KombuTransport("amqb://localhost")
 
     assert caught.value.suggestion == "amqp"
+
+
+@pytest.mark.parametrize("scheme", ["amqp+ssl", "amqps+x", "redis+tls", "memory+x"])
+def test_a_scheme_that_kombu_would_read_as_another_address_is_unknown(scheme: str) -> None:
+    with pytest.raises(UnknownPart, match=re.escape(f"'{scheme}'")):
+        KombuTransport(f"{scheme}://broker.example/0", accept_loss=True, allow_plaintext=True)
 
 
 def test_capabilities_promise_no_durability(transport: KombuTransport) -> None:

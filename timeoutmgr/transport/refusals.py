@@ -64,8 +64,8 @@ _NEED_CONSENT: Final = {
     ),
     "memory": (Family.MEMORY, "memory ends with the process, and every message with it"),
 }
-_NEED_CONSENT["rediss"] = _NEED_CONSENT["redis"]
-_NEED_CONSENT["sentinel"] = _NEED_CONSENT["redis"]
+for _scheme in ("rediss", "redis+socket", "sentinel"):
+    _NEED_CONSENT[_scheme] = _NEED_CONSENT["redis"]
 for _scheme in ("sqs", "pgmq", "gcpubsub", "azureservicebus"):
     _NEED_CONSENT[_scheme] = (
         Family.UNTESTED,
@@ -78,12 +78,12 @@ _MEANT: Final = {"rabbitmq": "amqp", "rabbit": "amqp", "rabbitmqs": "amqps", "va
 
 def family_of(url: str, settings: KombuSettings) -> Family:
     """Return the kind of transport in *url*; raises CombinationRefused if it loses messages."""
-    scheme = url.partition("://")[0].partition("+")[0].strip()
+    scheme = url.partition("://")[0].strip()
     name = scheme.lower()
     if name in _AMQP:
         return Family.AMQP
-    if name in _LOSING:
-        raise CombinationRefused(f"the transport {scheme}://", _LOSING[name], _SQL)
+    if (loss := _LOSING.get(name.partition("+")[0])) is not None:
+        raise CombinationRefused(f"the transport {scheme}://", loss, _SQL)
     if name not in _NEED_CONSENT:
         known = sorted({*_AMQP, *_NEED_CONSENT, *plugins.names(plugins.TRANSPORTS)})
         meant = [_MEANT[name]] if name in _MEANT else []
