@@ -664,7 +664,7 @@ def test_a_missing_redis_raises_transport_unavailable() -> None:
 def test_a_channel_of_kombu_would_put_a_message_back_with_its_body() -> None:
     message = RawMessage("q", json.loads(envelope()))
 
-    assert message._raw["body"] == base64.b64encode(b"body").decode()
+    assert message.serializable()["body"] == base64.b64encode(b"body").decode()
 
 
 def test_what_a_channel_of_kombu_acknowledges_a_message_by_is_kept_and_not_put_back() -> None:

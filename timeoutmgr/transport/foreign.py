@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from struct import error as StructError
 from typing import Any
 
 from timeoutmgr.errors import InvalidMessage
@@ -95,10 +94,7 @@ def moved_to(message: OwnMessage, destination: str, at: Micros) -> OwnMessage:
 def _amqp_properties(foreign: Foreign) -> dict[str, Any]:
     from timeoutmgr.transport.amqp.frames import read_properties
 
-    try:
-        properties, defect = read_properties(foreign.properties, 0)
-    except (IndexError, StructError) as error:
-        properties, defect = {}, str(error)
+    properties, defect = read_properties(foreign.properties, 0)
     if defect is not None:
         raise InvalidMessage(
             f"a foreign message for {foreign.route.destination!r:.80} has unreadable properties: "

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import redact
-from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_buffer_bytes
+from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_bound
 
 QueueType = Literal["quorum", "classic"]
 RoutingTopology = Literal["direct", "conventional"]
@@ -92,13 +92,10 @@ class KombuSettings:
                 "routing_topology must be 'direct' or 'conventional', got "
                 f"{self.routing_topology!r:.80}"
             )
-        check_buffer_bytes(self.buffer_bytes)
+        check_bound("buffer_bytes", self.buffer_bytes)
+        check_bound("max_message_size", self.max_message_size)
         if self.management_url is not None:
             check_management_url(self.management_url)
-        if self.max_message_size < 1:
-            raise ConfigurationError(
-                f"max_message_size must be positive, got {self.max_message_size}"
-            )
         _check_channel_options(self.channel_options)
 
 

@@ -14,10 +14,10 @@ BUFFER_BYTES: Final = 64 * 1024 * 1024
 """The usual bound, for all receivers of one transport together."""
 
 
-def check_buffer_bytes(value: int) -> None:
-    """Raise ConfigurationError where *value* cannot be a bound."""
+def check_bound(name: str, value: int) -> None:
+    """Raise ConfigurationError where *value*, of the setting *name*, cannot be a bound."""
     if value < 1:
-        raise ConfigurationError(f"buffer_bytes must be positive, got {value}")
+        raise ConfigurationError(f"{name} must be positive, got {value}")
 
 
 _FORGETS: Final = 0.99
@@ -114,7 +114,7 @@ class PrefetchWindow:
     """Number of messages a broker may send ahead: one message, then as many as fit the budget."""
 
     def __init__(self, most: int, limit: int | None, unsettled: UnsettledBytes) -> None:
-        self._most = most
+        self.most = most
         self._limit = limit
         self._unsettled = unsettled
         self.size = most if limit is None else 1
@@ -123,12 +123,8 @@ class PrefetchWindow:
     def fitting(self) -> int:
         """The number of messages that would fit, as far as sizes were seen."""
         if self._limit is None:
-            return self._most
-        return min(self._most, max(1, int(self._limit / (self._unsettled.largest + 1))))
-
-    def resize(self, most: int) -> None:
-        """Let the broker send at most *most* ahead from now on."""
-        self._most = most
+            return self.most
+        return min(self.most, max(1, int(self._limit / (self._unsettled.largest + 1))))
 
     def beside(self, unsettled: int) -> int:
         """Return the size for a new consumer, whose window the broker counts apart."""

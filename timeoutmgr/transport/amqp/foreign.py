@@ -48,10 +48,7 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
     broker: a stranger may have written them.
     """
     foreign.require_codec(AMQP, "its broker")
-    try:
-        properties, defect = read_properties(foreign.properties, 0)
-    except (IndexError, StructError) as error:
-        properties, defect = {}, f"the property list is cut off ({error})"
+    properties, defect = read_properties(foreign.properties, 0)
     steering = _steering(properties)
     if defect is None and not steering:
         defect = defect_of(foreign.properties)

@@ -195,33 +195,36 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
     """Return the readable properties, and the reason why some are unreadable (or None)."""
     properties: dict[str, Any] = {}
     defects = []
-    (flags,) = unpack_from(">H", buf, offset)
-    offset += 2
-    for name, kind in _given(flags):
-        if kind == "s":
-            size = buf[offset]
-            text = buf[offset + 1 : offset + 1 + size]
-            offset += 1 + size
-            try:
-                properties[name] = text.decode()
-            except UnicodeDecodeError:
-                defects.append(f"the property {name} is not UTF-8")
-        elif kind == "F":
-            (size,) = unpack_from(">I", buf, offset)
-            try:
-                properties[name] = _strings(buf, offset + 4, offset + 4 + size)
-                if properties[name] is None:
-                    (properties[name],), _ = loads("F", buf, offset)
-            except Exception as error:  # a stranger's table provokes any error, RecursionError too
-                properties.pop(name, None)
-                defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
-            offset += 4 + size
-        elif kind == "o":
-            properties[name] = buf[offset]
-            offset += 1
-        else:
-            (properties[name],) = unpack_from(">Q", buf, offset)
-            offset += 8
+    try:
+        (flags,) = unpack_from(">H", buf, offset)
+        offset += 2
+        for name, kind in _given(flags):
+            if kind == "s":
+                size = buf[offset]
+                text = buf[offset + 1 : offset + 1 + size]
+                offset += 1 + size
+                try:
+                    properties[name] = text.decode()
+                except UnicodeDecodeError:
+                    defects.append(f"the property {name} is not UTF-8")
+            elif kind == "F":
+                (size,) = unpack_from(">I", buf, offset)
+                try:
+                    properties[name] = _strings(buf, offset + 4, offset + 4 + size)
+                    if properties[name] is None:
+                        (properties[name],), _ = loads("F", buf, offset)
+                except Exception as error:  # a stranger's table provokes any error
+                    properties.pop(name, None)
+                    defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
+                offset += 4 + size
+            elif kind == "o":
+                properties[name] = buf[offset]
+                offset += 1
+            else:
+                (properties[name],) = unpack_from(">Q", buf, offset)
+                offset += 8
+    except (IndexError, StructError) as error:
+        defects.append(f"the property list is cut off ({error})")
     return properties, "; ".join(defects) or None
 
 

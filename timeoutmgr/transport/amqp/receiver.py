@@ -135,7 +135,7 @@ class RabbitMQReceiver(BrokerReceiver):
     def resize(self, prefetch: int) -> None:
         """Have the broker send at most *prefetch* ahead; it takes effect when a read finds time."""
         self._prefetch = prefetch
-        self._window.resize(prefetch)
+        self._window.most = prefetch
 
     def interrupt(self) -> None:
         """End the wait of ``receive``, at once."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_buffer_bytes
+from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class SqlQueueSettings:
             value = getattr(self, name)
             if value is not None and value <= timedelta(0):
                 raise ConfigurationError(f"{name} must be a positive timedelta, got {value!r}")
-        check_buffer_bytes(self.buffer_bytes)
+        check_bound("buffer_bytes", self.buffer_bytes)
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(
                 f"lease must be at least 1 s, it is renewed at a third of it; got {self.lease}"

@@ -81,9 +81,6 @@ class RawMessage(virtual.Message):
             payload["body"] = self.body.decode("utf-8", "surrogatepass")
         return payload
 
-    _raw = property(serializable)
-    """The payload, with its body, that kombu's own channel for Redis would put back."""
-
     def pop_item(self) -> bytes | None:
         """Return the item that was read, once, if kombu can put it back as it is."""
         item, self._item = self._item, None
