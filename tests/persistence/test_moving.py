@@ -30,6 +30,7 @@ from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.satellites.delivery.forwarder import delivered
 from timeoutmgr.transport.sql import SqlTransport
+from timeoutmgr.transport.sql.options import QueueOptions
 
 AT = NOW + SECOND
 
@@ -198,6 +199,14 @@ def test_a_message_that_needs_more_than_a_move_is_left_and_its_neighbours_are_no
     assert place.moved(keys) == [keys[0], keys[2]]
 
     assert place.store.find("left") == (TimeoutState.PENDING, left)
+
+
+def test_a_message_for_a_queue_with_options_is_left_to_be_sent(place: Place) -> None:
+    ranked = f"{place.queue}.ranked"
+    place.transport.queues.create([ranked], options=QueueOptions(max_priority=9))
+    [key] = place.stored(replace(place.timeout("a"), destination=ranked))
+
+    assert place.moved([key]) == []
 
 
 def test_a_header_that_only_speaks_of_such_a_header_is_no_reason_to_stay(place: Place) -> None:

@@ -438,12 +438,14 @@ class PostgreSQLMessageRows:
     def takes(self, message: FromClause) -> ColumnElement[bool]:
         """Return the condition that a row needs no change but the headers that are added.
 
+        A send gives a message the rank, end and limit that a queue with options asks for.
         Names are searched for in the JSON's text. Inside of a value a quote has a backslash
         before it, so that none is found there; were one found, its message would only be sent.
         """
+        queues = self._tables.queues.c
         names = "|".join(name.replace(".", r"\.") for name in _KEPT_OUT)
         return and_(
-            message.c.destination.in_(select(self._tables.queues.c.name)),
+            message.c.destination.in_(select(queues.name).where(queues.options.is_(None))),
             message.c.message_id != "",
             func.char_length(message.c.content_encoding) <= CONTENT_ENCODING_LENGTH,
             message.c.headers.like("{%}"),
