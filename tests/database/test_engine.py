@@ -368,3 +368,9 @@ def test_a_url_that_would_replace_the_settings_of_sessions_is_refused(mysql_url:
 
     with pytest.raises(ConfigurationError, match="leave it out"):
         Database(url)
+
+
+@pytest.mark.parametrize("name", ["autocommit", "context", "cursor_factory", "row_factory"])
+def test_a_url_with_an_argument_that_no_text_can_be_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} .* leave it out"):
+        Database(f"postgresql+psycopg://h/d?{name}=true")

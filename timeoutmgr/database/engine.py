@@ -550,6 +550,10 @@ def _located(url: URL) -> URL:
     return url.set(database=os.path.realpath(os.path.abspath(file)))
 
 
+_NO_TEXTS: Final = frozenset(
+    {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
+)
+"""Arguments of psycopg. It takes any text for a true *autocommit*, which commits each statement."""
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
 """PostgreSQL's settings by which each statement goes by an index."""
 _PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
@@ -578,14 +582,15 @@ def _engine(
     backend = url.get_backend_name()
     if backend == "sqlite":
         return _sqlite_engine(url, settings, apart)
-    if "prepare_threshold" in url.query:
-        raise ConfigurationError(
-            "prepare_threshold in a database's URL reaches the driver as text, which it cannot "
-            "use; leave it out, or set database.prepared_statements = false"
-        )
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
     options: dict[str, Any] = {}
     if backend == "postgresql":
+        if unusable := sorted(_NO_TEXTS & url.query.keys()):
+            raise ConfigurationError(
+                f"{', '.join(unusable)} in a database's URL reaches the driver as text, which it "
+                "cannot use; leave it out (in place of prepare_threshold set "
+                "database.prepared_statements = false)"
+            )
         # A silent network must become an error, or an outage could not be told from a slow query.
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
         # A role or a database may have another encoding, which cannot keep every text.
