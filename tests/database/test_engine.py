@@ -74,8 +74,17 @@ def test_a_setting_that_would_break_a_promise_is_refused_by_name(wrong: dict[str
         DatabaseSettings(**wrong)
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_a_sqlite_database_in_memory_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?uri=true",
+        "sqlite:///file:shared?mode=memory&cache=shared&uri=true",
+        "sqlite:///file:timeoutmgr.db?uri=true",
+    ],
+)
+def test_a_sqlite_database_in_memory_or_by_a_uri_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="name a file"):
         Database(url)
 

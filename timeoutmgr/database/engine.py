@@ -678,10 +678,11 @@ _MYSQL_SESSION: Final = (
 
 
 def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
-    if not url.database or url.database == ":memory:":
+    if not url.database or url.database.startswith((":memory:", "file:")):
         raise ConfigurationError(
-            "an in-memory SQLite database is lost on exit and not shared between threads; name a "
-            "file (sqlite:///timeoutmgr.db), or use MemoryPersistence in tests"
+            "an in-memory SQLite database is lost on exit and not shared between threads, and "
+            "processes do not meet beside a file that a URI names; name a file by its path "
+            "(sqlite:///timeoutmgr.db), or use MemoryPersistence in tests"
         )
     path = Path(url.database)
     refuse_unsafe_file(path)
