@@ -115,8 +115,17 @@ def test_options_of_a_channel_are_checked_at_the_door(
 )
 @pytest.mark.parametrize("url", ["amqp://localhost", "redis://localhost"])
 def test_a_time_of_a_broker_that_is_no_timedelta_is_refused(url: str, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} must be a timedelta, got 5"):
+    with pytest.raises(ConfigurationError, match=f"{name} takes a timedelta, .* got 5"):
         KombuTransport(url, accept_loss=True, **{name: 5})  # type: ignore[arg-type]  # a number is the point
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("accept_loss", "no"), ("confirm_window", "500"), ("max_message_size", "1"), ("ssl", True)],
+)
+def test_a_setting_of_a_broker_of_another_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} (takes|is)"):
+        KombuTransport("amqp://localhost", **{name: value})
 
 
 def test_options_of_a_channel_say_where_messages_and_markers_are(

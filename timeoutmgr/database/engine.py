@@ -50,6 +50,7 @@ from timeoutmgr.database.sqlite_writers import (
     file_at,
 )
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
 
@@ -60,6 +61,7 @@ Part = TypeVar("Part", bound="ProcessPart")
 
 _BEGIN: Final = "timeoutmgr_begin"
 _CONFLICT_TRIES: Final = 8
+_MOST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class DatabaseSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         if self.sqlite_synchronous not in {"FULL", "NORMAL", "EXTRA"}:
             raise ConfigurationError(
                 f"sqlite_synchronous is FULL, NORMAL or EXTRA, got {self.sqlite_synchronous!r}"
@@ -95,8 +98,8 @@ class DatabaseSettings:
                 "sessions between clients cannot keep the locks of their owners"
             )
         for name in ("sqlite_cache_mb", "write_wait", "pool_size", "connect_timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)!r}")
+            if not 0 < (given := getattr(self, name)) <= _MOST:
+                raise ConfigurationError(f"{name} must be positive, at most {_MOST}, got {given!r}")
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ def kinds_of(settings: Any) -> Mapping[str, Kinds]:
 def _kinds(annotation: Any) -> Kinds | None:
     is_union = get_origin(annotation) in (Union, UnionType)
     parts = get_args(annotation) if is_union else (annotation,)
+    parts += (int,) if float in parts else ()
     return tuple(parts) if all(map(_is_plain, parts)) else None
 
 

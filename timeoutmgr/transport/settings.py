@@ -1,7 +1,5 @@
 """The settings of the kombu transport."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,6 +8,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.redaction import redact
 from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_bound
 
@@ -68,9 +67,9 @@ class KombuSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
+        check_field_types(self)
         for name in ("connect_timeout", "confirm_timeout", "visibility_timeout", "heartbeat"):
-            if not isinstance(given := getattr(self, name), timedelta):
-                raise ConfigurationError(f"{name} must be a timedelta, got {given!r:.80}")
+            given = getattr(self, name)
             if given <= timedelta(0) and name != "heartbeat":
                 raise ConfigurationError(f"{name} must be positive, got {given}")
             if given > _LONGEST_WAIT and name != "visibility_timeout":
@@ -94,6 +93,8 @@ class KombuSettings:
             )
         check_bound("buffer_bytes", self.buffer_bytes)
         check_bound("max_message_size", self.max_message_size)
+        if not isinstance(self.ssl, Mapping | None):
+            raise ConfigurationError("ssl is a table of TLS's files, such as {'ca_certs': path}")
         if self.management_url is not None:
             check_management_url(self.management_url)
         _check_channel_options(self.channel_options)

@@ -171,6 +171,10 @@ def test_transports_on_one_database_share_their_wakeups(
 @pytest.mark.parametrize(
     "bad",
     [
+        {"lease": 60},
+        {"lease": timedelta.max},
+        {"notify": "no"},
+        {"buffer_bytes": "64"},
         {"lease": timedelta(0)},
         {"lease": timedelta(milliseconds=999)},
         {"poll_min": timedelta(seconds=-1)},

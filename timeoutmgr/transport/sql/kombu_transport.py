@@ -65,10 +65,7 @@ def queue_settings(options: Mapping[str, Any]) -> SqlQueueSettings:
 
 def pool_settings(options: Mapping[str, Any]) -> DatabaseSettings:
     """Return the settings of the database in transport *options*."""
-    size = options.get("pool_size", _POOL_SIZE)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ConfigurationError(f"pool_size is a whole number from 1, got {size!r:.80}")
-    return DatabaseSettings(pool_size=size)
+    return DatabaseSettings(pool_size=options.get("pool_size", _POOL_SIZE))
 
 
 def _interval(name: str, value: object) -> timedelta | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_bound
 
 
@@ -29,14 +30,16 @@ class SqlQueueSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         for name in ("lease", "poll_min", "poll_max", "owner_check"):
             value = getattr(self, name)
             if value is not None and value <= timedelta(0):
-                raise ConfigurationError(f"{name} must be a positive timedelta, got {value!r}")
+                raise ConfigurationError(f"{name} must be positive, got {value}")
         check_bound("buffer_bytes", self.buffer_bytes)
-        if self.lease < timedelta(seconds=1):
+        if not timedelta(seconds=1) <= self.lease <= timedelta(days=365):
             raise ConfigurationError(
-                f"lease must be at least 1 s, it is renewed at a third of it; got {self.lease}"
+                "lease must be from 1 s to 365 days, it is renewed at a third of it; got "
+                f"{self.lease}"
             )
         if self.poll_min and self.poll_max and self.poll_min > self.poll_max:
             raise ConfigurationError(
