@@ -33,3 +33,13 @@ def test_the_answer_of_an_interrupted_statement_is_read_by_no_other(
     assert database.run_alone(following, {}) == [("following",)]
     assert database.connections() == (0, 1)
     database.dispose()
+
+
+def test_the_engine_of_single_statements_is_made_before_a_thread_or_fork_can_meet_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(postgres_url)
+    monkeypatch.delattr(Database, "_made")
+
+    assert database.run_alone(DriverStatement(text("SELECT 1"), database.engine), {}) == [(1,)]
+    database.dispose()

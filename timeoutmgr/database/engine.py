@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from weakref import WeakSet
@@ -150,6 +149,13 @@ class Database:
         self.engine: Final[Engine] = self._made()
         self.apart: Final[Engine] = self._made(apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
+        self.can_pipeline: Final = can_pipeline(self.engine)
+        """Whether ``run_pipelined`` and ``run_alone`` are for this database."""
+        # Not at its first use: two threads would make two, or a fork leave its lock acquired.
+        self._alone: Final = self._made(alone=True) if self.can_pipeline else self.engine
+        """For ``run_alone``. The settings are those of its sessions: a statement that is sent alone
+        is planned before it could set any."""
+        self._engines: Final = {self.engine, self.apart, self._alone}
         names = {os.path.abspath(self._given.database or ""), str(self.path)}
         self._writers: Final = SqliteWriters(self.describe(), names) if self.is_sqlite else None
         self._one_writer: Final[Callable[[float], AbstractContextManager[None]]] = (
@@ -163,21 +169,8 @@ class Database:
         with self._shared_lock:
             self._all.add(self)
 
-    @cached_property
-    def _alone(self) -> Engine:
-        """PostgreSQL's connections for ``run_alone``; made when first used.
-
-        The settings are those of their sessions: a statement that is sent alone is planned before
-        it could set any.
-        """
-        return self._made(alone=True)
-
     def _made(self, **kind: bool) -> Engine:
         return _engine(self.url, self.settings, self.unanswered, self.checks, **kind)
-
-    def _engines(self) -> list[Engine]:
-        made = [self.engine, self.apart]
-        return [*made, self._alone] if "_alone" in self.__dict__ else made
 
     def part(self, make: Callable[["Database"], Part]) -> Part:
         """Return the one part that *make* makes for this process; a forked child makes its own."""
@@ -220,7 +213,7 @@ class Database:
         SQLITE.after_fork()
         cls._shared, cls._shared_lock = {}, threading.RLock()
         for database in list(cls._all):
-            for engine in database._engines():
+            for engine in database._engines:
                 engine.dispose(close=False)
             database.unanswered.after_fork()
             if database._writers is not None:
@@ -258,7 +251,7 @@ class Database:
 
     def connections(self) -> tuple[int, int]:
         """Return how many connections of the pools are used, and how many are idle."""
-        every = (engine.pool for engine in self._engines())
+        every = (engine.pool for engine in self._engines)
         pools = [pool for pool in every if isinstance(pool, QueuePool)]
         return sum(pool.checkedout() for pool in pools), sum(pool.checkedin() for pool in pools)
 
@@ -304,11 +297,6 @@ class Database:
                 return work(connection)
 
         return self._tried(attempt, patient)
-
-    @cached_property
-    def can_pipeline(self) -> bool:
-        """Whether ``run_pipelined`` and ``run_alone`` are for this database."""
-        return can_pipeline(self.engine)
 
     def run_pipelined(self, work: Callable[[PipelinedTransaction], Result]) -> Result:
         """Run *work* as ``run`` does, in as few round trips as its reads allow."""
@@ -400,7 +388,7 @@ class Database:
     def dispose(self) -> None:
         """Close idle connections; the object stays usable."""
         (lent, _idle) = self.connections()
-        for engine in self._engines():
+        for engine in self._engines:
             engine.dispose()
         if self._writers is not None and not lent:
             self._writers.forget_file()
@@ -585,15 +573,10 @@ def _engine(
     backend = url.get_backend_name()
     if backend == "sqlite":
         return _sqlite_engine(url, settings, apart)
+    _refuse_arguments(url)
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
     options: dict[str, Any] = {}
     if backend == "postgresql":
-        if unusable := sorted(_NO_TEXTS & url.query.keys()):
-            raise ConfigurationError(
-                f"{', '.join(unusable)} in a database's URL reaches the driver as text, which it "
-                "cannot use; leave it out (in place of prepare_threshold set "
-                "database.prepared_statements = false)"
-            )
         # A silent network must become an error, or an outage could not be told from a slow query.
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
         # A role or a database may have another encoding, which cannot keep every text.
@@ -608,11 +591,6 @@ def _engine(
         arguments = sqlserver.connect_arguments(settings.connect_timeout)
         options |= {"isolation_level": "READ COMMITTED", "deprecate_large_types": True}
     else:
-        if "init_command" in url.query:
-            raise ConfigurationError(
-                "init_command in a database's URL would replace the statement that sets UTC and "
-                "the strict mode for the session, on which due times rely; leave it out"
-            )
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
     engine = _created(
@@ -634,6 +612,22 @@ def _engine(
         sqlserver.prepare_engine(engine)
     refuse_lookalikes(engine)
     return engine
+
+
+def _refuse_arguments(url: URL) -> None:
+    """Raise ConfigurationError for an argument of *url* with which sessions would not work."""
+    unusable = sorted(_NO_TEXTS & url.query.keys())
+    if unusable and url.get_backend_name() == "postgresql":
+        raise ConfigurationError(
+            f"{', '.join(unusable)} in a database's URL reaches the driver as text, which it "
+            "cannot use; leave it out (in place of prepare_threshold set "
+            "database.prepared_statements = false)"
+        )
+    if "init_command" in url.query:
+        raise ConfigurationError(
+            "init_command in a database's URL would replace the statement that sets UTC and "
+            "the strict mode for the session, on which due times rely; leave it out"
+        )
 
 
 def _created(url: URL, **options: Any) -> Engine:
