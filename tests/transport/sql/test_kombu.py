@@ -20,7 +20,13 @@ from chaos.forkserver_client import ForkServer
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, TransportUnavailable
+from timeoutmgr.database import Database
+from timeoutmgr.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    StorageUnavailable,
+    TransportUnavailable,
+)
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import register
@@ -40,6 +46,10 @@ def connection(url: str, prefix: str) -> Iterator[Any]:
 
 def connect(url: str, prefix: str) -> Any:
     return kombu.Connection(f"timeoutmgr+{url}", transport_options={"prefix": prefix})
+
+
+def _be_away(*_given: object, **_more: object) -> None:
+    raise StorageUnavailable("the database is away")
 
 
 def get(connection: Any, name: str = "q") -> Any:
@@ -301,6 +311,22 @@ def test_requeued_messages_come_back_and_rejected_messages_do_not(connection: An
     assert again.delivery_info["redelivered"] is True
     again.ack()
     assert get(connection) is None
+
+
+def test_a_requeue_that_an_outage_interrupted_can_be_repeated(
+    connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(connection)
+    connection.Producer().publish("again", routing_key="q")
+    message = get(connection)
+    with monkeypatch.context() as outage:
+        outage.setattr(Database, "run", _be_away)
+        with pytest.raises(TransportUnavailable):
+            message.requeue()
+
+    message.requeue()
+
+    assert get(connection).payload == "again"
 
 
 def test_without_acknowledgement_a_message_is_deleted_on_delivery(

@@ -452,7 +452,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def settle(self, delivery_tag: str) -> None:
         """Delete the message."""
-        delivery = self.connection.deliveries.pop(delivery_tag, None)
+        delivery = self.connection.deliveries.get(delivery_tag)
         if delivery is None:
             return
         try:
@@ -465,15 +465,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 on_one_line(error),
                 extra={"event": "lease_lost"},
             )
-        except TransportUnavailable:
-            self.connection.deliveries[delivery_tag] = delivery
-            raise
+        del self.connection.deliveries[delivery_tag]
 
     def give_back(self, delivery_tags: list[str]) -> None:
         """Let messages be delivered again."""
         for delivery_tag in delivery_tags:
-            if (delivery := self.connection.deliveries.pop(delivery_tag, None)) is not None:
+            if (delivery := self.connection.deliveries.get(delivery_tag)) is not None:
                 delivery.receiver.release_tags([delivery.tag])
+                del self.connection.deliveries[delivery_tag]
 
     def close(self) -> None:
         """Give back unacknowledged messages, and close."""
