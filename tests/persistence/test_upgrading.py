@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import event, text
+from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from tests.persistence.first_revision import store_as_before
@@ -44,6 +44,18 @@ def upgrade():
         create_index_patiently(Index(f"{made.name}_gadgets", made.c.gadget))
 """
 """A revision of two small tables, as a new endpoint has."""
+_UNHURRIED = """
+from alembic import op
+
+revision, down_revision = "0001", None
+
+
+def upgrade():
+    assert op.get_bind().exec_driver_sql("SHOW statement_timeout").scalar_one() == "0"
+"""
+"""A revision that fails if its statements have a time limit."""
+_OF_A_ROLE = {"options": "-cstatement_timeout=500"}
+"""The time limit that PostgreSQL's role may have for its statements, in milliseconds."""
 
 
 @pytest.fixture
@@ -191,6 +203,21 @@ def test_an_upgrade_releases_each_table_before_it_waits_for_the_next(
     assert current(database, version, None) == "0001"
 
 
+def test_no_time_limit_of_the_role_ends_an_upgrade(
+    postgres_url: str, unique: str, tmp_path: Path
+) -> None:
+    database = Database(make_url(postgres_url).update_query_dict(_OF_A_ROLE))
+    (tmp_path / "env.py").write_text(_ENVIRONMENT)
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "0001_unhurried.py").write_text(_UNHURRIED)
+
+    upgrade(database, tmp_path, f"{unique}_version", None, {})
+
+    with database.read() as connection:
+        assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "500ms"
+    database.dispose()
+
+
 @pytest.mark.parametrize("server", ["postgres", "mysql"])
 def test_an_upgrade_names_the_upgrade_of_another_process_that_it_waits_for(
     server: str, request: pytest.FixtureRequest, unique: str, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +225,8 @@ def test_an_upgrade_names_the_upgrade_of_another_process_that_it_waits_for(
     monkeypatch.setattr("timeoutmgr.database.upgrade._LOCK_WAIT", 1)
     url, folder = request.getfixturevalue(f"{server}_url"), "timeoutmgr.persistence:sql/migrations"
     table, given = f"{unique}_version", {"prefix": f"{unique}_"}
-    others, ours = Database(url), Database(url)
+    limits = _OF_A_ROLE if server == "postgres" else {}
+    others, ours = Database(url), Database(make_url(url).update_query_dict(limits))
 
     with (
         _alone(others, f".{table}"),

@@ -62,7 +62,8 @@ logger = logging.getLogger(__name__)
 _PATIENCE: Final = 600.0
 """Seconds for which an upgrade is tried again while other processes hold locks on the tables."""
 _LOCK_WAITS: Final = {
-    "postgresql": LOCK_TIMEOUT,
+    # A role's time limit would end each build of the index of a large table.
+    "postgresql": f"{LOCK_TIMEOUT}; SET statement_timeout = 0",
     "mysql": "SET SESSION lock_wait_timeout = 1",
     "mariadb": "SET SESSION lock_wait_timeout = 1",
     "mssql": "SET LOCK_TIMEOUT 500",
@@ -438,7 +439,8 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
 
 def _wait_for_postgresql_lock(connection: Connection, key: int, what: str) -> None:
     """Hold PostgreSQL's lock *key* until the transaction ends: behind a connection pooler too."""
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'")
+    waits = f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'; SET LOCAL statement_timeout = 0"
+    connection.exec_driver_sql(waits)
     try:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
     except OperationalError as error:
