@@ -199,6 +199,13 @@ def test_the_polling_interval_has_a_default_for_each_dialect(
     assert SqlQueueSettings(poll_min=one, poll_max=one).polling(dialect) == (1, 1)
 
 
+def test_a_bound_of_the_polling_interval_that_is_given_alone_is_kept() -> None:
+    rare, often = timedelta(seconds=2), timedelta(milliseconds=5)
+
+    assert SqlQueueSettings(poll_min=rare).polling("postgresql") == (2, 2)
+    assert SqlQueueSettings(poll_max=often).polling("sqlite") == (0.005, 0.005)
+
+
 def test_a_process_does_not_hear_of_its_own_message_a_second_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ class SqlQueueSettings:
         )
         if self.poll_min is not None:
             shortest = self.poll_min.total_seconds()
+            longest = max(shortest, longest)
         if self.poll_max is not None:
             longest = self.poll_max.total_seconds()
-        return min(shortest, longest), max(shortest, longest)
+        return min(shortest, longest), longest
