@@ -203,7 +203,7 @@ class OwnedQueues:
     def sweep(self) -> None:
         """Delete queues of dead owners, queues without use, and messages whose time is over."""
         with self._database.read() as connection:
-            now = self._now(connection)
+            now = self._database.now_in(connection, self._clock)
             owners = set(connection.execute(self._statements.owners).scalars())
             unused = list(connection.execute(self._statements.unused, {"now": now}).scalars())
             ended = connection.execute(self._statements.ended, {"now": now}).first()
@@ -286,17 +286,14 @@ class OwnedQueues:
     def _put_off(self, queue: str, options: QueueOptions, connection: Connection) -> None:
         if options.expires is not None:
             slack = min(options.expires // 10, _LONGEST_SLACK)
-            until = self._now(connection) + options.expires + slack
+            now = self._database.now_in(connection, self._clock)
+            until = now + options.expires + slack
             connection.execute(self._statements.use, {"queue": queue, "until": until})
 
     def _delete(self, queue: str, connection: Connection) -> None:
         for statement in self._statements.delete_queue:
             connection.execute(statement, {"names": [queue]})
             reach("owned_queues.deleting")
-
-    def _now(self, connection: Connection) -> int:
-        has_clock = self._database.dialect.now is not None
-        return self._database.now_in(connection) if has_clock else self._clock.now()
 
 
 def _parts(names: list[str]) -> Iterator[list[str]]:

@@ -334,7 +334,7 @@ class SqlQueues:
         routable = kept
         if limited is not None or any(map(asks, routable)):
             needs_time = any(ends(row, known[row["queue"]]) for row in routable)
-            now = self._time(connection) if needs_time else None
+            now = self._database.now_in(connection, self._clock) if needs_time else None
             routable = [shaped(row, known[row["queue"]], now) for row in routable]
         if routable:
             if self._copies and len(routable) > FEW:
@@ -379,12 +379,6 @@ class SqlQueues:
             return {}
         found = connection.execute(self._statements.existing_queues, {"names": possible})
         return {name: options_of(text) for name, text in found}
-
-    def _time(self, connection: Connection) -> int:
-        """Return the time of the clock with which receivers compare."""
-        if self._statements.needs_now:
-            return self._clock.now()
-        return self._database.now_in(connection)
 
     def _now(self) -> dict[str, int]:
         return {"now": self._clock.now()} if self._statements.needs_now else {}
