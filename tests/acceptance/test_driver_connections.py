@@ -74,6 +74,17 @@ def test_a_send_joins_the_rows_that_the_caller_wrote_before_it(place: Place) -> 
     assert party.endpoint.timeouts.count() == 0
 
 
+@matrix(pairs=[REFERENCE, Pair("rabbitmq", "postgres")])
+def test_a_send_in_a_failed_transaction_is_refused_with_the_remedy(place: Place) -> None:
+    party = Party(place).start()
+
+    with contextlib.closing(connect(place.store_url)) as connection:
+        with contextlib.suppress(Exception):
+            connection.cursor().execute("SELECT 1 / 0")
+        with pytest.raises(CombinationRefused, match="Roll back before the send"):
+            party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
+
+
 @matrix(pairs=WITH_A_DATABASE)
 def test_an_autocommit_connection_is_refused_until_its_transaction_is_open(place: Place) -> None:
     party = Party(place).start()

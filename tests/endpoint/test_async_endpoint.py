@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
@@ -253,6 +255,26 @@ def test_an_async_endpoint_refuses_a_session_that_it_cannot_await(
         async with AsyncEndpoint(configuration(sqlite_url, unique)) as endpoint:
             with pytest.raises(CombinationRefused, match="Endpoint inside others"):
                 await endpoint.send_local("Ping", {}, session=made())
+
+    run(main)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+@pytest.mark.parametrize("delay", [None, 1])
+def test_a_send_inside_a_failed_transaction_is_refused_with_the_remedy(
+    postgres_url: str, unique: str, driver: str, delay: int | None
+) -> None:
+    async def main() -> None:
+        engine = async_engine(postgres_url, driver)
+        async with (
+            AsyncEndpoint(configuration(postgres_url, unique)) as endpoint,
+            AsyncSession(engine) as session,
+        ):
+            with suppress(DBAPIError):
+                await session.execute(text("SELECT 1 / 0"))
+            with pytest.raises(CombinationRefused, match="Roll back before the send"):
+                await endpoint.send_local("Ping", {}, delay=delay, session=session)
+        await engine.dispose()
 
     run(main)
 

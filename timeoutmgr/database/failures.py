@@ -60,8 +60,6 @@ _MYSQL_VALUES: Final = frozenset(
 """Codes of class 22, of any error class of the driver."""
 _MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
 """Violated CHECK constraints of MySQL and MariaDB, which the driver takes for operational."""
-_POSTGRESQL_ABORTED: Final = "25P02"
-"""The transaction is of no use any more, since a caller swallowed the error that ended it."""
 
 _HINTS: Final = {
     # SQLite gives no reason here; of its reasons the folder is by far the most common.
@@ -88,8 +86,12 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
     if error.statement is None and is_refusal(error):
         # At the commit: a deferred constraint, which no table of the product has.
         return Failure.STATEMENT
-    is_aborted = _sqlstate(error) == _POSTGRESQL_ABORTED
-    return Failure.STATEMENT if is_aborted or _is_value(error) else Failure.AWAY
+    return Failure.STATEMENT if is_aborted(error) or _is_value(error) else Failure.AWAY
+
+
+def is_aborted(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the transaction takes no statement, since a caller swallowed its error."""
+    return _sqlstate(error) == "25P02"
 
 
 def is_refusal(error: exc.SQLAlchemyError) -> bool:

@@ -7,13 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import InvalidRequestError, OperationalError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, OperationalError
 
 from timeoutmgr.contracts import RepeatKind, SharedDatabase
 from timeoutmgr.database import Database, as_database, same_database
 from timeoutmgr.database.borrowed import DriverTransaction, borrowed
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.drivers import DriverConnection, driver_of, unusable
+from timeoutmgr.database.failures import is_aborted
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, TransportUnavailable
 from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
@@ -71,17 +72,27 @@ def require_endpoint_of(session: object, *, on_loop: bool) -> None:
 def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Connection]:
     """Lend the connection of the caller's *session*, whose transaction stays the caller's.
 
-    Raises CombinationRefused for a connection outside of a transaction, a driver's connection to
-    another database than that of the queues or timeouts, and a session that lends no connection.
+    Raises CombinationRefused for a connection outside of a transaction or in a failed one, a
+    driver's connection to another database than that of the queues or timeouts, and a session that
+    lends no connection.
     """
     require_endpoint_of(session, on_loop=False)
-    if isinstance(session, Connection | _OrmSession):
-        yield _lent(session)
-        return
-    if not isinstance(session, DriverTransaction):
-        session = DriverTransaction(connection=session)
-    with borrowed(session, _databases(outlet)) as connection:
-        yield connection
+    try:
+        if isinstance(session, Connection | _OrmSession):
+            yield _lent(session)
+            return
+        if not isinstance(session, DriverTransaction):
+            session = DriverTransaction(connection=session)
+        with borrowed(session, _databases(outlet)) as connection:
+            yield connection
+    except DBAPIError as error:
+        if not is_aborted(error):
+            raise
+        raise unusable(
+            session,
+            "an earlier statement failed, and PostgreSQL takes no other in that transaction",
+            "Roll back before the send; a savepoint around what may fail spares the rest.",
+        ) from error
 
 
 def _lent(session: Connection | _OrmSession) -> Connection:
