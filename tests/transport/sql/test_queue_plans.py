@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -87,6 +88,28 @@ def test_plans_of_a_short_queue_read_little_of_a_long_queue(
 
     assert len([statement for statement in read if queue.table in statement]) >= 8
     assert {statement: rows for statement, rows in read.items() if rows > _MOST} == {}
+
+
+def test_a_search_for_expired_messages_reads_no_message_without_an_end(
+    mysql_url: str, prefix: str, messages: Callable[..., list[Outgoing]]
+) -> None:
+    queue = Queue(mysql_url, prefix)
+    queue.session.send(messages(BATCH))
+    queue.session.send([replace(messages(1)[0], time_to_live=-1)])
+
+    before = _entries_read(queue.database)
+    assert queue.transport.remove_expired(BATCH, lambda *_given: None) == 1
+    read = _entries_read(queue.database) - before
+
+    assert read < BATCH
+    queue.transport.close()
+
+
+def _entries_read(database: Database) -> int:
+    """Return how many entries of indexes the only connection of *database* has walked over."""
+    with database.read() as connection:
+        found = connection.execute(text("SHOW SESSION STATUS LIKE 'Handler_read_next'")).one()
+    return int(found[1])
 
 
 def test_an_acknowledgement_leaves_the_plans_of_earlier_statements_alone(
