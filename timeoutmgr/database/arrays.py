@@ -8,14 +8,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, ColumnElement, Dialect, LargeBinary, Text, cast, select
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
-class TextArray(TypeDecorator[Sequence[str]]):
-    """Texts as one parameter of type ``text[]``."""
+class _Array(TypeDecorator[Any]):
+    """Values of the type *element* as one parameter."""
 
     impl = Text
+    element: type[TypeEngine[Any]]
+
+    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
+        """Have the server parse the spelled array."""
+        array = ARRAY(self.element)
+        # As a bare cast it would be read again for each row that is compared with it.
+        return cast(select(cast(bindvalue, array)).scalar_subquery(), array)
+
+
+class TextArray(_Array):
+    """Texts as one parameter of type ``text[]``."""
+
     cache_ok = True
+    element = Text
 
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> str | None:
         """Spell the array as PostgreSQL reads it; every element is quoted."""
@@ -26,16 +39,12 @@ class TextArray(TypeDecorator[Sequence[str]]):
             spelled = '","'.join(one.replace("\\", r"\\").replace('"', r"\"") for one in value)
         return '{"' + spelled + '"}'
 
-    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server parse the spelled array."""
-        return _read_once(bindvalue, ARRAY(Text))
 
-
-class NumberArray(TypeDecorator[Sequence[int | None]]):
+class NumberArray(_Array):
     """Whole numbers as one parameter of type ``bigint[]``; None is NULL."""
 
-    impl = Text
     cache_ok = True
+    element = BigInteger
 
     def process_bind_param(
         self, value: Sequence[int | None] | None, dialect: Dialect
@@ -45,28 +54,15 @@ class NumberArray(TypeDecorator[Sequence[int | None]]):
             return None
         return "{" + ",".join(map(str, value)).replace("None", "NULL") + "}"
 
-    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server parse the spelled array."""
-        return _read_once(bindvalue, ARRAY(BigInteger))
 
-
-class BytesArray(TypeDecorator[Sequence[bytes]]):
+class BytesArray(_Array):
     """Bytes as one parameter of type ``bytea[]``."""
 
-    impl = Text
     cache_ok = True
+    element = LargeBinary
 
     def process_bind_param(self, value: Sequence[bytes] | None, dialect: Dialect) -> str | None:
         """Spell the array as PostgreSQL reads it: hexadecimal, each backslash twice."""
         if value is None:
             return None
         return "{" + ",".join([rf'"\\x{one.hex()}"' for one in value]) + "}"
-
-    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server parse the spelled array."""
-        return _read_once(bindvalue, ARRAY(LargeBinary))
-
-
-def _read_once(bindvalue: Any, array: ARRAY[Any]) -> ColumnElement[Any]:
-    # As a bare cast it would be read again for each row that is compared with it.
-    return cast(select(cast(bindvalue, array)).scalar_subquery(), array)
