@@ -543,9 +543,7 @@ def _located(url: URL) -> URL:
     return url.set(database=os.path.realpath(os.path.abspath(file)))
 
 
-_NO_TEXTS: Final = frozenset(
-    {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
-)
+_NO_TEXTS: Final = {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
 """Arguments of psycopg. It takes any text for a true *autocommit*, which commits each statement."""
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
 """PostgreSQL's settings by which each statement goes by an index."""

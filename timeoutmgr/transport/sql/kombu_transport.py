@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from queue import Empty
+from types import NoneType
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,7 @@ from kombu.transport import virtual as kombu_virtual
 
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
+from timeoutmgr.message.field_types import check_kind
 from timeoutmgr.transport.sql.event_loop import LoopDelivery
 from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
@@ -68,12 +70,9 @@ def pool_settings(options: Mapping[str, Any]) -> DatabaseSettings:
     return DatabaseSettings(pool_size=options.get("pool_size", _POOL_SIZE))
 
 
-def _interval(name: str, value: object) -> timedelta | None:
-    if value is None or isinstance(value, timedelta):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"{name} is a number of seconds, got {value!r:.80}")
-    return timedelta(seconds=value)
+def _interval(name: str, value: Any) -> timedelta | None:
+    check_kind(name, value, (int, float, timedelta, NoneType))
+    return timedelta(seconds=value) if isinstance(value, int | float) else value
 
 
 class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped

@@ -38,8 +38,7 @@ class SqlQueueSettings:
         check_bound("buffer_bytes", self.buffer_bytes)
         if not timedelta(seconds=1) <= self.lease <= timedelta(days=365):
             raise ConfigurationError(
-                "lease must be from 1 s to 365 days, it is renewed at a third of it; got "
-                f"{self.lease}"
+                f"lease must be from 1 s to 365 days, to be renewed at a third; got {self.lease}"
             )
         if self.poll_min and self.poll_max and self.poll_min > self.poll_max:
             raise ConfigurationError(
