@@ -349,6 +349,10 @@ class Database:
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             return self.now_in(connection)
 
+    def now_of_host(self, clock: Clock) -> dict[str, Micros]:
+        """Return *now*, a parameter that statements need where the database has no clock."""
+        return {"now": clock.now()} if self.dialect.now is None else {}
+
     def now_in(self, connection: Connection, clock: Clock | None = None) -> Micros:
         """Return the database's clock as *connection* reads it; where it has none, *clock*'s."""
         if self.dialect.now is None and clock is not None:

@@ -73,6 +73,12 @@ def sub_batches(
         yield sub_batch
 
 
+def parts(items: list[Item], most: int) -> Iterator[list[Item]]:
+    """Yield *items* in their order, in portions of at most *most*."""
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
 OUTAGES: Final = (StorageUnavailable, TransportUnavailable, DeliveryUnknown, HandlerStopped)
 """Errors that say nothing of the message: it stays in its queue until the outage is over, or the
 endpoint runs again."""

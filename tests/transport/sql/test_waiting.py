@@ -133,7 +133,8 @@ def test_leasing_reads_the_front_of_one_queue_by_its_index(
         session.send(messages(100) + messages(100, "other"))
     dialect = transport.database.dialect.name
     how = "EXPLAIN QUERY PLAN" if dialect == "sqlite" else "EXPLAIN"
-    where = {"queue": "q", "limit": 10, "inline": 1000, **transport._leases.now()}
+    now = transport.database.now_of_host(transport.clock)
+    where = {"queue": "q", "limit": 10, "inline": 1000, **now}
 
     def explain(
         _c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: bool

@@ -32,7 +32,7 @@ class ExpiredMessages:
 
         Their bodies together fit into memory. 0 is: no message has expired that is free.
         """
-        now = {"now": self._clock.now()} if self._statements.needs_now else {}
+        now = self._database.now_of_host(self._clock)
         # A look takes no lock, on SQLite not that of the whole file.
         with self._database.read() as connection:
             if connection.execute(self._statements.probe, {**now, "limit": 1}).first() is None:

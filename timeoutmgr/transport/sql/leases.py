@@ -28,7 +28,7 @@ from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import FrontStatements, LeaseStatements, read_by_index
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
-from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
+from timeoutmgr.transport.work import BATCH_BYTES, parts, sub_batches
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,6 @@ class Leases:
         """Be an owner of this child's own: the leases are the parent's."""
         self.owner = own_name(self.owner)
 
-    def now(self) -> dict[str, int]:
-        """Return the parameter that statements need where the database has no clock."""
-        return {"now": self._clock.now()} if self._statements.needs_now else {}
-
     def lease_rows(
         self,
         queue: str,
@@ -96,7 +92,7 @@ class Leases:
         """
         if not self.session_locks.is_unbroken(self.owner):
             self.session_locks.renew(self.owner)
-        where = {"queue": queue, **self.now()}
+        where = {"queue": queue, **self._database.now_of_host(self._clock)}
         statements = front or self._statements
         if self._database.is_sqlite and not self._is_free(where, statements):
             return []
@@ -116,7 +112,7 @@ class Leases:
                         "sequences": [row.sequence for row in rows],
                         "me": self.owner,
                         "lease": self._lease,
-                        **self.now(),
+                        **self._database.now_of_host(self._clock),
                     },
                 )
                 reach("leases.written")
@@ -144,7 +140,7 @@ class Leases:
         Return the rows, and whether there may be more. The commit does not wait for the server's
         disk, as that of an ``ack`` *lazily* does not.
         """
-        where = {"queue": queue, **self.now()}
+        where = {"queue": queue, **self._database.now_of_host(self._clock)}
         statements = front or self._statements
         if self._database.is_sqlite and not self._is_free(where, statements):
             return [], False
@@ -196,7 +192,7 @@ class Leases:
 
     def renew(self, tags: Collection[LeaseTag]) -> None:
         """Move on the end of leases; leases that were lost or settled meanwhile are left out."""
-        for part in _parts(sorted(sequence for sequence, _ in tags)):
+        for part in parts(sorted(sequence for sequence, _ in tags), LARGEST_LEASE):
 
             def extend(connection: Connection, sequences: list[int] = part) -> None:
                 read_by_index(connection)
@@ -206,10 +202,9 @@ class Leases:
                     self._statements.leased, {"sequences": sequences, "me": self.owner}
                 )
                 if still := list(held.scalars()):
-                    connection.execute(
-                        self._statements.renew,
-                        {"sequences": still, "lease": self._lease, **self.now()},
-                    )
+                    now = self._database.now_of_host(self._clock)
+                    where = {"sequences": still, "lease": self._lease, **now}
+                    connection.execute(self._statements.renew, where)
 
             self._database.run(extend)
             reach("leases.renewed")
@@ -246,7 +241,7 @@ class Leases:
         found: set[LeaseTag] = set()
         with self._database.read() as connection:
             read_by_index(connection)
-            for part in _parts(sorted(sequence for sequence, _ in tags)):
+            for part in parts(sorted(sequence for sequence, _ in tags), LARGEST_LEASE):
                 where = {"sequences": part, "me": self.owner}
                 rows = connection.execute(self._statements.deliveries, where)
                 found.update((row.sequence, row.delivery_count) for row in rows)
@@ -288,7 +283,7 @@ class Leases:
             head = max(last[owner] for owner in dead)
             where = {"queue": queue, "owners": sorted(dead), "last": head}
             sequences = list(connection.execute(statements.of_owners, where).scalars())
-            for part in _parts(sequences):
+            for part in parts(sequences, LARGEST_LEASE):
                 connection.execute(self._statements.free_chosen, {"sequences": part})
                 reach("leases.freed")
 
@@ -320,7 +315,7 @@ def by_delivery(tags: Collection[LeaseTag]) -> Iterator[tuple[int, list[int]]]:
     for sequence, delivery in tags:
         grouped.setdefault(delivery, []).append(sequence)
     for delivery, sequences in grouped.items():
-        for part in _parts(sorted(sequences)):
+        for part in parts(sorted(sequences), LARGEST_LEASE):
             yield delivery, part
 
 
@@ -333,11 +328,6 @@ def fitting(rows: Sequence[Found], room: int | None) -> Sequence[Found]:
         if room < 0 and count:
             return rows[:count]
     return rows
-
-
-def _parts(sequences: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(sequences), LARGEST_LEASE):
-        yield sequences[start : start + LARGEST_LEASE]
 
 
 # --- renewal of the leases that this process holds --------------------------------------------

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from timeoutmgr.transport.sql.options import QueueOptions
 from timeoutmgr.transport.sql.statements import QueueStatements
+from timeoutmgr.transport.work import parts
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,8 @@ class LimitedQueues:
     def _drop(self, queue: str, excess: int) -> None:
         where = {"queue": queue, "limit": excess, **self._now}
         oldest = list(self._connection.execute(self._statements.oldest, where).scalars())
-        for start in range(0, len(oldest), _AT_ONCE):
-            chosen = {"sequences": oldest[start : start + _AT_ONCE]}
-            self._connection.execute(self._statements.delete_chosen, chosen)
+        for some in parts(oldest, _AT_ONCE):
+            self._connection.execute(self._statements.delete_chosen, {"sequences": some})
         counted = {"queue": queue, "count": len(oldest)}
         self._connection.execute(self._statements.count_dropped, counted)
         logger.warning(

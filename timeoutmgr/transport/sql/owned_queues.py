@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,7 @@ from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.options import QueueOptions, options_of
 from timeoutmgr.transport.sql.statements import insert_missing, queue_statements
 from timeoutmgr.transport.sql.tables import QueueTables
+from timeoutmgr.transport.work import parts
 
 _BATCH: Final = 200
 _SWEEP_EVERY: Final = 10.0
@@ -134,8 +135,7 @@ class OwnedQueues:
         if self._database.can_pipeline:
             rows = self._database.run_alone(self._standing_alone, where)
         else:
-            if self._database.dialect.now is None:
-                where["now"] = self._clock.now()
+            where |= self._database.now_of_host(self._clock)
             with self._database.read() as connection:
                 rows = connection.execute(self._statements.standing, where).all()
         return Standing(*rows[0]) if rows else None
@@ -243,11 +243,11 @@ class OwnedQueues:
         connection.execute(self._statements.set_consuming, which)
 
     def _remove_owners(self, owners: Collection[str]) -> None:
-        for some in _parts(sorted(owners)):
+        for some in parts(sorted(owners), _BATCH):
             with self._database.read() as connection:
                 found = connection.execute(self._statements.queues_of, {"owners": some})
                 queues = sorted(found.scalars())
-            for part in _parts(queues):
+            for part in parts(queues, _BATCH):
                 self._database.run(partial(self._remove, part, some))
                 reach("owned_queues.removed")
 
@@ -294,8 +294,3 @@ class OwnedQueues:
         for statement in self._statements.delete_queue:
             connection.execute(statement, {"names": [queue]})
             reach("owned_queues.deleting")
-
-
-def _parts(names: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), _BATCH):
-        yield names[start : start + _BATCH]

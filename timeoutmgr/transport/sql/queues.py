@@ -171,19 +171,19 @@ class SqlQueues:
 
     def count_unexpired(self, queue: str) -> int:
         """Return how many messages of *queue* a consumer of kombu may be given."""
-        where = {"queue": queue, **self._now()}
+        where = {"queue": queue, **self._database.now_of_host(self._clock)}
         with self._database.read() as connection:
             return int(connection.execute(self._statements.count_unexpired, where).scalar_one())
 
     def count(self, queue: str) -> int:
         """Return how many messages of *queue* are free to be leased."""
-        where = {"queue": queue, **self._now()}
+        where = {"queue": queue, **self._database.now_of_host(self._clock)}
         with self._database.read() as connection:
             return int(connection.execute(self._statements.count, where).scalar_one())
 
     def purge(self, queue: str) -> int:
         """Delete the messages of *queue* that no consumer holds; return how many."""
-        where = {"queue": queue, **self._now()}
+        where = {"queue": queue, **self._database.now_of_host(self._clock)}
         return self._database.run(lambda own: own.execute(self._statements.purge, where).rowcount)
 
     def put(
@@ -329,7 +329,8 @@ class SqlQueues:
         kept = [row for row in rows if row["queue"] in known] if known.keys() != names else rows
         limited: LimitedQueues | None = None
         if any(options != PLAIN for options in known.values()):
-            limited = LimitedQueues(self._statements, known, self._now(), connection)
+            now_of_host = self._database.now_of_host(self._clock)
+            limited = LimitedQueues(self._statements, known, now_of_host, connection)
             kept = limited.fitting(kept)
         routable = kept
         if limited is not None or any(map(asks, routable)):
@@ -379,9 +380,6 @@ class SqlQueues:
             return {}
         found = connection.execute(self._statements.existing_queues, {"names": possible})
         return {name: options_of(text) for name, text in found}
-
-    def _now(self) -> dict[str, int]:
-        return {"now": self._clock.now()} if self._statements.needs_now else {}
 
 
 def _fits(name: str) -> bool:

@@ -129,7 +129,6 @@ class QueueStatements:
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
         self._terms: Final = (terms := _Terms(tables, dialect))
         queues, messages, bindings = tables.queues.c, tables.messages.c, tables.bindings.c
-        self.needs_now: Final = dialect.now is None
 
         # --- queues: name, names
         names: BindParameter[Any] = bindparam("names", expanding=True)
@@ -310,7 +309,6 @@ class LeaseStatements(FrontStatements):
         terms = _Terms(tables, dialect)
         super().__init__(tables, terms)
         messages, chosen = tables.messages.c, terms.chosen
-        self.needs_now: Final = dialect.now is None
         # Of kombu's consumers, which never see a message whose time to live is over.
         self.unexpired: Final = FrontStatements(tables, _Terms(tables, dialect, unexpired=True))
         self.by_priority: Final = FrontStatements(
@@ -364,7 +362,6 @@ class ExpiryStatements:
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
         terms = _Terms(tables, dialect)
         messages = tables.messages.c
-        self.needs_now: Final = dialect.now is None
 
         # --- now, limit; sequences. In the order of the index on the first of these columns.
         size = func.length(messages.body).label("size")
