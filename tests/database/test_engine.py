@@ -19,17 +19,17 @@ SOON = 10.0
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_connection_keeps_every_text_whatever_encoding_the_server_would_choose(
+def test_a_connection_keeps_every_text_whatever_encoding_is_asked_for(
     postgres_url: str, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGCLIENTENCODING", encoding)
-    database = Database(postgres_url)
+    asked = make_url(postgres_url).update_query_dict({"client_encoding": encoding})
+    for database in Database(postgres_url), Database(asked):
+        with database.read() as connection:
+            found = connection.execute(text("SELECT CAST(:given AS TEXT)"), {"given": "日本 €"})
 
-    with database.read() as connection:
-        found = connection.execute(text("SELECT CAST(:given AS TEXT)"), {"given": "日本 €"})
-
-        assert found.scalar_one() == "日本 €"
-    database.dispose()
+            assert found.scalar_one() == "日本 €"
+        database.dispose()
 
 
 @pytest.fixture

@@ -597,10 +597,11 @@ def _engine(
     else:
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
+    given = url.query.keys() - {"client_encoding"}  # of which not each can keep every text
     engine = _created(
         url,
         # Arguments in the URL win.
-        connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()},
+        connect_args={name: arguments[name] for name in arguments.keys() - given},
         **options,
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
