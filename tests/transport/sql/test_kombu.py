@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
@@ -327,6 +329,20 @@ def test_a_requeue_that_an_outage_interrupted_can_be_repeated(
     message.requeue()
 
     assert get(connection).payload == "again"
+
+
+def test_a_connection_keeps_nothing_of_a_closed_channel(connection: Any) -> None:
+    declare(connection)
+    connection.Producer().publish("unsettled", routing_key="q")
+    channel = connection.channel()
+    assert channel.basic_get("q") is not None
+    receiver = weakref.ref(channel._receivers["q"])
+
+    channel.close()
+    del channel
+    gc.collect()
+
+    assert receiver() is None
 
 
 def test_without_acknowledgement_a_message_is_deleted_on_delivery(

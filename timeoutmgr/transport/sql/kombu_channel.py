@@ -199,6 +199,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         super().__init__(connection, **kwargs)
         self._receivers: dict[str, SqlReceiver] = {}
         self._leased: dict[str, deque[LeasedRow]] = {}
+        self._deliveries: dict[str, LeasedMessage] = {}
         self._without_ack: set[str] = set()
         self._options: dict[str, QueueOptions] = {}
 
@@ -427,7 +428,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _deliver(self, queue: str, row: LeasedRow) -> dict[str, Any]:
         payload = to_kombu(queue, row)
-        self.connection.deliveries[payload["properties"]["delivery_tag"]] = LeasedMessage(
+        self._deliveries[payload["properties"]["delivery_tag"]] = LeasedMessage(
             self._receiver(queue), _tag(row)
         )
         return payload
@@ -452,7 +453,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def settle(self, delivery_tag: str) -> None:
         """Delete the message."""
-        delivery = self.connection.deliveries.get(delivery_tag)
+        delivery = self._deliveries.get(delivery_tag)
         if delivery is None:
             return
         try:
@@ -465,14 +466,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 on_one_line(error),
                 extra={"event": "lease_lost"},
             )
-        del self.connection.deliveries[delivery_tag]
+        del self._deliveries[delivery_tag]
 
     def give_back(self, delivery_tags: list[str]) -> None:
         """Let messages be delivered again."""
         for delivery_tag in delivery_tags:
-            if (delivery := self.connection.deliveries.get(delivery_tag)) is not None:
+            if (delivery := self._deliveries.get(delivery_tag)) is not None:
                 delivery.receiver.release_tags([delivery.tag])
-                del self.connection.deliveries[delivery_tag]
+                del self._deliveries[delivery_tag]
 
     def close(self) -> None:
         """Give back unacknowledged messages, and close."""

@@ -28,7 +28,7 @@ from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.field_types import check_kind
 from timeoutmgr.transport.sql.event_loop import LoopDelivery
-from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
+from timeoutmgr.transport.sql.kombu_channel import Channel
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.sql.transport import SqlTransport
@@ -98,7 +98,6 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self.deliveries: dict[str, LeasedMessage] = {}
         self.consumed: Counter[str] = Counter()
         self._sql: SqlTransport | None = None
         self._in_loop: LoopDelivery | None = None
