@@ -116,13 +116,16 @@ def test_a_shift_is_not_longer_than_any_calendar(runner: CliRunner, text: str) -
         ["change", "cancel", "A"],
         ["runs", "apply", "A"],
         ["restored", "--at", "2030-01-31T09:00Z"],
+        ["errors", "delete"],
+        ["deadletters", "delete"],
+        ["journal", "delete"],
     ],
 )
 def test_a_blank_reason_is_refused(runner: CliRunner, words: list[str], blank: str) -> None:
     said = runner.invoke(cli, [*words, "--reason", blank])
 
     assert said.exit_code == 2
-    assert f"{blank!r} is blank; say why, for the audit" in said.stderr
+    assert f"{blank!r} is blank; give a text" in said.stderr
 
 
 @pytest.mark.parametrize("words", [["send", "billing", "T", "{}"], ["reschedule", "A"]])

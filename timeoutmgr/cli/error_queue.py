@@ -16,6 +16,7 @@ from timeoutmgr.cli.options import (
     Extent,
     Instant,
     bundled,
+    check_text,
     export_file,
     extent,
     limit,
@@ -70,7 +71,9 @@ _failures = bundled(
     FailureFilter,
     _ids,
     option("--exception", metavar="CLASS", help="Exception class: KeyError, or shop.TooMany."),
-    option("--reason", help="Part of the error's text, in upper or lower case."),
+    option(
+        "--reason", callback=check_text, help="Part of the error's text, in upper or lower case."
+    ),
     option("--type", "message_type", help="Message type."),
     option("--queue", help="Queue in which the message failed."),
     option("--since", type=Instant(), help="Earliest time of the failure, in ISO 8601."),

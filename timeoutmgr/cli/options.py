@@ -29,6 +29,13 @@ def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
     return click.option(*names, **{**shows, **settings})
 
 
+def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Return *given*. Raises BadParameter for a blank text, as of an empty variable of a shell."""
+    if given is not None and not given.strip():
+        raise click.BadParameter(f"{given!r:.80} is blank; give a text", ctx, param)
+    return given
+
+
 def bundled(
     name: str, kind: type[Any], *options: Callable[[Any], Any]
 ) -> Callable[[Decorated], Decorated]:

@@ -9,7 +9,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, Instant, option
+from timeoutmgr.cli.options import Command, Instant, check_text, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.message.instants import parse_duration
 from timeoutmgr.message.routes import CLI
@@ -19,14 +19,8 @@ if TYPE_CHECKING:
     from timeoutmgr.contracts.pauses import Pause
 
 
-def _require_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
-    if given is not None and not given.strip():
-        raise click.BadParameter(f"{given!r:.80} is blank; say why, for the audit", ctx, param)
-    return given
-
-
 given_reason: Final = partial(
-    option, "--reason", callback=_require_text, help="Reason, which the audit keeps."
+    option, "--reason", callback=check_text, help="Reason, which the audit keeps."
 )
 reason: Final = given_reason(required=True)
 everything: Final = option(

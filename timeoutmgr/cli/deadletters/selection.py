@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
-from timeoutmgr.cli.options import Duration, bundled, option
+from timeoutmgr.cli.options import Duration, bundled, check_text, option
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 
@@ -153,7 +153,7 @@ journal_queue: Final = option(
 )
 _FILTERS: Final = (
     option("--class", "message_class", help="Message class: NACK_BAD_DST_Q, or 0x8000."),
-    option("--reason", help="Part of the reason, in upper or lower case."),
+    option("--reason", callback=check_text, help="Part of the reason, in upper or lower case."),
     option("--type", "message_type", help="Message type."),
     option("--destination", help="Queue that the message was sent to."),
     option("--older-than", type=Duration(), help="Minimum age of the copy: 7d."),
