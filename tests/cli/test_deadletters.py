@@ -206,6 +206,19 @@ def test_a_dead_letter_that_cannot_be_sent_does_not_block_other_dead_letters(sho
     assert (done.returncode, shop.listed()) == (1, [""])
 
 
+def test_an_id_that_is_given_twice_selects_its_dead_letter_once(shop: Shop) -> None:
+    shop.session.create_queues(["there"])
+    shop.manager.place(a_stored_copy("m1", "there"))
+    twice = ("--id", "m1", "--id", "m1")
+
+    assert shop.listed(*twice) == ["m1"]
+    assert "1 would be deleted" in shop.dead("delete", *twice, "--dry-run")[1]
+    done = shop.folder.run("--json", "deadletters", "retry", *twice)
+
+    assert [one["result"] for one in done.json()["letters"]] == ["retried"]
+    assert done.returncode == 0
+
+
 def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
     shop.manager.place(a_stored_copy("m1"))
 

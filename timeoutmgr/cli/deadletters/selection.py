@@ -54,7 +54,7 @@ class CopySelection:
         return self != type(self)(queue_name=self.queue_name)
 
     def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
-        """Return the filters for *queue*: a filter for each id, or a single filter."""
+        """Return the filters for *queue*: a filter for each id, once, or a single filter."""
         from timeoutmgr.deadletter.addresses import destination
         from timeoutmgr.deadletter.queues import StoredCopyFilter
         from timeoutmgr.deadletter.stored_copy import class_number
@@ -77,7 +77,7 @@ class CopySelection:
                 kept_before=older,
                 kept_from=newer,
             )
-            for each in self.ids or (None,)
+            for each in dict.fromkeys(self.ids) or (None,)
         ]
 
     def copies(self, queue: "StoredCopyQueue", limit: int | None) -> "Iterator[StoredCopy]":
