@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -102,6 +103,16 @@ def test_filters_select_messages_and_a_list_changes_no_message(filled: Folder) -
     assert listed(filled, "--id", "m1", "--id", "stray") == ["m1", "stray"]
     assert listed(filled, "--exception", "KeyError", "--limit", "1") == ["m1"]
     assert listed(filled) == ["m1", "m2", "m3", "m4", "stray"]
+
+
+def test_a_limit_above_any_number_of_messages_selects_all(filled: Folder) -> None:
+    beyond = str(sys.maxsize + 1)
+
+    exported = filled.run("errors", "export", "--limit", beyond)
+    dry = filled.run("--json", "errors", "retry", "--dry-run", "--limit", beyond)
+
+    assert (exported.returncode, len(exported.stdout.splitlines())) == (0, 5)
+    assert len(dry.json()["messages"]) == 5
 
 
 def test_a_message_is_shown_with_its_traceback_and_body(filled: Folder) -> None:

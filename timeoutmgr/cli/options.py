@@ -1,6 +1,7 @@
 """Options, each with an environment twin, and the types of their values."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -97,7 +98,8 @@ def extent(what: str) -> Callable[[Decorated], Decorated]:
 
 
 def limit(help: str, **settings: Any) -> Callable[[Decorated], Decorated]:
-    """Return the option ``--limit``, a number from 1."""
+    """Return the option ``--limit``, a number from 1; no queue holds more than ``sys.maxsize``."""
+    settings["callback"] = lambda _context, _parameter, given: given and min(given, sys.maxsize)
     return option("--limit", type=click.IntRange(min=1), help=help, **settings)
 
 
