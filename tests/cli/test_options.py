@@ -87,12 +87,21 @@ def test_a_negative_duration_is_a_usage_error(runner: CliRunner, words: list[str
     assert "a duration is never negative, got '-" in said.stderr
 
 
-@pytest.mark.parametrize("words", [["status", "--watch", "--every", "0"], ["top", "--every", "0s"]])
-def test_an_interval_is_longer_than_nothing(runner: CliRunner, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--watch", "--every", "0"],
+        ["top", "--every", "0s"],
+        ["status", "--watch", "--every", "200000d"],
+    ],
+)
+def test_an_interval_is_longer_than_nothing_and_at_most_a_year(
+    runner: CliRunner, words: list[str]
+) -> None:
     said = runner.invoke(cli, words)
 
     assert said.exit_code == 2
-    assert f"an interval is longer than 0, got {words[-1]!r}; such as 2s" in said.stderr
+    assert f"an interval is over 0, up to a year, got {words[-1]!r}; such as 2s" in said.stderr
 
 
 def test_a_shift_may_go_backwards() -> None:

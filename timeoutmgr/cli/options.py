@@ -170,7 +170,7 @@ class Command(click.Command):
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A duration, in the forms that settings have as well; never negative.
 
-    With *is_interval* it is not 0 either: a command that waits no time between its steps is busy.
+    With *is_interval* it is over 0, as a command would be busy otherwise, and at most a year.
     """
 
     name = "duration"
@@ -188,8 +188,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
             self.fail(str(error), param, ctx)
         if found < timedelta(0):
             self.fail(f"a duration is never negative, got {value!r}; give 0 or more", param, ctx)
-        if self._is_interval and not found:
-            self.fail(f"an interval is longer than 0, got {value!r}; such as 2s", param, ctx)
+        if self._is_interval and not timedelta(0) < found <= timedelta(days=366):
+            self.fail(f"an interval is over 0, up to a year, got {value!r}; such as 2s", param, ctx)
         return found
 
 
