@@ -14,7 +14,7 @@ import pytest
 from tests.web.conftest import STORES
 from tests.web.site import HOUR, Site, fail, fill, pending, waiting
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
-from timeoutmgr.contracts import CancelResult, Count, TimeoutState
+from timeoutmgr.contracts import CancelResult, Count, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import AuditRecord
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
@@ -123,6 +123,17 @@ def test_a_long_list_goes_on_at_the_next_page(site: Site, endpoint: Endpoint) ->
         page = following[0].replace("&amp;", "&") if following else ""
 
     assert found == [f"t{n:03}" for n in range(120)]
+
+
+def test_a_list_that_is_kept_for_later_holds_no_bodies(endpoint: Endpoint) -> None:
+    now = now_of(endpoint)
+    fill(endpoint, [pending("t1", now + HOUR, body=b"large"), pending("t2", now, body=b"large")])
+    read = source.EndpointSource(endpoint)
+
+    kept = repr([read.pending(TimeoutFilter(), None), read.late()])
+
+    assert "t1" in kept
+    assert "large" not in kept
 
 
 @pytest.mark.parametrize(

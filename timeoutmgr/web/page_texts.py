@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 from timeoutmgr._version import __version__
 from timeoutmgr.contracts import Count, Load
-from timeoutmgr.endpoint.timeouts import view
-from timeoutmgr.message.instants import Micros, distance, from_micros
+from timeoutmgr.message.instants import Micros, distance, from_micros, to_micros
 from timeoutmgr.web.forms import text_of
 
 _FOLDER: Final = Path(__file__).parent
@@ -40,7 +39,7 @@ def environment() -> Environment:
         iso=_iso,
         duration=_duration,
         field=text_of,
-        view=view,
+        micros=to_micros,
         bytes=_bytes,
         body=_body,
     )

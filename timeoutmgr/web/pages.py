@@ -7,16 +7,14 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from timeoutmgr.contracts import Page
 from timeoutmgr.contracts.bulk_runs import BulkAction
-from timeoutmgr.endpoint.timeouts import cursor_of, key_at
+from timeoutmgr.endpoint.timeouts import key_at
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.web.access import Role
 from timeoutmgr.web.dashboard import Dashboard, prefix_of
 from timeoutmgr.web.dead_letters import copy_form
 from timeoutmgr.web.forms import FailureForm, PendingForm
 from timeoutmgr.web.regions import SPANS, span_of, window_of
-from timeoutmgr.web.source import PAGE
 
 _FAILURES_SHOWN: Final = 100
 
@@ -51,15 +49,7 @@ async def pending(board: Dashboard, request: Request) -> Response:
         form=form,
         after=after,
         found=found.value,
-        following=None if found.value is None else _following(found.value[0]),
     )
-
-
-def _following(page: Page) -> str | None:
-    """Return the cursor of the next page, None behind the last."""
-    if page.searched_to is not None:
-        return cursor_of(page.searched_to)
-    return cursor_of(page.timeouts[-1].key) if len(page.timeouts) == PAGE else None
 
 
 async def find(board: Dashboard, request: Request) -> Response:

@@ -39,7 +39,7 @@ from timeoutmgr.deadletter.delivery_headers import prepared_for_retry
 from timeoutmgr.endpoint.audited_retries import error_queue_of, retry_failures
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.installation import schema_expected
-from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.endpoint.timeouts import Timeouts, TimeoutView, cursor_of, view
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable, Unsupported
 from timeoutmgr.message import routes
 from timeoutmgr.message.headers import EXCEPTION_STACK
@@ -93,11 +93,11 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateTimeouts:
-    """Timeouts past their due time, the earliest *page* of them, and the claims that hold."""
+    """Timeouts past their due time, a page of the earliest, and the claims of dispatchers."""
 
     now: Micros
     overdue: Overdue
-    page: Page
+    rows: Sequence[TimeoutView]
     in_flight: InFlightReport
 
 
@@ -255,12 +255,18 @@ class EndpointSource:
                 extra={"event": "load_counts_not_requested", "endpoint": self.name},
             )
 
-    def pending(self, which: TimeoutFilter, after: Key | None) -> tuple[Page, Count, Micros]:
-        """Return a page of the pending timeouts, how many match, and the time of the store."""
+    def pending(
+        self, which: TimeoutFilter, after: Key | None
+    ) -> tuple[Sequence[TimeoutView], str | None, Count, Micros]:
+        """Return a page of pending timeouts, the next cursor, how many match, and the store's time.
+
+        Without bodies: readings of many pages are kept.
+        """
         with schema_expected(self._parts), self._one_read():
             insight = self.insight
             page = insight.list_in_bounds(which, limit=PAGE, after=after)
-            return page, insight.count_in_bounds(which), self.store.now()
+            rows = [view(each) for each in page.timeouts]
+            return rows, _following(page), insight.count_in_bounds(which), self.store.now()
 
     def timeout(self, timeout_id: str) -> tuple[TimeoutDetails | None, Micros]:
         """Return what is known of a timeout, by its id or its message's, and the store's time."""
@@ -275,10 +281,11 @@ class EndpointSource:
         """Return the timeouts past their due time, and the timeouts that dispatchers have."""
         with schema_expected(self._parts), self._one_read():
             insight, now = self.insight, self.store.now()
+            page = insight.list_in_bounds(TimeoutFilter(due_before=now), limit=PAGE)
             return LateTimeouts(
                 now=now,
                 overdue=insight.overdue(now),
-                page=insight.list_in_bounds(TimeoutFilter(due_before=now), limit=PAGE),
+                rows=[view(each) for each in page.timeouts],
                 in_flight=insight.in_flight(),
             )
 
@@ -363,6 +370,13 @@ class EndpointSource:
         with closing(settings.transport.session()) as session:
             missing = session.missing_queues(names)
             return {name: None if name in missing else _waiting(session, name) for name in names}
+
+
+def _following(page: Page) -> str | None:
+    """Return the cursor of the next page, None behind the last."""
+    if page.searched_to is not None:
+        return cursor_of(page.searched_to)
+    return cursor_of(page.timeouts[-1].key) if len(page.timeouts) == PAGE else None
 
 
 def _waiting(session: TransportSession, queue: str) -> Count:
