@@ -290,4 +290,4 @@ def test_a_viewer_sees_runs_and_no_audit(site: Site, endpoint: Endpoint) -> None
 
 
 def test_an_unknown_run_is_named(site: Site) -> None:
-    assert "no such run" in site.get("/runs/none")
+    assert "no such run" in site.get("/runs/none", 404)

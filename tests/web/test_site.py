@@ -288,9 +288,11 @@ def test_the_forms_of_a_group_without_a_type_or_an_exception_change_no_other_gro
     forms = [one for one in site.get("/errors").split("<article")[1:] if "no type" in one]
     given = dict(re.findall(r'name="(exception|type|expected)" value="([^"]*)"', forms[0]))
 
+    group = site.get(f"/errors?exception={given['exception']}&type={given['type']}")
     answer = site.post("/errors", "/errors/delete", **given)
 
     assert shown in forms[0]
+    assert f"<h1>Errors: {shown}</h1>" in group
     assert "1 deleted." in answer.text
     assert "does not hold" in site.get("/errors/message?id=of%20no%20type", 404)
     assert waiting(endpoint, settings.error_queue) == 2

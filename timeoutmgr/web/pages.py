@@ -162,9 +162,15 @@ async def run(board: Dashboard, request: Request) -> Response:
     """Show one run: its plan, its progress, its audit, and what can be done."""
     run_id: str = request.path_params["run_id"]
     given = {"run": run_id}
-    found = (await board.read(["run"], given))["run"].value
+    read = (await board.read(["run"], given))["run"]
     return await board.page(
-        request, "run", regions=("run",), given=given, run_id=run_id, found=found
+        request,
+        "run",
+        regions=("run",),
+        given=given,
+        status=404 if read.at is not None and read.value is None else 200,
+        run_id=run_id,
+        found=read.value,
     )
 
 
