@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Final, TypeAlias
 
 from timeoutmgr.errors import ConfigurationError
@@ -26,8 +27,9 @@ Respond: TypeAlias = Callable[[str, str], Answer]
 """Answers a path, given what the client accepts."""
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(ThreadingTCPServer):
+    # ThreadingHTTPServer asks for the host's name; the start would wait for a name server.
+    allow_reuse_address = daemon_threads = True
 
     def __init__(self, host: str, port: int, respond: Respond) -> None:
         self.respond = respond

@@ -1,0 +1,20 @@
+"""The server of metrics and probes begins at an address of this host, and asks no other host."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from timeoutmgr.metrics.memory import CountMemory
+from timeoutmgr.metrics.server import serving
+
+
+def test_the_server_begins_without_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(socket, "getfqdn", asked.append)
+
+    with serving("127.0.0.1", 0, CountMemory.create(1), "shop"):
+        pass
+
+    assert asked == []
