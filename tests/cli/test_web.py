@@ -148,6 +148,19 @@ def test_a_port_in_use_is_named(installed: Folder) -> None:
     assert "choose another --port" in refused.stderr
 
 
+@pytest.mark.parametrize("host", ["ü" * 70, "192.0.2.1"], ids=["too long", "elsewhere"])
+def test_an_address_of_no_host_here_is_refused_with_the_remedy(
+    installed: Folder, host: str
+) -> None:
+    installed.write("tokens", "viewer ann a-long-enough-token\n").chmod(0o600)
+
+    refused = installed.run("web", "--host", host, "--tokens", "tokens")
+
+    assert refused.returncode == Exit.CONFIGURATION
+    assert f"cannot listen on {host}:8642" in refused.stderr
+    assert "or a --host of this machine" in refused.stderr
+
+
 def test_the_dashboard_starts_while_the_store_is_missing(folder: Folder) -> None:
     program = folder.start("web", "--port", "0")
     program.wait_for("/enter?token=")

@@ -100,7 +100,7 @@ def serving(host: str, port: int, memory: CountMemory, endpoint: str) -> Iterato
 
     try:
         server = _Server(host, port, respond)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: a name that IDNA refuses
         raise ConfigurationError(
             f"--metrics-address {host}:{port} cannot be used: {on_one_line(error)}; give the "
             "address of this host and a free port"

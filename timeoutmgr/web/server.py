@@ -13,6 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.web.open_streams import OpenStreams
 
@@ -100,10 +101,10 @@ def serve(app: Starlette, address: ServerAddress, announce: Callable[[str], None
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((address.host, address.port))
-        except OSError as error:
+        except (OSError, TypeError) as error:  # TypeError: a name that IDNA refuses
             raise ConfigurationError(
                 f"the dashboard cannot listen on {address.host}:{address.port} "
-                f"({error.strerror}); choose another --port"
+                f"({on_one_line(error)}); choose another --port, or a --host of this machine"
             ) from error
         listening.listen()
         port = listening.getsockname()[1]
