@@ -342,3 +342,10 @@ def test_control_characters_are_spelt_out_and_long_ids_are_not_cut(
     assert "x" * 300 in printed
     assert "a\\x1b[31mb" in printed
     assert "[red]" in printed
+
+
+def test_a_cancel_by_labels_takes_a_single_label(runner: CliRunner) -> None:
+    said = runner.invoke(cli, ["cancel", "--help"])
+
+    assert "Label of the timeouts; a single label." in " ".join(said.stdout.split())
+    assert "several times" not in said.stdout

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@label_option
+@label_option(help="Label of the timeouts; a single label.")
 def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
     """Cancel timeouts by id or by one label, and print a result for each.
 

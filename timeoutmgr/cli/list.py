@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -58,13 +59,13 @@ class ListFlags:
         return self.limit or (_LISTED if self.count_by is None else _COUNTED)
 
 
-label_option: Final = option(
+label_option: Final = partial(
+    option,
     "--label",
     "labels",
     metavar="NAME=VALUE",
     multiple=True,
     callback=lambda _context, _parameter, given: labels_given(given),
-    help="Label of the timeouts; give it several times for timeouts with all labels.",
 )
 
 
@@ -91,7 +92,7 @@ selects_timeouts: Final = bundled(
         type=Instant(),
         help="Time before which the timeouts are due, in ISO 8601.",
     ),
-    label_option,
+    label_option(help="Label of the timeouts; give it several times for timeouts with all labels."),
     option("--type", "message_type", help="Full name of the message type of the timeouts."),
     option("--id-prefix", help="First characters of the ids of the timeouts."),
 )
