@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
 from timeoutmgr.cli import output
+from timeoutmgr.cli.main import cli
 
 # C0, C1, no-break and soft signs, both separators, turns of direction, a byte order mark, a half.
 UNSEEN = [
@@ -34,3 +37,19 @@ def test_visible_characters_stay_as_they_are_in_json(capsys: pytest.CaptureFixtu
     output.print_json({"text": "Größe 東京 😀"})
 
     assert "Größe 東京 😀" in capsys.readouterr().out
+
+
+def test_characters_that_the_encoding_lacks_are_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, document = io.BytesIO(), {"text": "Größe 東京 😀"}
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    output.print_json(document)
+
+    sys.stdout.flush()
+    text = written.getvalue().decode("latin-1")
+    assert ended.value.code == 0
+    assert "TIMEOUTMGR_\\u2026" in text
+    assert "Größe" in text
+    assert json.loads(text[text.rindex("{") :]) == document

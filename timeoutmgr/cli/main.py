@@ -68,6 +68,7 @@ class Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *given: Any, **extra: Any) -> NoReturn:
         """Run the command that *args* name, and exit."""
+        output.spell_out_missing_characters()
         shared = extra.setdefault("obj", Shared())
         run = partial(super().main, args, *given, **extra | {"standalone_mode": False})
         sys.exit(int(_ended(shared, run, sys.argv[1:] if args is None else args)))

@@ -1,7 +1,9 @@
 """Output of commands: text, tables or one JSON document, and log lines; secrets masked."""
 
 import base64
+import codecs
 import contextlib
+import io
 import json
 import logging
 import os
@@ -32,8 +34,19 @@ def print_json(document: object) -> None:
     )
 
 
-def _spelt(sign: str) -> str:
-    return json.dumps(sign)[1:-1]
+def _spelt(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _spelt_at(error: Any) -> tuple[str, int]:
+    return _spelt(error.object[error.start : error.end]), error.end
+
+
+def spell_out_missing_characters() -> None:
+    """Have standard output spell out characters that its encoding lacks: Latin-1 has no "…"."""
+    codecs.register_error("timeoutmgr", _spelt_at)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="timeoutmgr")
 
 
 def print_table(
