@@ -124,6 +124,12 @@ def test_a_token_file_admits_other_machines(installed: Folder) -> None:
         (["--proxy", "10.0.0.0/8"], "'10.0.0.0/8' is not an address"),
         (["--tokens", "t", "--proxy", "::1"], "--tokens and --proxy exclude each other"),
         (["--host", "127.0.0.1:80"], "give both apart: --host 127.0.0.1 --port 80"),
+        (["--name", "ops.example.com:8443"], "'ops.example.com:8443' is not a host name alone"),
+        (
+            ["--name", "https://ops.example.com"],
+            "'https://ops.example.com' is not a host name alone",
+        ),
+        (["--name", "ops*"], "'ops*' is not a host name alone"),
         (["--host", "[::1]:80"], "give both apart: --host ::1 --port 80"),
     ],
 )

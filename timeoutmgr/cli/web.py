@@ -1,9 +1,10 @@
 """``timeoutmgr web``: the dashboard."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -31,6 +32,20 @@ class ProxyAddress(click.ParamType):  # type: ignore[type-arg]  # generic from c
                 param,
                 ctx,
             )
+
+
+_HOST_NAME: Final = re.compile(r"\*|(\*\.)?[\w.-]+|\[[\da-f:]+\]", re.ASCII)
+
+
+def _host_names(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    for each in given:
+        if not _HOST_NAME.fullmatch(each):
+            raise click.BadParameter(
+                f"{each!r:.80} is not a host name alone, such as ops.example.com", ctx, param
+            )
+    return given
 
 
 def require_no_port(host: str) -> None:
@@ -93,6 +108,7 @@ class Entrances:
     "--name",
     "names",
     multiple=True,
+    callback=_host_names,
     help="Host name in the addresses of browsers; may be given many times.",
 )
 @option("--secure-cookie", is_flag=True, help="Cookie for HTTPS alone, as a proxy may speak it.")
