@@ -97,6 +97,12 @@ def test_an_error_whose_traceback_cannot_be_written_is_logged_without_it(
     assert "SyntaxError: its traceback raised AttributeError" in formatter.format(record)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_has_not_is_a_text(value: float) -> None:
+    assert shown(ratio=value)["ratio"] == str(value)
+    assert shown(ratio=10**400, share=0.5, is_late=True)["share"] == 0.5
+
+
 def test_a_long_value_is_cut() -> None:
     assert len(shown(destination="é" * 10_000)["destination"].encode()) <= 4096
 

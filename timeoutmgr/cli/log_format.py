@@ -63,8 +63,8 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _shown(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
+    if value is None or (isinstance(value, bool | int | float) and value - value == 0):
+        return value  # JSON has no infinity and no NaN, of which the difference is NaN
     # Masked first: half a URL would not be recognised.
     return "\n".join(cut_line(line) for line in masked(text_of(value)).split("\n"))
 
