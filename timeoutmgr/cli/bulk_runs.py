@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -174,7 +174,8 @@ def change(
     asked = values.change(action)
     with opened(shared, with_queues=action == "reroute") as endpoint:
         runs = endpoint.timeouts.bulk
-        with _exporting(flags.export) as file:
+        # The new file is there before the plan is made.
+        with nullcontext() if flags.export is None else export_to(flags.export, "--export") as file:
             asker = by(flags.reason)
             plan = runs.plan(
                 asked,
@@ -313,11 +314,6 @@ def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
         raise click.UsageError(
             f"{selected} timeouts are selected, {expect} were expected; nothing is changed; {how}"
         )
-
-
-def _exporting(path: Path | None) -> AbstractContextManager[Export | None]:
-    """Return the new file *path* for the time of a plan, which is made after it; None without."""
-    return nullcontext() if path is None else export_to(path, "--export")
 
 
 def _export(timeouts: "Timeouts", file: Export, run_id: str) -> None:

@@ -178,7 +178,8 @@ def _show(shared: Shared, page: _Listing, form: str) -> None:
 
     def for_people() -> None:
         if form == "tsv":
-            output.print_tsv(_TSV, [_cells(each) for each in found])
+            rows = [_document(each) for each in found]
+            output.print_tsv(_TSV, [[row[column] for column in _TSV] for row in rows])
             _say_how_to_go_on(page.searched_to, err=True)
             return
         if found:
@@ -262,11 +263,6 @@ def _say_how_to_go_on(searched_to: str | None, *, err: bool = False) -> None:
         click.echo(
             f"the search ended before the last timeout; go on with --after {cursor}", err=err
         )
-
-
-def _cells(view: "TimeoutView") -> list[object]:
-    document = _document(view)
-    return [document[column] for column in _TSV]
 
 
 def _document(view: "TimeoutView") -> dict[str, Any]:

@@ -356,7 +356,6 @@ class Child:
         """Return the exit code of the process if it ended, None while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
-            self._read_report()
             self._forget()
         return code
 
@@ -387,7 +386,6 @@ class Child:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return False
-        self._read_report()
         self._forget()
         return True
 
@@ -396,11 +394,11 @@ class Child:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        self._read_report()
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the process, and remove its health file: a killed process could not remove it."""
+        """Forget the process behind its report; remove the health file, as a kill left it there."""
+        self._read_report()
         self._process = None
         if self._observer is not None:
             self._observer.ended(self.number)

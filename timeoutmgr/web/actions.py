@@ -85,17 +85,8 @@ async def _change(
     return await told(board, request, f"/timeouts/{quote(timeout_id)}", done)
 
 
-async def retry_failures(board: Dashboard, request: Request) -> Response:
-    """Retry the selected messages of the error queue, some first or all."""
-    return await _failures(board, request, delete=False)
-
-
-async def delete_failures(board: Dashboard, request: Request) -> Response:
-    """Delete the selected messages of the error queue for good."""
-    return await _failures(board, request, delete=True)
-
-
-async def _failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
+async def change_failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
+    """Retry selected messages of the error queue, some first or all, or delete them for good."""
     given = await form_of(request)
     form = FailureForm.of(given)
 

@@ -37,16 +37,16 @@ _SHOWN: Final[tuple[tuple[str, Answer], ...]] = (
     ("/pending", pages.pending),
     ("/timeouts", pages.find),
     ("/timeouts/{timeout_id:path}", pages.timeout),
-    ("/late", pages.late),
     ("/errors", pages.errors),
     ("/errors/message", pages.failed_message),
     ("/dead-letters", pages.dead_letters),
-    ("/processes", pages.processes),
-    ("/runs", pages.runs),
     ("/runs/{run_id}", pages.run),
-    ("/pauses", pages.pauses),
     ("/events", streams.events),
     ("/regions/{name}", streams.region),
+    *(
+        (f"/{name}", partial(pages.of_region, name=name))
+        for name in ("late", "processes", "runs", "pauses")
+    ),
 )
 _FOR_OPERATORS: Final[tuple[tuple[str, Answer], ...]] = (
     ("/changes", pages.change),
@@ -56,12 +56,12 @@ _CHANGED: Final[tuple[tuple[str, Answer, Role], ...]] = (
     ("/timeouts/{timeout_id:path}/cancel", actions.cancel, Role.OPERATOR),
     ("/timeouts/{timeout_id:path}/reschedule", actions.reschedule, Role.OPERATOR),
     ("/timeouts/{timeout_id:path}/send-now", actions.send_now, Role.OPERATOR),
-    ("/errors/retry", actions.retry_failures, Role.OPERATOR),
-    ("/errors/delete", actions.delete_failures, Role.ADMIN),
+    ("/errors/retry", partial(actions.change_failures, delete=False), Role.OPERATOR),
+    ("/errors/delete", partial(actions.change_failures, delete=True), Role.ADMIN),
     ("/dead-letters/retry", actions.retry_dead_letters, Role.OPERATOR),
     ("/changes", bulk_actions.plan, Role.OPERATOR),
-    ("/runs/{run_id}/apply", bulk_actions.apply, Role.OPERATOR),
-    ("/runs/{run_id}/undo", bulk_actions.undo, Role.OPERATOR),
+    ("/runs/{run_id}/apply", partial(bulk_actions.carry_out, undo=False), Role.OPERATOR),
+    ("/runs/{run_id}/undo", partial(bulk_actions.carry_out, undo=True), Role.OPERATOR),
     ("/pauses/pause", bulk_actions.pause, Role.OPERATOR),
     ("/pauses/resume", bulk_actions.resume, Role.OPERATOR),
 )

@@ -24,11 +24,10 @@ logger = logging.getLogger(__name__)
 
 async def note_denied(board: Dashboard, request: Request, visitor: Visitor) -> None:
     """Have the audit keep that the role of *visitor* did not permit a change."""
-    values = request.path_params
     action = request.url.path.rsplit("/", 1)[-1]
     by = ChangedBy(channel=CHANNEL, actor=visitor.name, role=visitor.role.value)
     try:
-        await run_in_threadpool(board.operations.note_denied, action, dict(values), by)
+        await run_in_threadpool(board.operations.note_denied, action, request.path_params, by)
     except TimeoutManagerError as error:
         logger.warning(
             "dashboard could not keep a denied %s of %.80s in the audit: %s",
@@ -54,17 +53,8 @@ async def plan(board: Dashboard, request: Request) -> Response:
     return board.back(request, f"/runs/{run.id}", "Planned; nothing is changed yet.")
 
 
-async def apply(board: Dashboard, request: Request) -> Response:
-    """Apply the plan of the page, or go on with its run."""
-    return await _carry_out(board, request, undo=False)
-
-
-async def undo(board: Dashboard, request: Request) -> Response:
-    """Undo the run of the page."""
-    return await _carry_out(board, request, undo=True)
-
-
-async def _carry_out(board: Dashboard, request: Request, *, undo: bool) -> Response:
+async def carry_out(board: Dashboard, request: Request, *, undo: bool) -> Response:
+    """Apply the plan of the page, or go on with its run; or undo the run."""
     given, run_id = await form_of(request), request.path_params["run_id"]
 
     def begin() -> str:

@@ -43,7 +43,6 @@ class CopyGroup:
     number: int
     count: int
     oldest: int
-    newest: int
     reasons: Sequence[StoredCopyGroup]
 
 
@@ -122,7 +121,6 @@ def _groups(queue: StoredCopyQueue) -> list[CopyGroup]:
             number=number,
             count=sum(group.count for group in groups),
             oldest=min(group.oldest for group in groups),
-            newest=max(group.newest for group in groups),
             reasons=groups[:3],
         )
         for number, groups in found.items()

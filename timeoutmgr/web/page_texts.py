@@ -69,10 +69,8 @@ def _number(number: int | None) -> str:
     return _NOTHING if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
-def _instant(at: Micros | datetime | None) -> str:
+def _instant(at: Micros | datetime) -> str:
     """Return an instant for people: to the second, in UTC."""
-    if at is None:
-        return _NOTHING
     return (from_micros(at) if isinstance(at, int) else at).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -82,9 +80,7 @@ def _local(at: Micros, zone: tzinfo) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S" if zone is UTC else "%Y-%m-%d %H:%M:%S %z")
 
 
-def _iso(at: Micros | datetime | None) -> str:
-    if at is None:
-        return ""
+def _iso(at: Micros | datetime) -> str:
     return (from_micros(at) if isinstance(at, int) else at).isoformat()
 
 

@@ -82,9 +82,9 @@ async def timeout(board: Dashboard, request: Request) -> Response:
     )
 
 
-async def late(board: Dashboard, request: Request) -> Response:
-    """Show timeouts past their due time, and timeouts that dispatchers have."""
-    return await board.page(request, "late", regions=("late",))
+async def of_region(board: Dashboard, request: Request, *, name: str) -> Response:
+    """Show the page *name*, which has the region of that name alone."""
+    return await board.page(request, name, regions=(name,))
 
 
 async def errors(board: Dashboard, request: Request) -> Response:
@@ -141,21 +141,11 @@ async def dead_letters(board: Dashboard, request: Request) -> Response:
     )
 
 
-async def processes(board: Dashboard, request: Request) -> Response:
-    """Show the live processes of the endpoint."""
-    return await board.page(request, "processes", regions=("processes",))
-
-
 async def change(board: Dashboard, request: Request) -> Response:
     """Show the form that plans a change of many timeouts."""
     return await board.page(
         request, "change", form=PendingForm.of(request.query_params), actions=[*BulkAction]
     )
-
-
-async def runs(board: Dashboard, request: Request) -> Response:
-    """Show plans and runs."""
-    return await board.page(request, "runs", regions=("runs",))
 
 
 async def run(board: Dashboard, request: Request) -> Response:
@@ -172,11 +162,6 @@ async def run(board: Dashboard, request: Request) -> Response:
         run_id=run_id,
         found=read.value,
     )
-
-
-async def pauses(board: Dashboard, request: Request) -> Response:
-    """Show the pauses in force."""
-    return await board.page(request, "pauses", regions=("pauses",))
 
 
 async def audit(board: Dashboard, request: Request) -> Response:
