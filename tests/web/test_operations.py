@@ -192,7 +192,7 @@ def test_a_run_that_fails_says_why_and_can_go_on(site: Site, endpoint: Endpoint)
     wait_until(lambda: "note bad" in site.get(page), "the reason is shown")
 
 
-def test_a_second_click_begins_no_second_run(
+def test_a_second_click_begins_no_second_run_and_a_run_holds_no_process(
     site: Site, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end, apply = threading.Event(), threading.Event(), BulkRuns.apply
@@ -209,9 +209,11 @@ def test_a_second_click_begins_no_second_run(
     assert began.wait(30)
 
     second = site.post("/changes", f"{page}/apply", reason="first")
+    held_by = [each for each in threading.enumerate() if each.name == "timeoutmgr-web-run"]
     may_end.set()
 
     assert "the run goes on already" in second.text
+    assert [each.daemon for each in held_by] == [True]  # the end of a process awaits no run
     assert "note bad" not in wait_for(site, page, "Completed")
     site.app.state.operations.close()
     assert "note bad" not in site.get(page)
@@ -244,7 +246,7 @@ def test_a_dashboard_that_closes_begins_no_run_and_interrupts_the_run_that_goes_
     operations = Operations(EndpointSource(endpoint))
     operations.close()
 
-    with pytest.raises(RuntimeError, match="after shutdown"):
+    with pytest.raises(TimeoutManagerError, match="was closed"):
         operations.begin(pages[0].rpartition("/")[2], BY_API, undo=False)
     with pytest.raises(TimeoutManagerError, match="was closed"):
         endpoint.timeouts.bulk.apply(pages[1].rpartition("/")[2], progress=operations._go_on)

@@ -126,8 +126,7 @@ def change_of(given: Mapping[str, str]) -> BulkChange:
 
 def _duration(text: str) -> Micros | None:
     """Return the duration that *text* spells, perhaps negative; None for an empty text."""
-    text = text.strip()
-    if not text:
+    if not (text := text.strip()):
         return None
     try:
         span = duration_micros(parse_duration(text.removeprefix("-")))

@@ -1,8 +1,8 @@
 """Bulk runs, pauses and the audit, as the pages read and change them."""
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -15,6 +15,7 @@ from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import from_micros
 from timeoutmgr.message.redaction import masked, on_one_line
+from timeoutmgr.resilience.thread_task import begin_thread
 from timeoutmgr.web.forms import PendingForm
 from timeoutmgr.web.source import EndpointSource
 
@@ -49,21 +50,17 @@ class RunView:
     @property
     def can_undo(self) -> bool:
         """Whether it can be undone, or go on with that."""
-        is_done = self.run.state in (BulkState.COMPLETED, BulkState.UNDOING)
-        return (
-            not self.is_active
-            and is_done
-            and self.run.change.action.is_undoable
-            and self.run.changed > 0
-        )
+        run = self.run
+        is_done = run.state in (BulkState.COMPLETED, BulkState.UNDOING)
+        return not self.is_active and is_done and run.change.action.is_undoable and run.changed > 0
 
 
 class Operations:
-    """Changes of many timeouts. A run goes on in a thread of its own, one run at a time."""
+    """Changes of many timeouts: one run at a time, in a thread that no end of a process awaits."""
 
     def __init__(self, source: EndpointSource) -> None:
         self._source = source
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="timeoutmgr-web-run")
+        self._lock = threading.Lock()
         self._problems: dict[str, str] = {}
         self._active: set[str] = set()
         self._is_closed = False
@@ -71,7 +68,8 @@ class Operations:
     def close(self) -> None:
         """Begin no run that waits, and wait for the run that is interrupted; it may go on later."""
         self._is_closed = True
-        self._threads.shutdown(cancel_futures=True)
+        with self._lock:
+            pass  # the run that had the lock has ended
 
     def _go_on(self, _number: int) -> None:
         if self._is_closed:
@@ -111,6 +109,7 @@ class Operations:
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> None:
         """Have a thread apply or undo the run, or go on. Raises InvalidMessage if it does so."""
+        self._go_on(0)
         bulk = self._source.timeouts.bulk
         if run_id in self._active:  # a second click
             raise InvalidMessage("the run goes on already; the page shows its progress")
@@ -120,7 +119,9 @@ class Operations:
 
         def carry_out() -> None:
             try:
-                work(run_id, by=by, progress=self._go_on)
+                with self._lock:
+                    self._go_on(0)
+                    work(run_id, by=by, progress=self._go_on)
             except TimeoutManagerError as error:
                 # The run stays as it is in the store, and the page offers to go on.
                 self._problems[run_id] = masked(str(error))
@@ -137,7 +138,7 @@ class Operations:
             finally:
                 self._active.discard(run_id)
 
-        self._threads.submit(carry_out)
+        begin_thread(carry_out, "timeoutmgr-web-run")
 
     # --- pauses -------------------------------------------------------------------------------
 
