@@ -229,3 +229,15 @@ def test_a_cancel_in_several_transactions_misses_no_timeout_that_moves_before_th
 
     assert sorted(one.timeout.id for one in found) == names
     assert store.count(TimeoutFilter()) == 0
+
+
+@pytest.mark.parametrize("length", [255, 300])
+def test_a_cancel_of_a_saga_takes_an_id_of_any_length(
+    sql_store: SqlTimeoutStore, length: int
+) -> None:
+    saga = "\U0001f600" * length
+    sql_store.store_many([timeout("of it", saga=saga[:255])])
+
+    found = sql_store.cancel_where(TimeoutFilter(saga_id=saga), sent_until=NOW)
+
+    assert [one.timeout.id for one in found] == (["of it"] if length == 255 else [])

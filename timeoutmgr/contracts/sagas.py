@@ -190,7 +190,8 @@ def memories_of(timeout: Timeout) -> list[str]:
 
 
 def _memory_of_saga(saga_id: str) -> str:
-    return f"{_BY_SENDING}{_BY_SENDING}{saga_id}"
+    # Stores keep 255 characters; sagas with messages that arrive by a queue have 200 at most.
+    return f"{_BY_SENDING}{_BY_SENDING}{saga_id}"[:255]
 
 
 def reaching(timeout: Timeout, memory: Mapping[str, Cleared]) -> Cleared | None:
