@@ -306,15 +306,16 @@ class StoreMaintenance:
         is_old = (_in(runs, _OVER) & (runs.c.ended < ended)) | (
             _in(runs, _NEVER_APPLIED) & (runs.c.created < now - PLAN_KEPT)
         )
+        # A join would read all the keys of younger runs, at each purge.
+        of_run = select(keys.c.no).where(keys.c.run_id == runs.c.run_id)
+        first = of_run.order_by(keys.c.no).limit(1).scalar_subquery()
+        bulk = (runs.c.kind == "bulk", runs.c.endpoint == self._context.endpoint)
         found = connection.execute(
-            select(keys.c.run_id, keys.c.no)
-            .where(keys.c.run_id == runs.c.run_id, runs.c.kind == "bulk", is_old)
-            .where(runs.c.endpoint == self._context.endpoint)
-            .limit(1)
+            select(runs.c.run_id, first).where(*bulk, is_old, first.is_not(None)).limit(1)
         ).first()
-        if found is None or not self._locks_run(connection, found.run_id, is_old):
+        if found is None or not self._locks_run(connection, found[0], is_old):
             return 0
-        batch = (keys.c.run_id == found.run_id, keys.c.no == found.no)
+        batch = (keys.c.run_id == found[0], keys.c.no == found[1])
         return connection.execute(delete(keys).where(*batch)).rowcount
 
     def _locks_run(self, connection: Connection, run_id: str, is_old: ColumnElement[bool]) -> bool:

@@ -942,9 +942,13 @@ SELECT TOP (%(param_1)s) timeoutmgr_load.bucket
 FROM timeoutmgr_load WITH (READCOMMITTEDLOCK, READPAST, UPDLOCK, ROWLOCK) 
 WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL AND timeoutmgr_load.as_of < %(before)s ORDER BY timeoutmgr_load.as_of
 
-SELECT TOP (%(param_1)s) timeoutmgr_run_keys.run_id, timeoutmgr_run_keys.no 
-FROM timeoutmgr_run_keys, timeoutmgr_runs 
-WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id AND timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND (timeoutmgr_runs.state IN (CAST(%(state_1_1)s AS VARBINARY(1020)), CAST(%(state_1_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.ended < %(ended_1)s OR timeoutmgr_runs.state IN (CAST(%(state_2_1)s AS VARBINARY(1020)), CAST(%(state_2_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.created < %(created_1)s) AND timeoutmgr_runs.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
+SELECT TOP (%(param_1)s) timeoutmgr_runs.run_id, (SELECT TOP (%(param_2)s) timeoutmgr_run_keys.no 
+FROM timeoutmgr_run_keys 
+WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id ORDER BY timeoutmgr_run_keys.no) AS anon_1 
+FROM timeoutmgr_runs 
+WHERE timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND timeoutmgr_runs.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND (timeoutmgr_runs.state IN (CAST(%(state_1_1)s AS VARBINARY(1020)), CAST(%(state_1_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.ended < %(ended_1)s OR timeoutmgr_runs.state IN (CAST(%(state_2_1)s AS VARBINARY(1020)), CAST(%(state_2_2)s AS VARBINARY(1020))) AND timeoutmgr_runs.created < %(created_1)s) AND (SELECT TOP (%(param_2)s) timeoutmgr_run_keys.no 
+FROM timeoutmgr_run_keys 
+WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id ORDER BY timeoutmgr_run_keys.no) IS NOT NULL
 
 SELECT (SELECT min(timeoutmgr_timeout_keys.closed_at) AS min_1 
 FROM timeoutmgr_timeout_keys 

@@ -1,0 +1,55 @@
+"""Beside many kept rows, a purge and the audit read few of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, insert, text
+
+from tests.persistence.conftest import Stores
+from tests.persistence.explaining import rows_read
+from tests.persistence.making import NOW
+from timeoutmgr.contracts.bulk_runs import BulkState
+from timeoutmgr.persistence.sql import bulk_runs
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+
+ROWS = 3_000
+FEW = ROWS // 3
+
+
+@pytest.fixture
+def store(row_locking: Stores) -> SqlTimeoutStore:
+    """A store in PostgreSQL or MariaDB, which tell how many rows a statement reads."""
+    made = row_locking()
+    assert isinstance(made, SqlTimeoutStore)
+    return made
+
+
+def fill(store: SqlTimeoutStore, table: Table, rows: list[dict[str, Any]]) -> None:
+    database = store.context.database
+    database.run(lambda connection: connection.execute(insert(table), rows))
+    analyze = "ANALYZE" if database.dialect.name == "postgresql" else "ANALYZE TABLE"
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"{analyze} {table.name}"))
+
+
+def most_read(read: dict[str, int], table: Table) -> int:
+    return max(rows for statement, rows in read.items() if table.name in statement)
+
+
+def test_a_purge_reads_no_keys_of_a_bulk_run_that_keeps_them(
+    store: SqlTimeoutStore, unique: str
+) -> None:
+    tables, endpoint = store.context.tables, store.endpoint
+    run = {"run_id": unique, "kind": bulk_runs.KIND, "endpoint": endpoint, "parameters": "{}"}
+    kept = run | {"state": BulkState.PLANNED.value, "created": NOW, "ended": None}
+    over = run | {"state": BulkState.COMPLETED.value, "created": 0, "ended": 1}
+    fill(store, tables.runs, [kept, *(over | {"run_id": f"{unique}{n}"} for n in range(150))])
+    key = {"run_id": unique, "no": 0, "due": NOW, "endpoint": endpoint, "version": 0}
+    fill(store, tables.run_keys, [key | {"id": f"{number}"} for number in range(ROWS)])
+
+    with rows_read(store.context.database.engine, "suite_") as read:
+        store.purge()
+
+    assert most_read(read, tables.run_keys) < FEW
