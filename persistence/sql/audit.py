@@ -47,12 +47,9 @@ class Audit(ThreadSafe):
         audit = context.tables.audit
         self._mine = audit.c.endpoint == context.endpoint
         self._insert = insert(audit)
-        self._newest = (
-            select(audit.c.hash)
-            .where(self._mine)
-            .order_by(audit.c.at.desc(), audit.c.chain, audit.c.number.desc())
-            .limit(1)
-        )
+        # MariaDB follows an index for this order alone: in another it would sort all rows.
+        self._newest_first = audit.c.at.desc(), audit.c.chain.desc(), audit.c.number.desc()
+        self._newest = select(audit.c.hash).where(self._mine).order_by(*self._newest_first).limit(1)
 
     def after_fork(self) -> None:
         """Begin chains of this child's own: the parent goes on with its chains."""
@@ -76,7 +73,7 @@ class Audit(ThreadSafe):
         statement = (
             select(*(audit.c[name] for name in _NAMES))
             .where(*conditions)
-            .order_by(audit.c.at.desc(), audit.c.chain.desc(), audit.c.number.desc())
+            .order_by(*self._newest_first)
             .limit(limit)
         )
         with self._context.database.read() as connection:

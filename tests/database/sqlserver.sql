@@ -859,7 +859,7 @@ DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endp
 
 SELECT TOP (%(param_1)s) timeoutmgr_audit.hash 
 FROM timeoutmgr_audit 
-WHERE timeoutmgr_audit.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_audit.at DESC, timeoutmgr_audit.chain, timeoutmgr_audit.number DESC
+WHERE timeoutmgr_audit.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_audit.at DESC, timeoutmgr_audit.chain DESC, timeoutmgr_audit.number DESC
 
 INSERT INTO timeoutmgr_audit (endpoint, chain, number, at, actor, role, channel, action, selection, dry_run, expected, changed, outcome, run_id, reason, previous_hash, hash) VALUES (CAST(%(endpoint)s AS VARBINARY(1020)), CAST(%(chain)s AS VARBINARY(1020)), %(number)s, %(at)s, %(actor)s, %(role)s, %(channel)s, CAST(%(action)s AS VARBINARY(1020)), %(selection)s, %(dry_run)s, %(expected)s, %(changed)s, CAST(%(outcome)s AS VARBINARY(1020)), CAST(%(run_id)s AS VARBINARY(1020)), %(reason)s, CAST(%(previous_hash)s AS VARBINARY(1020)), CAST(%(hash)s AS VARBINARY(1020)))
 

@@ -10,6 +10,7 @@ from sqlalchemy import Table, insert, text
 from tests.persistence.conftest import Stores
 from tests.persistence.explaining import rows_read
 from tests.persistence.making import NOW
+from timeoutmgr.contracts import CancelResult
 from timeoutmgr.contracts.bulk_runs import BulkState
 from timeoutmgr.persistence.sql import bulk_runs
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
@@ -53,3 +54,22 @@ def test_a_purge_reads_no_keys_of_a_bulk_run_that_keeps_them(
         store.purge()
 
     assert most_read(read, tables.run_keys) < FEW
+
+
+@pytest.fixture
+def audited(store: SqlTimeoutStore) -> SqlTimeoutStore:
+    """The store with ROWS rows of the audit."""
+    row = {"endpoint": store.endpoint, "actor": "ann", "channel": "cli", "action": "cancel"}
+    row |= {"selection": "{}", "dry_run": 0, "outcome": "done", "previous_hash": "", "hash": ""}
+    rows = [row | {"chain": f"{n % 7}", "number": n // 7, "at": NOW - n} for n in range(ROWS)]
+    fill(store, store.context.tables.audit, rows)
+    return store
+
+
+def test_the_first_change_of_a_process_reads_few_rows_of_the_audit(
+    audited: SqlTimeoutStore,
+) -> None:
+    with rows_read(audited.context.database.engine, "suite_") as read:
+        assert audited.cancel("unknown") is CancelResult.WILL_BE_CANCELLED
+
+    assert most_read(read, audited.context.tables.audit) < FEW
