@@ -28,6 +28,7 @@ from timeoutmgr.database.batch_inserts import can_copy
 from timeoutmgr.database.commits import LAZILY, set_locally
 from timeoutmgr.database.session_locks import Liveness, lock_number
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
 
 from .batch_writes import BatchWrites, PostgreSQLBatchWrites, insert_missing
@@ -68,6 +69,7 @@ class SqlSettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_field_types(self)
         if self.history not in _HISTORY:
             raise ConfigurationError(f"history must be in {_HISTORY}, got {self.history!r}")
         if self.clock not in _CLOCKS:

@@ -274,6 +274,10 @@ def test_sqlite_takes_no_schema(sqlite_url: str, persistence_of: Made) -> None:
         {"claim_time": timedelta(0)},
         {"history_retention": timedelta(seconds=-1)},
         {"tombstone_retention": timedelta(days=6)},
+        {"claim_time": 60},
+        {"tombstone_retention": "30d"},
+        {"max_in_flight": "5000"},
+        {"copy": "false"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
