@@ -296,7 +296,8 @@ class StoreInsight(TimeoutQueries):
         timeouts = self._context.tables.timeouts
         span = [timeouts.c.due >= start, timeouts.c.due < end]
         tests = [] if destination is None else [timeouts.c.destination == destination]
-        return Walk(timeouts, [timeouts.c.endpoint == self._context.endpoint, *span], tests)
+        along = [timeouts.c.endpoint == self._context.endpoint, *span]
+        return Walk(self._context, timeouts, along, tests)
 
     # --- one timeout, overdue, in flight, history -------------------------------------------
 

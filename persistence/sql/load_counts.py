@@ -248,7 +248,7 @@ class LoadCounter:
         along = [timeouts.c.endpoint == self._context.endpoint, timeouts.c.due < one.end]
         if not one.is_first:
             along.append(timeouts.c.due >= one.start)
-        walk = Walk(timeouts, along)
+        walk = Walk(self._context, timeouts, along)
         return walk if one.at is None else walk.behind(one.at)
 
     def _tallies(

@@ -117,7 +117,7 @@ class MassCancel:
         columns = (timeouts.c[name] for name in PLACED if name != "body")
         statement = select(*columns).where(*order.conditions).order_by(at.c.due, at.c.id)
         if behind is not None:
-            statement = statement.where(after(at.c.due, at.c.id, behind.due, behind.id))
+            statement = statement.where(after(self._context, at.c.due, at.c.id, behind))
         rows = connection.execute(statement.limit(AT_ONCE)).all()
         return [from_placed((*row[:_BODY], b"", *row[_BODY:])) for row in rows]
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from json.encoder import encode_basestring_ascii as quoted
-from operator import add, attrgetter
+from operator import add, attrgetter, ge, gt, le, lt
 from typing import Any, Final
 from uuid import uuid4
 
 from sqlalchemy import (
-    BindParameter,
     ColumnElement,
     Connection,
     Executable,
@@ -37,58 +36,58 @@ from timeoutmgr.message.message import Message
 from .context import StoreContext
 from .tables import TEXT_LENGTH
 
-# --- conditions on keys, in a form whose index use is the same on every database --------------
-# A comparison of pairs, ``(due, id) > (:due, :id)``, is not: MySQL reads the whole table for it.
+# --- conditions on keys, in a form that an index serves on every database ----------------------
+# Thousands may be due at one instant: none that stands before the key is read.
 
 Col = KeyedColumnElement[Any]
 
 
-def after(due: ColumnElement[Micros], id_: Col, from_due: Any, from_id: Any) -> ColumnElement[bool]:
-    """Return the condition that the key is behind (*from_due*, *from_id*)."""
-    return and_(due >= from_due, or_(due > from_due, id_ > from_id))
-
-
-def up_to(due: ColumnElement[Micros], id_: Col, last_due: Any, last_id: Any) -> ColumnElement[bool]:
-    """Return the condition that the key is (*last_due*, *last_id*), or before it."""
-    return and_(due <= last_due, or_(due < last_due, id_ <= last_id))
-
-
-def from_key(context: StoreContext, due: Col, id_: Col, first: Any) -> ColumnElement[bool]:
-    """Return the condition that the key is the pair *first*, or behind it.
-
-    Where pairs can be compared by the index, a thousand that stand before it at the same instant
-    are not read.
-    """
-    if context.locks_what_it_reads:
-        return and_(due >= first[0], or_(due > first[0], id_ >= first[1]))
-    return _on_partitions(context, due >= first[0], tuple_(due, id_) >= tuple_(*first))
-
-
-def before_key(context: StoreContext, due: Col, id_: Col, end: Any) -> ColumnElement[bool]:
-    """Return the condition that the key stands before the pair *end*."""
-    if context.locks_what_it_reads:
-        return and_(due <= end[0], or_(due < end[0], id_ < end[1]))
-    return _on_partitions(context, due <= end[0], tuple_(due, id_) < tuple_(*end))
-
-
-def _on_partitions(
-    context: StoreContext, span: ColumnElement[bool], pairs: ColumnElement[bool]
+def after(
+    context: StoreContext, due: ColumnElement[Any], id_: Col, key: Any
 ) -> ColumnElement[bool]:
-    """Return *pairs*, with the *span* of their due times where that is of use.
-
-    It lets PostgreSQL leave out partitions. SQLite would go by it, and read all of one instant.
-    """
-    return and_(span, pairs) if context.database.dialect.name == "postgresql" else pairs
+    """Return the condition that the key is behind the pair *key*."""
+    return _compared(gt, context, due, id_, key)
 
 
-def within(due: Col, id_: Col, first: Any, last: Any) -> ColumnElement[bool]:
-    """Return the condition that the key is in the closed interval of the two pairs."""
-    return and_(
-        due >= first[0],
-        due <= last[0],
-        or_(due > first[0], id_ >= first[1]),
-        or_(due < last[0], id_ <= last[1]),
-    )
+def up_to(
+    context: StoreContext, due: ColumnElement[Any], id_: Col, key: Any
+) -> ColumnElement[bool]:
+    """Return the condition that the key is the pair *key*, or before it."""
+    return _compared(le, context, due, id_, key)
+
+
+def from_key(context: StoreContext, due: Col, id_: Col, key: Any) -> ColumnElement[bool]:
+    """Return the condition that the key is the pair *key*, or behind it."""
+    return _compared(ge, context, due, id_, key)
+
+
+def before_key(context: StoreContext, due: Col, id_: Col, key: Any) -> ColumnElement[bool]:
+    """Return the condition that the key stands before the pair *key*."""
+    return _compared(lt, context, due, id_, key)
+
+
+def _compared(
+    compare: Callable[[Any, Any], ColumnElement[bool]],
+    context: StoreContext,
+    due: ColumnElement[Any],
+    id_: Col,
+    key: Any,
+) -> ColumnElement[bool]:
+    is_behind = compare in (gt, ge)
+    if context.locks_what_it_reads:  # an index serves no pairs there
+        beyond = due > key[0] if is_behind else due < key[0]
+        return or_(beyond, and_(due == key[0], compare(id_, key[1])))
+    pairs = compare(tuple_(due, id_), tuple_(*key))
+    if context.database.is_sqlite:  # it would go by due times alone, and read all of one instant
+        return pairs
+    # The span of due times lets PostgreSQL leave out partitions.
+    return and_(due >= key[0] if is_behind else due <= key[0], pairs)
+
+
+def within(context: StoreContext, first: Any, last: Any) -> ColumnElement[bool]:
+    """Return the condition that a row's key is in the closed interval of the two pairs."""
+    place = context.tables.timeouts.c.due, context.tables.timeouts.c.id
+    return and_(from_key(context, *place, first), up_to(context, *place, last))
 
 
 def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -165,18 +164,15 @@ def _keyed(context: StoreContext) -> ColumnElement[bool]:
     """
     timeouts = context.tables.timeouts
     mine = timeouts.c.endpoint == bindparam("endpoint")
-    pair = tuple_(timeouts.c.due, timeouts.c.id)
     if context.locks_what_it_reads:
+        pair = tuple_(timeouts.c.due, timeouts.c.id)
         return and_(mine, pair.in_(bindparam("keys", expanding=True)))
-    lowest: BindParameter[Any] = bindparam("lowest")
-    highest: BindParameter[Any] = bindparam("highest")
     return and_(
         mine,
-        _on_partitions(
-            context, timeouts.c.due >= lowest, pair >= tuple_(lowest, bindparam("lowest_id"))
-        ),
-        _on_partitions(
-            context, timeouts.c.due <= highest, pair <= tuple_(highest, bindparam("highest_id"))
+        within(
+            context,
+            (bindparam("lowest"), bindparam("lowest_id")),
+            (bindparam("highest"), bindparam("highest_id")),
         ),
         # No column any more, but an expression: an index on ids is not to be thought of.
         among(context, timeouts.c.id.concat("")),

@@ -38,6 +38,7 @@ class Walk:
     has: a plan that read them in the order of the primary key would read all rows between them.
     """
 
+    context: StoreContext
     at: Table
     along: Conditions
     tests: Conditions = field(default_factory=list)
@@ -61,7 +62,7 @@ class Walk:
 
     def behind(self, key: Key) -> "Walk":
         """Return the walk of the rows behind *key*."""
-        return replace(self, along=[*self.along, after(*self.order, key.due, key.id)])
+        return replace(self, along=[*self.along, after(self.context, *self.order, key)])
 
     def rows(self, *columns: Any) -> Select[Any]:
         """Return the statement that reads the rows along it in their order, untested.
@@ -72,7 +73,7 @@ class Walk:
 
     def until(self, key: Key) -> "Walk":
         """Return the walk of the rows up to *key*."""
-        return replace(self, along=[*self.along, up_to(*self.order, key.due, key.id)])
+        return replace(self, along=[*self.along, up_to(self.context, *self.order, key)])
 
     @property
     def matching(self) -> Conditions:
@@ -171,7 +172,7 @@ class Walks:
             tests.append(self._is_of_type(which.message_type))
         at = context.tables.labels if which.labels else timeouts
         by_saga = which.saga_id is not None and choice.by_saga
-        return Walk(at, along, tests, by_key=bool(which.labels) or not by_saga)
+        return Walk(context, at, along, tests, by_key=bool(which.labels) or not by_saga)
 
     def _at(self, timeout_id: str) -> Conditions:
         """Return the conditions of one id: the key says when it is due, and no index has ids."""

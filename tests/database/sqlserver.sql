@@ -696,7 +696,7 @@ WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
 SELECT TOP (%(limit)s) timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()) AS now 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.due = %(start_due)s AND timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
 
 SELECT 1
 
@@ -709,7 +709,7 @@ WHERE timeoutmgr_endpoints.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 SELECT timeoutmgr_claims.token, timeoutmgr_claims.from_due, timeoutmgr_claims.from_id, timeoutmgr_claims.to_due, timeoutmgr_claims.to_id, timeoutmgr_claims.owner, timeoutmgr_claims.claimed_until, timeoutmgr_claims.size, timeoutmgr_claims.taken_by, first_row.due, first_row.id 
 FROM timeoutmgr_claims LEFT OUTER JOIN (SELECT TOP (%(param_1)s) timeoutmgr_timeouts.due AS due, timeoutmgr_timeouts.id AS id 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(start_due)s AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS first_row ON 1 = 1 
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.hidden_by IS NULL AND (timeoutmgr_timeouts.due > %(start_due)s OR timeoutmgr_timeouts.due = %(start_due)s AND timeoutmgr_timeouts.id >= CAST(%(start_id)s AS VARBINARY(1020))) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id) AS first_row ON 1 = 1 
 WHERE timeoutmgr_claims.endpoint = CAST(%(endpoint_2)s AS VARBINARY(1020))
 
 INSERT INTO timeoutmgr_claims (token, endpoint, from_due, from_id, to_due, to_id, owner, claimed_until, size, taken_by, taken_at) VALUES (CAST(%(token)s AS VARBINARY(1020)), CAST(%(endpoint)s AS VARBINARY(1020)), %(from_due)s, CAST(%(from_id)s AS VARBINARY(1020)), %(to_due)s, CAST(%(to_id)s AS VARBINARY(1020)), CAST(%(owner)s AS VARBINARY(1020)), %(claimed_until)s, %(size)s, CAST(%(taken_by)s AS VARBINARY(1020)), %(taken_at)s)
@@ -986,11 +986,11 @@ SELECT timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, DATALENGTH(timeoutmgr_ti
 FROM timeoutmgr_timeouts 
 WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due >= %(due_1)s AND timeoutmgr_timeouts.due < %(due_2)s AND timeoutmgr_timeouts.hidden_by IS NULL ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
 
-UPDATE timeoutmgr_timeouts SET hidden_by=CAST(%(hidden_by)s AS VARBINARY(1020)) WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due >= %(due_1)s AND timeoutmgr_timeouts.due < %(due_2)s AND timeoutmgr_timeouts.hidden_by IS NULL AND timeoutmgr_timeouts.due >= %(due_3)s AND timeoutmgr_timeouts.due <= %(due_4)s AND (timeoutmgr_timeouts.due > %(due_5)s OR timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_6)s OR timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020)))
+UPDATE timeoutmgr_timeouts SET hidden_by=CAST(%(hidden_by)s AS VARBINARY(1020)) WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due >= %(due_1)s AND timeoutmgr_timeouts.due < %(due_2)s AND timeoutmgr_timeouts.hidden_by IS NULL AND (timeoutmgr_timeouts.due > %(due_3)s OR timeoutmgr_timeouts.due = %(due_4)s AND timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_5)s OR timeoutmgr_timeouts.due = %(due_6)s AND timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020)))
 
 SELECT timeoutmgr_timeouts.maybe_sent, timeoutmgr_timeouts.due, timeoutmgr_timeouts.id, timeoutmgr_timeouts.destination, timeoutmgr_timeouts.saga_id, timeoutmgr_timeouts.created, timeoutmgr_timeouts.attempts, timeoutmgr_timeouts.message_id, timeoutmgr_timeouts.headers, timeoutmgr_timeouts.body, timeoutmgr_timeouts.content_type, timeoutmgr_timeouts.content_encoding, timeoutmgr_timeouts.original_due 
 FROM timeoutmgr_timeouts 
-WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due >= %(due_1)s AND timeoutmgr_timeouts.due <= %(due_2)s AND (timeoutmgr_timeouts.due > %(due_3)s OR timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_4)s OR timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020))) AND timeoutmgr_timeouts.hidden_by = CAST(%(hidden_by_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
+WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND (timeoutmgr_timeouts.due > %(due_1)s OR timeoutmgr_timeouts.due = %(due_2)s AND timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_3)s OR timeoutmgr_timeouts.due = %(due_4)s AND timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020))) AND timeoutmgr_timeouts.hidden_by = CAST(%(hidden_by_1)s AS VARBINARY(1020)) ORDER BY timeoutmgr_timeouts.due, timeoutmgr_timeouts.id
 
 SELECT timeoutmgr_fencing_tokens.state 
 FROM timeoutmgr_fencing_tokens 
@@ -1012,7 +1012,7 @@ WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
 INSERT INTO timeoutmgr_timeouts (endpoint, due, id, destination, saga_id, message_id, headers, body, content_type, content_encoding, created, version, attempts, original_due, maybe_sent, run_id) VALUES (CAST(%(endpoint)s AS VARBINARY(1020)), %(due)s, CAST(%(id)s AS VARBINARY(1020)), CAST(%(destination)s AS VARBINARY(1020)), CAST(%(saga_id)s AS VARBINARY(1020)), CAST(%(message_id)s AS VARBINARY(1020)), %(headers)s, CAST(%(body)s AS VARBINARY(max)), CAST(%(content_type)s AS VARBINARY(1020)), CAST(%(content_encoding)s AS VARBINARY(1020)), %(created)s, %(version)s, %(attempts)s, %(original_due)s, %(maybe_sent)s, CAST(%(run_id)s AS VARBINARY(1020)))
 
-DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due >= %(due_1)s AND timeoutmgr_timeouts.due <= %(due_2)s AND (timeoutmgr_timeouts.due > %(due_3)s OR timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_4)s OR timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020))) AND timeoutmgr_timeouts.hidden_by = CAST(%(hidden_by_1)s AS VARBINARY(1020))
+DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND (timeoutmgr_timeouts.due > %(due_1)s OR timeoutmgr_timeouts.due = %(due_2)s AND timeoutmgr_timeouts.id >= CAST(%(id_1)s AS VARBINARY(1020))) AND (timeoutmgr_timeouts.due < %(due_3)s OR timeoutmgr_timeouts.due = %(due_4)s AND timeoutmgr_timeouts.id <= CAST(%(id_2)s AS VARBINARY(1020))) AND timeoutmgr_timeouts.hidden_by = CAST(%(hidden_by_1)s AS VARBINARY(1020))
 
 UPDATE timeoutmgr_fencing_tokens SET state=CAST(%(state)s AS VARBINARY(1020)) WHERE timeoutmgr_fencing_tokens.run_id = CAST(%(run_id_1)s AS VARBINARY(1020))
 

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from tests.persistence.conftest import Stores
+from tests.persistence.explaining import rows_read
 from tests.persistence.making import NOW, SECOND, dispatch, rolled_back, timeout
 from timeoutmgr.contracts import (
     Key,
@@ -31,6 +32,18 @@ def test_pages_cover_everything_once_in_order(store: TimeoutStore) -> None:
 
     assert len(seen) == 50
     assert seen == sorted(set(seen))
+
+
+def test_a_page_within_one_instant_reads_no_timeout_before_it(row_locking: Stores) -> None:
+    store = row_locking()
+    assert isinstance(store, SqlTimeoutStore)
+    store.store_many([timeout(f"{n:04}", NOW) for n in range(1_000)])
+
+    with rows_read(store.context.database.engine, "suite_") as read:
+        page = store.list(TimeoutFilter(), limit=10, after=Key(NOW, "0499"))
+
+    assert [one.id for one in page] == [f"{n:04}" for n in range(500, 510)]
+    assert max(read.values()) < 100
 
 
 def test_filters_select_the_named_timeouts(store: TimeoutStore) -> None:

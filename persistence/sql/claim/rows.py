@@ -233,7 +233,7 @@ def flag_free_rows(connection: Connection, context: StoreContext, interval: Inte
     timeouts = context.tables.timeouts
     inside = (
         timeouts.c.endpoint == context.endpoint,
-        within(timeouts.c.due, timeouts.c.id, interval.first, interval.last),
+        within(context, interval.first, interval.last),
     )
     free = [
         Key(*row)

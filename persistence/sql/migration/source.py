@@ -95,7 +95,7 @@ def _statement(context: StoreContext) -> Select[Any]:
         delete(timeouts)
         .where(
             timeouts.c.endpoint == endpoint,
-            within(timeouts.c.due, timeouts.c.id, first, last),
+            within(context, first, last),
             timeouts.c.hidden_by == run,
         )
         .returning(
@@ -241,7 +241,7 @@ class SqlSource(StoreParticipant):
                 update(timeouts)
                 .where(
                     *self._within(window, now),
-                    within(timeouts.c.due, timeouts.c.id, span.first, span.last),
+                    within(self._context, span.first, span.last),
                 )
                 .values(hidden_by=run_id)
             ).rowcount
@@ -392,6 +392,6 @@ class SqlSource(StoreParticipant):
         timeouts, span = self._timeouts, batch.range
         return [
             timeouts.c.endpoint == self._context.endpoint,
-            within(timeouts.c.due, timeouts.c.id, span.first, span.last),
+            within(self._context, span.first, span.last),
             timeouts.c.hidden_by == run_id,
         ]

@@ -170,8 +170,8 @@ MUTANTS = (
         name="a page skips what is due at the instant it begins at",
         promise="Pages cover everything once.",
         file=_CONDITIONS,
-        before="    return and_(due >= from_due, or_(due > from_due, id_ > from_id))\n",
-        after="    return and_(due > from_due)\n",
+        before="    return _compared(gt, context, due, id_, key)\n",
+        after="    return due > key[0]\n",
         tests=(f"{_TESTS}/test_looking.py::test_pages_cover_everything_once_in_order[sqlite]",),
     ),
     Mutant(
