@@ -338,8 +338,8 @@ class SqlBulkRuns:
     def newest(self, limit: int) -> list[BulkRun]:
         """Return the newest runs, the newest first."""
         with self._context.database.read() as connection:
-            rows = self._runs.matching(connection, *self._mine)
-            return [self._view(connection, row) for row in rows[::-1][:limit]]
+            rows = self._runs.newest(connection, limit, *self._mine)
+            return [self._view(connection, row) for row in rows]
 
     def keys(self, run_id: str, after: int) -> list[Key]:
         """Return the keys of the batch behind number *after*, of the batches that have keys."""

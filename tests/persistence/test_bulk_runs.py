@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from tests.persistence.conftest import Stores
+from tests.persistence.explaining import statements
 from tests.persistence.making import NOW, SECOND, dispatch, ids, rolled_back, timeout
 from timeoutmgr.contracts import Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.audit import AuditOutcome, ChangedBy
@@ -332,6 +333,18 @@ def test_a_list_of_runs_has_as_many_as_its_limit_says_the_newest_first(sql: Stor
     assert [[one.id for one in runs.list(limit=most)] for most in (0, 2)] == [[], made[:0:-1]]
     with pytest.raises(InvalidMessage, match="a limit is a whole number from 0, got -1"):
         runs.list(limit=-1)
+
+
+def test_a_list_of_runs_fetches_no_more_runs_than_its_limit(sql: Stores) -> None:
+    store: Any = sql()
+    runs = runs_of(store)
+    for _number in range(3):
+        runs.plan(CANCEL, by=BY)
+
+    with statements(store.context.database.engine) as seen:
+        assert len(runs.list(limit=2)) == 2
+
+    assert [" LIMIT " in each for each in seen if "FROM suite_runs" in each] == [True]
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", 5])

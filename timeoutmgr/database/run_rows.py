@@ -36,6 +36,7 @@ class RunRows:
 
     def __init__(self, runs: Table) -> None:
         self._runs: Final = runs
+        self._age: Final = runs.c.created, runs.c.run_id
 
     def insert(self, connection: Connection, run: RunRow) -> None:
         """Insert *run*, which has neither ended nor reported."""
@@ -55,8 +56,15 @@ class RunRows:
 
     def matching(self, connection: Connection, *conditions: ColumnElement[bool]) -> list[RunRow]:
         """Return the runs that meet *conditions*, the oldest first."""
-        runs = self._runs
-        statement = select(runs).where(*conditions).order_by(runs.c.created, runs.c.run_id)
+        statement = select(self._runs).where(*conditions).order_by(*self._age)
+        return [_run_row(row) for row in connection.execute(statement)]
+
+    def newest(
+        self, connection: Connection, limit: int, *conditions: ColumnElement[bool]
+    ) -> list[RunRow]:
+        """Return the newest *limit* runs that meet *conditions*, the newest first."""
+        newest_first = (column.desc() for column in self._age)
+        statement = select(self._runs).where(*conditions).order_by(*newest_first).limit(limit)
         return [_run_row(row) for row in connection.execute(statement)]
 
     def change(
