@@ -24,6 +24,7 @@ from timeoutmgr.database.commits import after_commit
 from timeoutmgr.resilience.after_fork import ThreadSafe
 
 from .context import StoreContext
+from .rows import after
 
 _PAGE: Final = 5_000
 _NAMES: Final = [field.name for field in fields_of_class(AuditRecord)]
@@ -86,9 +87,7 @@ class Audit(ThreadSafe):
         chain, number = "", -1
         with self._context.database.read() as connection:
             while True:
-                behind = (audit.c.chain > chain) | (
-                    (audit.c.chain == chain) & (audit.c.number > number)
-                )
+                behind = after(self._context, audit.c.chain, audit.c.number, (chain, number))
                 statement = (
                     select(*(audit.c[name] for name in _NAMES))
                     .where(self._mine, behind)

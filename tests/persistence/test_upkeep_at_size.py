@@ -12,7 +12,7 @@ from tests.persistence.explaining import rows_read
 from tests.persistence.making import NOW
 from timeoutmgr.contracts import CancelResult
 from timeoutmgr.contracts.bulk_runs import BulkState
-from timeoutmgr.persistence.sql import bulk_runs
+from timeoutmgr.persistence.sql import audit, bulk_runs
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 ROWS = 3_000
@@ -59,9 +59,10 @@ def test_a_purge_reads_no_keys_of_a_bulk_run_that_keeps_them(
 @pytest.fixture
 def audited(store: SqlTimeoutStore) -> SqlTimeoutStore:
     """The store with ROWS rows of the audit."""
-    row = {"endpoint": store.endpoint, "actor": "ann", "channel": "cli", "action": "cancel"}
-    row |= {"selection": "{}", "dry_run": 0, "outcome": "done", "previous_hash": "", "hash": ""}
-    rows = [row | {"chain": f"{n % 7}", "number": n // 7, "at": NOW - n} for n in range(ROWS)]
+    row: dict[str, Any] = {"endpoint": store.endpoint, "actor": "ann", "channel": "cli"}
+    row |= {"action": "cancel", "selection": "{}", "dry_run": 0, "outcome": "done"}
+    row |= {"previous_hash": "", "hash": ""}
+    rows = [row | {"chain": f"{n % 2}", "number": n // 2, "at": NOW - n} for n in range(ROWS)]
     fill(store, store.context.tables.audit, rows)
     return store
 
@@ -71,5 +72,16 @@ def test_the_first_change_of_a_process_reads_few_rows_of_the_audit(
 ) -> None:
     with rows_read(audited.context.database.engine, "suite_") as read:
         assert audited.cancel("unknown") is CancelResult.WILL_BE_CANCELLED
+
+    assert most_read(read, audited.context.tables.audit) < FEW
+
+
+def test_a_check_of_the_audit_reads_each_row_once(
+    audited: SqlTimeoutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "_PAGE", ROWS // 10)
+
+    with rows_read(audited.context.database.engine, "suite_") as read:
+        assert audited.verify_audit({}).rows == ROWS
 
     assert most_read(read, audited.context.tables.audit) < FEW
