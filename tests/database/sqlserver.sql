@@ -730,13 +730,13 @@ WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint)s AS VARBINARY(1020)) AND t
 
 UPDATE timeoutmgr_timeout_keys SET state=CAST(%(state_)s AS VARBINARY(1020)), closed_at=%(closed_at_)s WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id = CAST(%(id_)s AS VARBINARY(1020))
 
-DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
+DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
 
-UPDATE timeoutmgr_timeouts SET maybe_sent=%(maybe_sent)s WHERE timeoutmgr_timeouts.endpoint = CAST(%(of)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(at_due)s AND timeoutmgr_timeouts.id = CAST(%(at_id)s AS VARBINARY(1020))
+UPDATE timeoutmgr_timeouts SET maybe_sent=%(maybe_sent)s WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
 
-UPDATE timeoutmgr_timeouts SET original_due=coalesce(timeoutmgr_timeouts.original_due, timeoutmgr_timeouts.due), due=%(next_try_)s, attempts=(timeoutmgr_timeouts.attempts + %(attempts_1)s) WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
+UPDATE timeoutmgr_timeouts SET original_due=coalesce(timeoutmgr_timeouts.original_due, timeoutmgr_timeouts.due), due=%(next_try_)s, attempts=(timeoutmgr_timeouts.attempts + %(attempts_1)s) WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
 
-UPDATE timeoutmgr_timeout_keys SET due=%(next_try_)s WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id = CAST(%(id_)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.due = %(due_)s AND timeoutmgr_timeout_keys.state = CAST(%(state_1)s AS VARBINARY(1020))
+UPDATE timeoutmgr_timeout_keys SET due=%(next_try_)s WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id = CAST(%(id_)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.due = %(due_)s AND timeoutmgr_timeout_keys.state = CAST(%(state_1)s AS VARBINARY(1020))
 
 DELETE FROM timeoutmgr_claims WHERE timeoutmgr_claims.token = CAST(%(one)s AS VARBINARY(1020)) AND timeoutmgr_claims.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
@@ -854,8 +854,6 @@ FROM timeoutmgr_claims
 WHERE timeoutmgr_claims.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020))
 
 UPDATE timeoutmgr_timeout_keys SET state=CAST(%(state)s AS VARBINARY(1020)), closed_at=%(closed_at)s, maybe_sent=%(maybe_sent)s WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id = CAST(%(id_)s AS VARBINARY(1020))
-
-DELETE FROM timeoutmgr_timeouts WHERE timeoutmgr_timeouts.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeouts.due = %(due_)s AND timeoutmgr_timeouts.id = CAST(%(id_)s AS VARBINARY(1020))
 
 SELECT TOP (%(param_1)s) timeoutmgr_audit.hash 
 FROM timeoutmgr_audit 

@@ -26,7 +26,7 @@ from timeoutmgr.contracts import Key
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.persistence.sql.context import Interval, StoreContext
-from timeoutmgr.persistence.sql.rows import before_key, from_key, within
+from timeoutmgr.persistence.sql.rows import at_place, before_key, from_key, within
 
 # --- the keys of one endpoint's pending timeouts, read in the order of their due times --------
 
@@ -252,17 +252,5 @@ def flag_free_rows(connection: Connection, context: StoreContext, interval: Inte
 
 def flag_maybe_sent(connection: Connection, context: StoreContext, keys: Sequence[Key]) -> None:
     """Mark the rows of *keys* as maybe sent."""
-    timeouts = context.tables.timeouts
-    statement = (
-        update(timeouts)
-        .where(
-            timeouts.c.endpoint == bindparam("of"),
-            timeouts.c.due == bindparam("at_due"),
-            timeouts.c.id == bindparam("at_id"),
-        )
-        .values(maybe_sent=1)
-    )
-    rows: list[dict[str, Any]] = [
-        {"of": context.endpoint, "at_due": key.due, "at_id": key.id} for key in keys
-    ]
-    execute_many(connection, statement, rows)
+    statement = update(context.tables.timeouts).where(*at_place(context)).values(maybe_sent=1)
+    execute_many(connection, statement, [{"due_": key.due, "id_": key.id} for key in keys])

@@ -32,7 +32,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, lapse, remove_claims
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import Headers, LabelRows
-from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, entry_of, is_wanted, record
+from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, at_place, entry_of, is_wanted, record
 
 # --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
 # A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim
@@ -163,11 +163,7 @@ class OutcomeWriter:
         timeouts = context.tables.timeouts
         self._labels = LabelRows(context)
         self._remove = OnKeys(context, delete(timeouts).where)
-        one_row = (
-            timeouts.c.endpoint == bindparam("endpoint_"),
-            timeouts.c.due == bindparam("due_"),
-            timeouts.c.id == bindparam("id_"),
-        )
+        one_row = at_place(context)
         self._remove_one = delete(timeouts).where(*one_row)
         self._still_there = OnKeys(context, select(timeouts.c.due, timeouts.c.id).where)
         self._retry = (
@@ -183,7 +179,7 @@ class OutcomeWriter:
         self._move_key = (
             update(keys)
             .where(
-                keys.c.endpoint == bindparam("endpoint_"),
+                keys.c.endpoint == context.endpoint,
                 keys.c.id == bindparam("id_"),
                 keys.c.due == bindparam("due_"),
                 keys.c.state == TimeoutState.PENDING.value,
@@ -233,7 +229,6 @@ class OutcomeWriter:
         """
         retries = [
             {
-                "endpoint_": self._context.endpoint,
                 "due_": outcome.key.due,
                 "id_": outcome.key.id,
                 "next_try_": max(outcome.next_try, outcome.key.due),
@@ -297,8 +292,7 @@ class OutcomeWriter:
         if not self._context.locks_what_it_reads:
             connection.execute(*self._remove.of(keys))
             return
-        endpoint = self._context.endpoint
-        rows = [{"endpoint_": endpoint, "due_": key.due, "id_": key.id} for key in keys]
+        rows = [{"due_": key.due, "id_": key.id} for key in keys]
         execute_many(connection, self._remove_one, rows)
 
     def _unmoved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
