@@ -137,9 +137,10 @@ class StoreInsight(TimeoutQueries):
         """Return how to walk to *which*: by an index, unless it finds more than can be read."""
         of_saga = waiting = 0
         if which.saga_id is not None:
-            of_saga = self._number(connection, self._walks.of_saga(which.saga_id))
+            of_saga = self._number(connection, self._walks.of_saga(which.saga_id), LOOKED_AT)
         if which.due_before is not None:
-            waiting = self._number(connection, self._walks.waiting_before(which.due_before))
+            before = self._walks.waiting_before(which.due_before)
+            waiting = self._number(connection, before, LOOKED_AT)
         keys = None
         if which.id_prefix is not None:
             keys = self._keys_of_prefix(connection, which.id_prefix)
@@ -149,13 +150,6 @@ class StoreInsight(TimeoutQueries):
             none_waits=waiting == 0,
             keys=keys,
         )
-
-    def _number(self, connection: Connection, conditions: Conditions) -> int:
-        """Return how many rows meet *conditions* of an index, up to one more than LOOKED_AT."""
-        timeouts = self._context.tables.timeouts
-        some = select(timeouts.c.due).where(*conditions).limit(LOOKED_AT + 1).subquery()
-        counted = select(func.count()).select_from(some)
-        return int(connection.execute(counted).scalar_one())
 
     def _keys_of_prefix(self, connection: Connection, prefix: str) -> Sequence[Key] | None:
         """Return the pending keys whose ids begin with *prefix*; None if there are many ids."""

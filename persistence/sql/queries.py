@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Integer,
     Row,
     Select,
@@ -27,7 +28,7 @@ from timeoutmgr.message.routes import ids_of
 from .context import StoreContext
 from .rows import from_placed_row
 from .searches import end_of
-from .walks import IndexChoice, Walk, Walks
+from .walks import Conditions, IndexChoice, Walk, Walks
 
 OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 """The columns of an event."""
@@ -36,6 +37,8 @@ _TOGETHER: Final = 50
 """Names that one statement looks up, by two ids each: SQLite joins no more than 500 queries."""
 _ROWS_A_MATCH: Final = 4
 """Rows that a statement of a plan reads for each match that it may find."""
+SORTED: Final = 5_000
+"""Timeouts that wait for another try, or that a pause has parked, which a page may sort."""
 
 
 class TimeoutQueries:
@@ -93,7 +96,7 @@ class TimeoutQueries:
         timeouts = self._context.tables.timeouts
         found: list[Timeout] = []
         with self._context.reading() as connection:
-            for walk in self._walks.of(which, IndexChoice(), behind):
+            for walk in self._walks.of(which, self._choice(connection, which), behind):
                 page = select(timeouts).where(*walk.matching).order_by(*walk.order).limit(limit)
                 found += [from_placed_row(row) for row in connection.execute(page)]
         return sorted(found, key=lambda timeout: _in_order(timeout.key))[:limit]
@@ -108,11 +111,13 @@ class TimeoutQueries:
         if not isinstance(which, TimeoutFilter):
             yield self._page_of_ids(list(dict.fromkeys(which)), more)
             return
+        with self._context.reading() as connection:
+            choice = self._choice(connection, which)
         # The second walk, if there are two, stands behind the first in the order of keys.
-        for number in range(len(self._walks.of(which, IndexChoice()))):
+        for number in range(len(self._walks.of(which, choice))):
             behind: Key | None = None
             while True:
-                walk = self._walks.of(which, IndexChoice(), behind)[number]
+                walk = self._walks.of(which, choice, behind)[number]
                 page, end = self._page_of(walk, more, size)
                 yield page
                 if len(page) == size:
@@ -120,6 +125,19 @@ class TimeoutQueries:
                 if end is None:
                     break
                 behind = end
+
+    def _choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
+        """Return how to walk to all of *which*: many that wait are not sorted for each page."""
+        if which.due_before is None:
+            return IndexChoice()
+        waiting = self._walks.waiting_before(which.due_before)
+        return IndexChoice(waiting_apart=self._number(connection, waiting, SORTED) <= SORTED)
+
+    def _number(self, connection: Connection, conditions: Conditions, most: int) -> int:
+        """Return how many rows meet *conditions* of an index, up to one more than *most*."""
+        some = select(self._context.tables.timeouts.c.due).where(*conditions).limit(most + 1)
+        counted = select(func.count()).select_from(some.subquery())
+        return int(connection.execute(counted).scalar_one())
 
     def _page_of(
         self, walk: Walk, more: Sequence[ColumnElement[bool]], size: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from sqlalchemy import update
 
 from tests.persistence.conftest import Stores
 from tests.persistence.explaining import rows_read
@@ -18,6 +19,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.persistence import MemoryTimeoutStore, SqlTimeoutStore
+from timeoutmgr.persistence.sql import queries
 from timeoutmgr.persistence.sql.maintenance import AT_ONCE, StoreMaintenance
 
 DAY = 86_400 * SECOND
@@ -44,6 +46,26 @@ def test_a_page_within_one_instant_reads_no_timeout_before_it(row_locking: Store
 
     assert [one.id for one in page] == [f"{n:04}" for n in range(500, 510)]
     assert max(read.values()) < 100
+
+
+def test_a_page_of_many_timeouts_that_wait_does_not_read_them_all(
+    row_locking: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "SORTED", 50)
+    store = row_locking()
+    assert isinstance(store, SqlTimeoutStore)
+    store.store_many([timeout(f"{n:04}", NOW + n) for n in range(1_000)])
+    timeouts, database = store.context.tables.timeouts, store.context.database
+    waiting = update(timeouts).where(timeouts.c.endpoint == store.endpoint)
+    database.run(lambda connection: connection.execute(waiting.values(original_due=NOW - SECOND)))
+    before = TimeoutFilter(due_before=NOW)
+
+    with rows_read(database.engine, "suite_") as read:
+        page = store.list(before, limit=10, after=Key(NOW + 499, "0499"))
+
+    assert [one.id for one in page] == [f"{n:04}" for n in range(500, 510)]
+    assert max(read.values()) < 200
+    assert sum(map(len, store.key_pages(before, [], 10))) == 1_000
 
 
 def test_filters_select_the_named_timeouts(store: TimeoutStore) -> None:
