@@ -166,7 +166,7 @@ class DispatchTimeouts:
             token, keys, ahead=ahead, transaction=work.scope
         ) as locked:
             left = locked.left if isinstance(locked, LeavesKeys) else ()
-            # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
+            # Cancelled, rescheduled, parked, or sent by another dispatcher: nothing is left to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(locked.timeouts) - len(left))
             yield
             self._wait_until_due(locked)

@@ -127,7 +127,7 @@ _EVENTS: Final = {
     "timeouts_cleared": "timeouts that the clear of a saga cancelled",
     "timeouts_dispatched": "timeouts that were sent",
     "timeouts_failed": "timeouts that went to the error queue",
-    "timeouts_gone": "claimed timeouts that were cancelled, moved or sent meanwhile",
+    "timeouts_gone": "claimed timeouts that were cancelled, moved, sent or parked by a pause",
     "timeouts_replaced": "pending timeouts that a later message replaced",
     "timeouts_retry": "timeouts that are tried again",
     "timeouts_stored": "timeouts that were stored",
