@@ -20,7 +20,7 @@ _DDL: Final[Mapping[pa.DataType, str]] = {
     pa.int16(): "SMALLINT",
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
-    INSTANT: "TIMESTAMP",
+    INSTANT: "TIMESTAMP_LTZ",
 }
 
 _TYPES: Final[Mapping[str, pa.DataType]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.rows import count
+from tests.pipeline.rows import count, read
 from tests.pipeline.sending import are_mixed, as_table, messages, row_to_send, sent_by_an_endpoint
 from tests.pipeline.spark.test_lateness import write_events
 from tests.pipeline.test_sent_rows import ROW, as_sent
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.pipeline import register, schedule
+from timeoutmgr.message.headers import DELIVER_AT
+from timeoutmgr.pipeline import read_timeouts, register, schedule
 from timeoutmgr.pipeline.jobs.lateness import lateness
 from timeoutmgr.pipeline.options import LatenessOptions
 from timeoutmgr.pipeline.stores import Store
@@ -57,6 +59,28 @@ def test_a_frame_is_scheduled_in_any_zone_as_an_endpoint_sends_it_row_by_row(
     assert as_sent(store) == as_sent(expected)
     assert (report.run_id, report.new) == ("one", len(rows))
     assert new_york.conf.get(ZONE) == "America/New_York"
+
+
+def test_settings_of_timestamps_change_no_instant(new_york: SparkSession, sqlite: Store) -> None:
+    own = {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    }
+    for name, value in own.items():
+        new_york.conf.set(name, value)
+    text = "2031-01-01T00:00:00.123456-05:00"
+    given = {"destination": ["billing"], "due": [text], "body": ["{}"], "key": ["k1"]}
+    frame = new_york.createDataFrame(pa.table(given))
+
+    options: dict[str, Any] = {"message_type": "T", **OF_SALES}
+    schedule(new_york, frame, sqlite.name, **options)
+
+    (stored,) = read(sqlite, "pending")
+    frame = read_timeouts(new_york, sqlite.name, columns=["due"])
+    due = datetime(2031, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
+    assert [stored["due"], *frame.toArrow()["due"].to_pylist()] == [due, due]
+    assert json.loads(stored["headers"])[DELIVER_AT] == "2031-01-01 05:00:00:123456 Z"
+    assert {name: new_york.conf.get(name) for name in own} == own
 
 
 def test_a_frame_is_written_by_the_data_source(new_york: SparkSession, sqlite: Store) -> None:

@@ -132,26 +132,41 @@ def as_submitted(options: SessionOptions) -> SessionOptions:
 
 Job = TypeVar("Job", bound=Callable[..., Any])
 _ZONE: Final = "spark.sql.session.timeZone"
+_TIMES: Final = {
+    _ZONE: "UTC",
+    # As other types, texts with an offset are read without the offset.
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # By the older policy, microseconds are written as if they were milliseconds.
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+}
 
 
 def in_utc(job: Job) -> Job:
     """Have *job*, whose first argument is a session, run with UTC as the session's time zone.
 
     Spark formats timestamps and cuts days in the zone of the session: in another zone a header
-    would tell another instant than the row that it belongs to. A frame of the caller keeps the zone
-    that it was made with, but not with Spark Connect, which reads its plan only when it runs.
+    would tell another instant than the row that it belongs to. The two settings that change what a
+    timestamp means are Spark's own meanwhile, too. A frame of the caller keeps the zone that it was
+    made with, but not with Spark Connect, which reads its plan only when it runs.
     """
 
     @wraps(job)
     def run(spark: "SparkSession", *args: Any, **more: Any) -> Any:
-        zone = spark.conf.get(_ZONE)
-        spark.conf.set(_ZONE, "UTC")
+        before = {name: str(spark.conf.get(name)) for name in _TIMES}
+        # A host may refuse to set a value, even the value that is there.
+        others = {name: value for name, value in _TIMES.items() if before[name] != value}
+        _configure(spark, others)
         try:
             return job(spark, *args, **more)
         finally:
-            spark.conf.set(_ZONE, str(zone))
+            _configure(spark, {name: before[name] for name in others})
 
     return run  # type: ignore[return-value]  # the signature is that of the job
+
+
+def _configure(spark: "SparkSession", settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
 
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -368,8 +383,7 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     try:
         made = SparkSession.builder.remote(remote).getOrCreate()
         stack.push(_end_of(made))
-        for name, value in {_ZONE: "UTC", **_partitions(options)}.items():
-            made.conf.set(name, value)
+        _configure(made, {_ZONE: "UTC", **_partitions(options)})
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
         raise PipelineUnavailable(
             f"no Spark Connect server answers at {shown(remote)}: {_first_line(error)}"
