@@ -362,6 +362,18 @@ def test_an_accepted_message_never_stored_is_lost_once_due(
 
 
 def test_an_accepted_message_without_a_due_time_is_undecided_without_as_of(
+def test_a_lost_message_of_unknown_destination_is_lost_in_the_run_for_each(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    Loader(sqlite).load([batch([row(1), row(2, destination="mail")])])
+    accepted = tmp_path / "accepted.csv"
+    accepted.write_text("message_id,due\nm1,\nm2,\nm4,2020-01-01T00:00:00Z\n")
+
+    report = run(spark, sqlite, accepted=str(accepted), destination="mail")
+
+    assert report.counts == {Verdict.PENDING: 1, Verdict.LOST: 1}
+
+
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     Loader(sqlite).load([batch([row(1)])])

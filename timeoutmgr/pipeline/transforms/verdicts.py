@@ -144,7 +144,8 @@ class Bounds:
     A message due before *cutoff* is expected to have ended; later than *late* after its due time is
     late.
     Messages that are accepted without a due time were so before *as_of*; None: at any time.
-    Messages that are due from *until* on, or are for others than *destination*, are left out.
+    Messages that are due from *until* on, or known to be for others than *destination*, are left
+    out.
     """
 
     cutoff: Micros
@@ -227,12 +228,15 @@ def _due_in(accepted: "DataFrame") -> "tuple[Column, t.DataType]":
 def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
     """Return one row for each id in *evidence*: the columns of VERDICTS, times in microseconds.
 
-    The destination is where a pending message is sent to, or the last that history tells of.
+    The destination is where a pending message is sent to, or the last that history tells of. A
+    message whose destination is not known may be lost at each: such verdicts are never left out.
     """
     found = _judged(together(evidence), ("id",), bounds, *PLACES)
     found = found.withColumn("day", f.to_date(f.timestamp_micros("due")))
     if bounds.destination is not None:
-        found = found.where(f.col("destination") == bounds.destination)
+        is_missed = f.col("verdict").isin(Verdict.LOST, Verdict.UNDECIDED)
+        is_there = f.col("destination") == bounds.destination
+        found = found.where(f.coalesce(is_there, is_missed))
     return found.select(*VERDICTS)
 
 
