@@ -459,6 +459,29 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["DATE", "DOUBLE", "TIMESTAMP_NTZ"])
+def test_a_list_that_was_cut_off_is_named(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "list.csv.gz"
+    packed = gzip.compress(b"message_id\n" + b"".join(b"m%d\n" % n for n in range(50_000)))
+    path.write_bytes(packed[: len(packed) // 2])
+
+    with pytest.raises(ConfigurationError, match=r"/list.csv.gz cannot be read as a list of acc"):
+        run(spark, sqlite, accepted=str(path))
+
+
+def test_numbers_in_a_list_are_read_as_texts(spark: SparkSession, sqlite: Store) -> None:
+    Loader(sqlite).load([batch([row(1)])])
+    spark.sql("CREATE OR REPLACE TEMP VIEW numbers AS VALUES (7, 8) AS rows(id, destination)")
+
+    found = run(spark, sqlite, accepted="table:numbers", keep=True).verdicts.toArrow().to_pylist()
+
+    assert {(one["id"], one["destination"]) for one in found} == {
+        ("7", "8"),
+        (row(1)["id"], "billing"),
+    }
+
+
 def test_a_column_that_does_not_say_when_is_refused(spark: SparkSession, kind: str) -> None:
     (problem,) = problems_of(spark.createDataFrame([], f"id STRING, due {kind}"))
 

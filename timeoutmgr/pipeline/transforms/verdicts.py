@@ -184,7 +184,8 @@ def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
     It has id, or message_id, and due if they know it; see :func:`problems_of`.
     """
     known = accepted.columns
-    id_ = f.col("id") if "id" in known else timeout_id(endpoint, f.col("message_id").cast("string"))
+    named = f.col("id" if "id" in known else "message_id").cast("string")
+    id_ = named if "id" in known else timeout_id(endpoint, named)
     due = f.unix_micros(instant(*_due_in(accepted)))
     return accepted.select(
         *(id_.alias("id"), _of_kind(Evidence.ACCEPTED), _none("at"), due.alias("due")),
@@ -345,7 +346,7 @@ def _kinds_by(column: str, meanings: Mapping[str, Evidence]) -> "Column":
 
 def _places(rows: "DataFrame") -> list["Column"]:
     there = rows.columns
-    return [f.col(n) if n in there else f.lit(None).cast("string").alias(n) for n in PLACES]
+    return [(f.col(n) if n in there else f.lit(None)).cast("string").alias(n) for n in PLACES]
 
 
 def _of_kind(kind: Evidence) -> "Column":
