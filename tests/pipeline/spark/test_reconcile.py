@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -361,7 +362,6 @@ def test_an_accepted_message_never_stored_is_lost_once_due(
     assert [one["id"] for one in report.examples] == [row(4)["id"]]
 
 
-def test_an_accepted_message_without_a_due_time_is_undecided_without_as_of(
 def test_a_lost_message_of_unknown_destination_is_lost_in_the_run_for_each(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
@@ -374,6 +374,7 @@ def test_a_lost_message_of_unknown_destination_is_lost_in_the_run_for_each(
     assert report.counts == {Verdict.PENDING: 1, Verdict.LOST: 1}
 
 
+def test_an_accepted_message_without_a_due_time_is_undecided_without_as_of(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     Loader(sqlite).load([batch([row(1)])])
@@ -458,7 +459,6 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
         run(spark, sqlite, accepted=str(path))
 
 
-@pytest.mark.parametrize("kind", ["DATE", "DOUBLE", "TIMESTAMP_NTZ"])
 def test_a_list_that_was_cut_off_is_named(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
@@ -482,6 +482,7 @@ def test_numbers_in_a_list_are_read_as_texts(spark: SparkSession, sqlite: Store)
     }
 
 
+@pytest.mark.parametrize("kind", ["DATE", "DOUBLE", "TIMESTAMP_NTZ"])
 def test_a_column_that_does_not_say_when_is_refused(spark: SparkSession, kind: str) -> None:
     (problem,) = problems_of(spark.createDataFrame([], f"id STRING, due {kind}"))
 

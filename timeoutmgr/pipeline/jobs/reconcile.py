@@ -273,8 +273,9 @@ def _ends(name: str) -> set[str | None]:
 def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:
     if options.accepted is None or options.list_of is None:
         return []
-    frame = _list_of(spark, options.accepted)
-    problems = problems_of(frame)
+    with broken_files_named("a list of accepted ids"):
+        frame = _list_of(spark, options.accepted)
+        problems = problems_of(frame)
     if problems:
         raise WrongColumns(options.accepted, problems)
     return [of_accepted(frame, options.list_of)]
@@ -288,7 +289,7 @@ def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
     kind = _FORMATS.get(plain.suffix, "parquet")
     reader = spark.read.format(kind)
     remedy = "; a list of accepted ids ends in .csv, .json or .jsonl, or is Parquet"
-    with analysed(given, kind, remedy), broken_files_named(kind):
+    with analysed(given, kind, remedy):
         frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
         frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
     return frame
