@@ -404,3 +404,15 @@ def test_a_table_of_the_catalog_is_scheduled_and_no_source_at_all_is_refused(
         run(spark, sqlite, "", paths=())
     with pytest.raises(ConfigurationError, match="table:nowhere cannot be read as a table"):
         run(spark, sqlite, "table:nowhere")
+
+
+def test_a_table_whose_files_have_spaces_and_percent_signs_in_their_names_is_scheduled(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "at=2035-01-31 09%3A00"
+    folder.mkdir()
+    spark.read.parquet(campaign(folder)).createOrReplaceTempView("spaced")
+
+    first, again = (run(spark, sqlite, "table:spaced") for _ in "ab")
+
+    assert (first.new, again.new, again.run_id) == (100, 0, first.run_id)

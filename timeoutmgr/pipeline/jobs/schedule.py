@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pyspark.sql import functions as f
 from sqlalchemy import select
@@ -203,7 +204,7 @@ def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame",
     if options.paths[0].startswith(TABLE):
         rows = table_of(spark, options.paths[0])
         # The rows of a table without files are looked up by its name alone.
-        files = rows.inputFiles() or None
+        files = [*map(unquote, rows.inputFiles())]  # they are URIs, and Spark opens paths
         return rows, which_files(spark, files) if files else {"table": options.paths[0]}
     rows = rows_of(
         spark, options.paths, options.format, multi_line=options.multi_line, columns=options.columns
