@@ -328,6 +328,17 @@ def test_smeared_rows_of_a_frame_are_where_the_report_says_in_every_run_of_one_n
     assert again.busiest_second == max(seconds.values()) < 10
 
 
+def test_a_row_that_is_given_twice_is_one_message_of_its_second(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path, 2, key=["k"] * 2, body=["{}"] * 2, destination=["billing"] * 2)
+
+    report = run(spark, sqlite, path, max_per_second=1, jitter=timedelta(minutes=10), dry_run=True)
+
+    assert (report.repeated, report.smeared_seconds) == (1, 0)
+    assert report.first_due == to_micros(DUE)
+
+
 def test_a_run_of_other_parameters_cannot_use_the_name_of_a_run(sqlite: Store) -> None:
     spring, autumn = (
         parameters_of(ScheduleOptions(**(OPTIONS | {"dataset": name})), {"sha256": "f"})

@@ -329,20 +329,21 @@ class _Judgement:
 
     def seconds(self, options: ScheduleOptions) -> "DataFrame":
         """Return how many will be due in each second, the first of them and the last."""
-        rows = self.good(self.facts).select("id", "due")
-        if self.repeated:
-            rows = rows.dropDuplicates(["id"])
         due = f.unix_micros("due")
         return (
-            self._smeared(rows, options)
+            self._smeared(self._each_once(), options)
             .groupBy(_second())
             .agg(f.count("*").alias("count"), f.min(due).alias("first"), f.max(due).alias("last"))
         )
 
     def hot(self, most: int) -> "DataFrame":
         """Return the seconds in which more than *most* are due as they were given."""
-        seconds = self.good(self.facts).groupBy(_second()).count()
+        seconds = self._each_once().groupBy(_second()).count()
         return seconds.where(f.col("count") > most)
+
+    def _each_once(self) -> "DataFrame":
+        rows = self.good(self.facts).select("id", "due")
+        return rows.dropDuplicates(["id"]) if self.repeated else rows
 
     def _smeared(self, rows: "DataFrame", options: ScheduleOptions) -> "DataFrame":
         if options.max_per_second is None or options.jitter is None:
