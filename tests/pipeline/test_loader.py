@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,6 +86,17 @@ def test_loaded_timeouts_equal_timeouts_stored_by_an_endpoint(store: Store) -> N
     assert (found[1].saga_id, found[1].message.body) == ("saga-2", b'{"number": 2}')
     assert found[1].message.headers == {"NServiceBus.MessageId": "m2"}
     assert [each["run_id"] for each in read(store, "pending")] == ["r1", "r1"]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32()])
+def test_times_without_a_zone_are_not_stored(sqlite: Store, kind: pa.DataType) -> None:
+    rows = pa.Table.from_batches([batch([row(1)])])
+    due = pa.array([datetime(2031, 5, 1)], kind)  # without a zone
+
+    with pytest.raises(InvalidMessage, match=r"due of the rows to store is .*; give times with a"):
+        Loader(sqlite).load(rows.set_column(2, "due", due).to_batches())
+
+    assert count(sqlite, "timeouts") == 0
 
 
 def labelled(number: int, *labels: str, **more: object) -> dict[str, object]:

@@ -23,6 +23,7 @@ CHUNK_BYTES: Final = 64 * 1024 * 1024
 """Where bodies are large, fewer rows than CHUNK_ROWS make a chunk."""
 
 _OPTIONAL: Final = ("saga_id",)
+_INSTANTS: Final = ("due", "created")
 _LONG_TEXTS: Final = ("headers",)
 _TEXT_LENGTH: Final = 255
 
@@ -94,6 +95,10 @@ def _table(batches: list[pa.RecordBatch]) -> pa.Table:
     missing = [name for name in TO_STORE.names if name not in table.column_names]
     if missing:
         raise InvalidMessage(f"the rows to store have no column {', '.join(missing)}")
+    for name in _INSTANTS:
+        kind = table.schema.field(name).type
+        if pa.types.is_temporal(kind) and getattr(kind, "tz", None) is None:
+            raise InvalidMessage(f"{name} of the rows to store is {kind}; give times with a zone")
     return table.select(TO_STORE.names).cast(TO_STORE)
 
 
