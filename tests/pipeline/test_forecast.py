@@ -31,7 +31,12 @@ SECOND = 1_000_000
 def bucket(minute: int, messages: int, destination: str = "billing") -> Bucket:
     begin = AT - AT % (60 * SECOND) + minute * 60 * SECOND
     return Bucket(
-        endpoint="sales", destination=destination, begin=begin, messages=messages, bytes=messages
+        endpoint="sales",
+        destination=destination,
+        begin=begin,
+        messages=messages,
+        bytes=messages,
+        is_overdue=minute < 0,
     )
 
 
@@ -73,6 +78,18 @@ def test_two_endpoints_with_one_database_are_one_store(store: Store) -> None:
 
     assert (found.messages, found.destinations) == (3, {"billing": 3})
     assert reported == [f"counting in {store.name}"]
+
+
+def test_a_message_of_a_bucket_that_has_begun_is_overdue_once_due(store: Store) -> None:
+    now = datetime.now(UTC)
+    dues = [now - timedelta(minutes=5), now - timedelta(seconds=1), now + timedelta(minutes=5)]
+    Loader(store).load([batch([row(n, due=due) for n, due in enumerate(dues)])])
+    width = timedelta(days=10_000)
+    options = ForecastOptions(stores=(store.name,), bucket=width, ahead=width)
+
+    found = forecast(options, clock=SystemClock())
+
+    assert (found.messages, found.overdue, len(found.buckets)) == (3, 2, 1)
 
 
 WITHOUT_THE_EXTRA = """

@@ -20,13 +20,17 @@ from timeoutmgr.pipeline.stores import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Messages due for *destination* within the width of a bucket from *begin* on."""
+    """Messages due for *destination* within the width of a bucket from *begin* on.
+
+    A bucket that has begun is two: its messages that are overdue, and the rest.
+    """
 
     endpoint: str
     destination: str
     begin: Micros
     messages: int
     bytes: int
+    is_overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +172,16 @@ def load_of(
 
 
 def count_load(
-    store: Store, bucket: timedelta, until: Micros, equal: Mapping[str, str | None]
+    store: Store, bucket: timedelta, at: Micros, until: Micros, equal: Mapping[str, str | None]
 ) -> list[Bucket]:
-    """Return the load of *store* before *until* whose columns *equal*, in buckets of *bucket*."""
+    """Return the load of *store* before *until* whose columns *equal*, in buckets of *bucket*.
+
+    What is due before *at* is overdue.
+    """
     table = store.tables.timeouts
-    statement, _columns = load_of(table, checked_bucket(bucket))
+    overdue = (table.c.due < at).label("is_overdue")
+    grouped, _columns = load_of(table, checked_bucket(bucket))
+    statement = grouped.add_columns(overdue).group_by(overdue)
     with store.database.read() as connection:
         wanted = [table.c[name] == value for name, value in equal.items() if value is not None]
         rows = connection.execute(statement.where(table.c.due < until, *wanted)).all()
@@ -183,6 +192,7 @@ def count_load(
             begin=row.bucket,
             messages=row.messages,
             bytes=row.bytes,
+            is_overdue=bool(row.is_overdue),
         )
         for row in rows
     ]

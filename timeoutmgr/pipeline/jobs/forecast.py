@@ -84,7 +84,7 @@ def forecast(
         at = store.database.now(clock)
         until = at + duration_micros(options.ahead)
         equal = {"endpoint": options.endpoint, "destination": options.destination}
-        found += count_load(store, options.bucket, until, equal)
+        found += count_load(store, options.bucket, at, until, equal)
     return report(found, at, options)
 
 
@@ -99,7 +99,7 @@ def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> For
         options=options,
         messages=sum(totals.values()),
         bytes=sum(bucket.bytes for bucket in ahead),
-        overdue=sum(bucket.messages for bucket in found if bucket.begin < now),
+        overdue=sum(bucket.messages for bucket in found if bucket.is_overdue),
         totals=totals,
         destinations=by_destination(ahead),
         peaks=peaks(ahead, options.bucket, options.peaks),
