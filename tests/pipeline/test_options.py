@@ -160,6 +160,11 @@ def test_a_duration_stays_within_the_calendar() -> None:
         ReportOptions(stores=("s",), days=800_000)
 
 
+def test_a_report_covers_the_load_of_a_second_at_least() -> None:
+    with pytest.raises(ConfigurationError, match=r"ahead is at least a second, got 0:00:00\.5"):
+        ReportOptions(stores=("s",), ahead=timedelta(milliseconds=500))
+
+
 def test_a_pair_without_a_value_is_refused_with_its_option() -> None:
     with pytest.raises(ConfigurationError, match="--header is NAME=VALUE, got 'Customer'"):
         job_options(EraseOptions, given_by("erase", ["--header", "Customer"]), store="s")

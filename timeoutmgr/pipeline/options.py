@@ -100,6 +100,12 @@ def positive(name: str, value: Any) -> None:
         raise ConfigurationError(f"{name} must be positive, got {value}")
 
 
+def a_second(name: str, value: timedelta) -> None:
+    """Refuse durations under a second."""
+    if value < timedelta(seconds=1):
+        raise ConfigurationError(f"{name} is at least a second, got {value}")
+
+
 def not_negative(name: str, value: Any) -> None:
     """Refuse less than zero."""
     if value < type(value)(0):
@@ -503,7 +509,7 @@ class ReportOptions:
         timedelta(seconds=1), "--promise", "How late a message may be dispatched.", not_negative
     )
     days: int = optional(56, "--days", "Days of history, up to now.", positive, within_calendar)
-    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.", positive)
+    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.", a_second)
 
     def __post_init__(self) -> None:
         """Check every value."""
