@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +64,20 @@ def test_files_of_few_bytes_are_little(place: str, tmp_path: Path) -> None:
 )
 def test_an_input_that_is_no_file_here_may_be_much(place: str) -> None:
     assert not is_little([], [place])
+
+
+def test_files_that_another_process_removes_may_have_been_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(path: Path) -> int:
+        path.unlink()
+        return os.path.getsize(path)
+
+    (tmp_path / "rows.csv").touch()
+    monkeypatch.setattr(volume, "os", SimpleNamespace(path=SimpleNamespace(getsize=removed)))
+
+    assert not is_little([], [str(tmp_path)])
+    assert not is_little([], ["a" * 1_000])
 
 
 def test_only_a_short_job_of_this_machine_is_compiled_quickly(tmp_path: Path) -> None:

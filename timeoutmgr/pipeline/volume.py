@@ -39,7 +39,10 @@ def _count(store: Store, table: Table) -> int:
 
 def _has_few_bytes(place: str) -> bool:
     path = Path(place.removeprefix(DELTA))
-    return path.exists() and sum(map(os.path.getsize, _files(path))) <= FEW_BYTES
+    try:
+        return path.exists() and sum(map(os.path.getsize, _files(path))) <= FEW_BYTES
+    except OSError:  # another process has just removed a file, or no folder can have that name
+        return False
 
 
 def _files(path: Path) -> Iterator[Path]:
