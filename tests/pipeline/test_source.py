@@ -38,7 +38,7 @@ from timeoutmgr.pipeline.readers.statements import (
     windows,
 )
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
-from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource
+from timeoutmgr.pipeline.source import FilteringDataSource, TimeoutsDataSource, narrowed
 from timeoutmgr.pipeline.stores import NamedStore, Store, keep_modules, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
 from timeoutmgr.pipeline.writers.loader import Loader
@@ -217,6 +217,14 @@ def test_filters_of_a_query_narrow_what_leaves_the_store_and_stay_sparks(
 
     assert left == [one for one in filters if not isinstance(one.value, str)]
     assert sorted(one.as_py() for one in found) == names
+
+
+def test_a_filter_widens_no_range_that_ends_in_1970() -> None:
+    which = Selection(due_from=0, due_before=0)
+
+    after = narrowed(which, "pending", GreaterThanOrEqual(("due",), DUE - timedelta(days=40_000)))
+
+    assert narrowed(after, "pending", LessThan(("due",), DUE)) == which
 
 
 def test_the_load_is_counted_by_the_store(filled: Store) -> None:

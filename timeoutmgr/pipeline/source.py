@@ -309,9 +309,9 @@ def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
         return which
     at, begin, end = to_micros(value), f"{name}_from", f"{name}_before"
     if not isinstance(asked, LessThan | LessThanOrEqual):
-        known[begin] = max(at, known[begin] or at)
+        known[begin] = max(at, at if known[begin] is None else known[begin])
     if not isinstance(asked, GreaterThan | GreaterThanOrEqual):
-        known[end] = min(at + 1, known[end] or at + 1)
+        known[end] = min(at + 1, at + 1 if known[end] is None else known[end])
     return Selection(**known)
 
 
