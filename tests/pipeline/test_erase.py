@@ -311,7 +311,7 @@ def test_an_erased_id_stays_used(kind: str, store_of: Callable[[str], Store]) ->
     states = {one["id"]: one["state"] for one in read(store, "keys")}
     assert states[row(1)["id"]] == states[row(2)["id"]] == "erased"
     assert states[row(3)["id"]] == "pending"
-    assert (first.timeouts, second.timeouts, again.new) == (2, 0, 0)
+    assert (first.timeouts, second.timeouts, again) == (2, 0, 0)
     assert store.persistence.timeouts("sales", SystemClock()).find(row(1)["id"]) is not None
     events = [one["event"] for one in read(store, "history") if one["id"] == row(1)["id"]]
     assert events == ["erased"]

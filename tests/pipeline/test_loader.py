@@ -23,7 +23,7 @@ from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.pipeline.writers import copy_writer
 from timeoutmgr.pipeline.writers.conflicts import COMPARED, KnownIdRule
 from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
-from timeoutmgr.pipeline.writers.loader import CHUNK_BYTES, Loader, LoadResult, chunks
+from timeoutmgr.pipeline.writers.loader import CHUNK_BYTES, Loader, chunks
 from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
 LONG_AGO = DUE - timedelta(days=9_000)
@@ -79,7 +79,7 @@ def test_loaded_timeouts_equal_timeouts_stored_by_an_endpoint(store: Store) -> N
 
     timeouts = store.persistence.timeouts("sales", SystemClock())
     found = timeouts.find(row(2)["id"])
-    assert loaded == LoadResult(rows=2, new=2)
+    assert loaded == 2
     assert found is not None
     assert found[1] is not None
     assert found[1].due == to_micros(DUE + timedelta(seconds=2))
@@ -119,7 +119,7 @@ def test_loaded_timeouts_are_found_by_their_labels_and_leave_none(store: Store) 
     again = [labelled(1, "tenant=y"), labelled(3, "tenant=x", due=LONG_AGO), row(4)]
     loaded = Loader(store).load([batch(again)])
 
-    assert loaded == LoadResult(rows=3, new=2)
+    assert loaded == 2
     assert found_by(store, "tenant=x") == ["m3", "m1"]
     assert found_by(store, "tenant=y") == found_by(store, "no equals") == []
     assert count(store, "labels") == 3
@@ -135,7 +135,7 @@ def test_loading_again_stores_nothing(store: Store) -> None:
 
     again = Loader(store).load(rows)
 
-    assert again == LoadResult(rows=20, new=0)
+    assert again == 0
     assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (20,) * 3
 
 
@@ -146,7 +146,7 @@ def test_missing_rows_are_stored_and_present_rows_stay_as_they_are(store: Store)
     loaded = Loader(store, run_id="second").load([batch(changed)])
 
     found = {each["message_id"]: each for each in read(store, "pending")}
-    assert loaded == LoadResult(rows=5, new=3)
+    assert loaded == 3
     assert sorted(found) == ["m0", "m1", "m2", "m3", "m4"]
     assert (found["m1"]["destination"], found["m1"]["run_id"]) == ("billing", "first")
     assert (found["m2"]["destination"], found["m2"]["run_id"]) == ("elsewhere", "second")
@@ -160,7 +160,7 @@ def test_a_cancelled_timeout_is_not_loaded_again(store: Store) -> None:
     loaded = Loader(store).load([batch([row(1), row(2)])])
 
     assert cancelled is CancelResult.CANCELLED
-    assert loaded == LoadResult(rows=2, new=1)
+    assert loaded == 1
     assert [each["message_id"] for each in read(store, "pending")] == ["m2"]
 
 
@@ -169,7 +169,7 @@ def test_the_earlier_of_two_rows_of_one_id_is_stored(store: Store) -> None:
 
     loaded = Loader(store).load([batch(twice)])
 
-    assert loaded == LoadResult(rows=2, new=1)
+    assert loaded == 1
     assert [each["due"] for each in read(store, "pending")] == [DUE]
 
 
@@ -180,7 +180,7 @@ def test_rows_that_are_the_same_pass_a_verification(store: Store) -> None:
     # Headers tell when it was sent, which is another time in each run.
     given = '{"b":"2","NServiceBus.TimeSent":"now","NServiceBus.DeliverAt":"soon","a":"1"}'
     same = [row(1, headers=given), row(2), row(3)]
-    assert Loader(store, on_conflict="verify").load([batch(same)]) == LoadResult(rows=3, new=1)
+    assert Loader(store, on_conflict="verify").load([batch(same)]) == 1
 
 
 OTHER_CONTENTS: list[dict[str, object]] = [
@@ -242,7 +242,7 @@ def test_a_row_given_twice_is_not_a_conflict(sqlite: Store, on_conflict: str) ->
 
     loaded = Loader(sqlite, on_conflict=on_conflict).load([batch(rows)])
 
-    assert loaded == LoadResult(rows=2, new=1)
+    assert loaded == 1
 
 
 def test_a_loader_refuses_an_unknown_rule_for_conflicts(sqlite: Store) -> None:
@@ -255,7 +255,7 @@ def test_a_rescheduled_timeout_is_not_another_content(store: Store) -> None:
     later = to_micros(DUE + timedelta(days=9))
     store.persistence.timeouts("sales", SystemClock()).reschedule(row(1)["id"], later)
 
-    assert Loader(store, on_conflict="verify").load([batch([row(1)])]) == LoadResult(rows=1, new=0)
+    assert Loader(store, on_conflict="verify").load([batch([row(1)])]) == 0
 
 
 def test_on_conflict_error_stores_nothing_of_the_chunk(store: Store) -> None:
@@ -274,7 +274,7 @@ def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
 
     again = Loader(store, run_id="r", on_conflict="error").load([batch([*past, row(5)])])
 
-    assert again == LoadResult(rows=5, new=1)
+    assert again == 1
     with pytest.raises(ContentDiffers, match=r"4 rows are stored already, .* wants none"):
         Loader(store, run_id="another", on_conflict="error").load([batch(past)])
 
@@ -294,13 +294,13 @@ def test_a_row_with_the_id_of_an_earlier_chunk_of_the_run_is_a_conflict(
 def test_two_loaders_of_the_same_rows_store_each_row_once(store: Store) -> None:
     rows = [batch([row(number) for number in range(400)])]
 
-    def load(number: int) -> LoadResult:
+    def load(number: int) -> int:
         return Loader(store, run_id=f"r{number}").load(rows, chunk_rows=50)
 
     with ThreadPoolExecutor(3) as pool:
         loaded = list(pool.map(load, range(3)))
 
-    assert sum(one.new for one in loaded) == 400
+    assert sum(loaded) == 400
     assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (400,) * 3
 
 
@@ -320,7 +320,7 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(
         loaded = Loader(store, run_id="r").load([batch([row(number) for number in range(rows)])])
 
         assert 100 <= half < rows
-        assert loaded.new == rows - half
+        assert loaded == rows - half
         assert [count(store, one) for one in ("timeouts", "keys", "history")] == [rows] * 3
 
 

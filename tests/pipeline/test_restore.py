@@ -218,7 +218,7 @@ def test_a_store_comes_back_whole_and_used_ids_stay_used(
     assert (report.new_pending, report.new_used_ids) == (len(pending), len(ended))
     assert (again.new_events, again.new_used_ids, again.new_pending) == (0, 0, 0)
     known = Loader(target).load([batch([row(number) for number in sorted(pending | {*ended})])])
-    assert known.new == 0
+    assert known == 0
     for store in (source, target):
         store.persistence.close()
 

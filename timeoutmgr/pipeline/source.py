@@ -53,7 +53,7 @@ from timeoutmgr.pipeline.readers.statements import (
 from timeoutmgr.pipeline.stores import NamedStore, keep_modules
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
-from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader, LoadResult
+from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader
 from timeoutmgr.pipeline.writers.sent_rows import NEEDED, SentRows, is_to_send
 
 _ENDS: Final = {"due_to": "due_before", "at_to": "at_before"}
@@ -207,9 +207,9 @@ class TimeoutsDataSource(DataSource):
             )
         return TimeoutsWriter(self._named, self._options(), self._sent_rows(schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "TimeoutsStreamWriter":
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "TimeoutsWriter":
         """Return a writer of the micro-batches of a stream."""
-        return TimeoutsStreamWriter(self._named, self._options(), self._sent_rows(schema))
+        return TimeoutsWriter(self._named, self._options(), self._sent_rows(schema))
 
     def _sent_rows(self, schema: StructType) -> SentRows | None:
         """Return how rows of *schema* become timeouts; None where they are timeouts already."""
@@ -316,18 +316,19 @@ def narrowed(which: Selection, view: str, asked: Filter) -> Selection:
 
 
 class WrittenRows(WriterCommitMessage):
-    """The counts of a task that stored rows."""
+    """The number of rows that a task stored, and that were *new*."""
 
-    def __init__(self, loaded: LoadResult) -> None:
-        self.loaded = loaded
+    def __init__(self, new: int) -> None:
+        self.new = new
 
 
-class TimeoutsWriter(DataSourceArrowWriter):
+class TimeoutsWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """Stores rows in chunks, each in a transaction; a task that is tried again finds its rows.
 
     There is nothing to undo when a run failed: Spark may call ``abort`` while tasks still write,
     and leaves out tasks that it does not know. Stored rows stay, under ids that the next run has
-    too.
+    too. In a stream the id of a row, not of its micro-batch, tells it from others: after a new
+    checkpoint the ids of batches begin anew, and mean other rows.
     """
 
     def __init__(
@@ -348,35 +349,18 @@ class TimeoutsWriter(DataSourceArrowWriter):
         rows = iterator if self._sent is None else map(self._sent.timeouts, iterator)
         return WrittenRows(loader.load(rows, self._chunk_rows))
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write into the ledger how many rows were new; every chunk is committed already."""
-        if self._run_id is not None:
-            counts = [one.loaded.new for one in messages if isinstance(one, WrittenRows)]
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
+        """Write into the ledger how many rows were new; every chunk is committed already.
+
+        A micro-batch has no run in the ledger.
+        """
+        if self._run_id is not None and batchId is None:
+            counts = [one.new for one in messages if isinstance(one, WrittenRows)]
             JobLedger(self._store.open()).note_batches(self._run_id, counts)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing; see above."""
-
-
-class TimeoutsStreamWriter(DataSourceStreamArrowWriter):
-    """Stores the rows of micro-batches: the id of a row, not of its batch, tells it from others.
-
-    After a new checkpoint the ids of batches begin anew, and mean other rows.
-    """
-
-    def __init__(
-        self, store: NamedStore, options: Mapping[str, str], sent: SentRows | None
-    ) -> None:
-        self._batch = TimeoutsWriter(store, options, sent)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Store the rows of one task."""
-        return self._batch.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: every chunk is committed already."""
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Do nothing: the next attempt finds the rows of this one."""
 
 

@@ -193,7 +193,7 @@ class _Restore:
                 return len(self._writer.unused(connection, rows))
         loader = Loader(self._store, run_id=self._run_id)
         pending = newest_snapshot(self._pending, self.name, TO_STORE)
-        return loader.load(pending, self._options.batch).new
+        return loader.load(pending, self._options.batch)
 
 
 def _is_open_again(end: dict[str, Any], as_of: Micros | None) -> bool:

@@ -5,7 +5,6 @@ rolled back, and put through a table of its own from which only new rows are sto
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -26,14 +25,6 @@ _OPTIONAL: Final = ("saga_id",)
 _INSTANTS: Final = ("due", "created")
 _LONG_TEXTS: Final = ("headers",)
 _TEXT_LENGTH: Final = 255
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """How many *rows* were given, and how many of them were *new*."""
-
-    rows: int = 0
-    new: int = 0
 
 
 ChunkWriter: TypeAlias = Callable[[pa.Table], int]
@@ -57,19 +48,18 @@ class Loader:
         self._put: ChunkWriter = kind(store, run_id, chosen)
         self._may_differ = not chosen.compares
 
-    def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> LoadResult:
-        """Store all of *batches*; return how many rows that were, and how many were new.
+    def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> int:
+        """Store all of *batches*; return how many rows were new.
 
         Raises InvalidMessage for rows that no store could hold, ContentDiffers as *on_conflict*
         says, and StorageUnavailable: chunks before that are stored then, and a run over the same
         rows stores the rest.
         """
-        rows = new = 0
+        new = 0
         for chunk in chunks(batches, chunk_rows):
             check(chunk)
-            once = each_once(chunk, may_differ=self._may_differ)
-            rows, new = rows + chunk.num_rows, new + self._put(once)
-        return LoadResult(rows, new)
+            new += self._put(each_once(chunk, may_differ=self._may_differ))
+        return new
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
