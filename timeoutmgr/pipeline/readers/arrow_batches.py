@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Select
 from sqlalchemy.dialects import postgresql
 
@@ -19,7 +18,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.pipeline.adbc import reading_connection
 from timeoutmgr.pipeline.readers.statements import WHOLE, Part, as_text, statement
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.views import INSTANT, Selection, in_numbers
+from timeoutmgr.pipeline.views import Selection, in_numbers
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -61,14 +60,10 @@ def fetch_within(
 
 
 def _as_declared(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    numbers = in_numbers(columns)
     for batch in batches:
-        arrays = []
-        for array, field in zip(batch.columns, columns, strict=True):
-            if field.type == INSTANT:
-                array = pc.cast(array, pa.int64())
-            arrays.append(array if array.type == field.type else pc.cast(array, field.type))
         if batch.num_rows:
-            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+            yield batch.cast(numbers).cast(columns)
 
 
 def _from_postgresql(
