@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -16,6 +15,7 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import QUANTILES, LatenessOptions
 from timeoutmgr.pipeline.pages import Bar, bars, page, shown_span, table
 from timeoutmgr.pipeline.spark.session import in_utc
+from timeoutmgr.pipeline.transforms.verdicts import together
 from timeoutmgr.pipeline.views import Selection
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def lateness(
             clock=clock,
         )
         frames = stack.enter_context(looked).history(spark, _COLUMNS)
-        history = reduce(lambda one, other: one.unionByName(other), frames).persist()
+        history = together(frames).persist()
         stack.callback(history.unpersist)
         groups = group_lateness(
             history, options.by, options.slo, is_exact=not options.approximate
