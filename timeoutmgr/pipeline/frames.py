@@ -14,7 +14,7 @@ from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
-from timeoutmgr.pipeline.spark.session import READ_BY
+from timeoutmgr.pipeline.spark.session import READ_BY, is_inside
 from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
@@ -87,13 +87,6 @@ def options_of(
 
 def _texts(options: Mapping[str, object | None]) -> dict[str, str]:
     return {name: str(value) for name, value in options.items() if value is not None}
-
-
-def is_inside(spark: "SparkSession") -> bool:
-    """Whether *spark* runs in this process; a session of Spark Connect hides its internals."""
-    from pyspark.sql import SparkSession
-
-    return isinstance(spark, SparkSession)
 
 
 def tasks_on(spark: "SparkSession") -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.pipeline.spark.session import PUSHDOWN, SessionOptions, bare_session
+from timeoutmgr.pipeline.spark.session import PUSHDOWN, SessionOptions, bare_session, is_inside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +44,7 @@ def register(spark: "SparkSession") -> None:
 @contextmanager
 def _active(spark: "SparkSession") -> Iterator[None]:
     """Have *spark* be the active session of this thread meanwhile."""
-    from pyspark.sql import SparkSession
-
-    if not isinstance(
-        spark, SparkSession
-    ):  # of Spark Connect; its server has a session for each client
+    if not is_inside(spark):  # its server has a session for each client
         yield
         return
     sessions = getattr(spark.sparkContext._jvm, _SESSIONS)

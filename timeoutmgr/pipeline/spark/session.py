@@ -175,6 +175,13 @@ READ_BY: Final = "spark.timeoutmgr.partitions"
 """How many tasks read a store or a table. It is ours: Spark keeps it, and knows nothing of it."""
 
 
+def is_inside(spark: "SparkSession") -> bool:
+    """Whether *spark* runs in this process; a session of Spark Connect hides its internals."""
+    from pyspark.sql import SparkSession
+
+    return isinstance(spark, SparkSession)
+
+
 def require_spark() -> None:
     """Raise PipelineUnavailable where the extra is not installed."""
     require_extra("spark", "the pipeline", "pyspark", "pyarrow")
