@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.jobs.output_folder import require_own_rejects, require_own_verdicts
+from timeoutmgr.pipeline.jobs.output_folder import require_own
 
 REJECT = '{"reasons":["due has passed"],"input":"{}"}\n'
 PARTS = {
@@ -28,8 +28,8 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 def test_rejects_of_an_earlier_run_may_be_written_over(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
-    require_own_rejects(written(tmp_path / "bad", files))
-    require_own_rejects(tmp_path / "new")
+    require_own(written(tmp_path / "bad", files), "rejects")
+    require_own(tmp_path / "new", "rejects")
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path, name: str, text:
     folder = written(tmp_path / "bad", PARTS | {name: text})
 
     with pytest.raises(ConfigurationError, match=f"holds '{name}'.* new or empty"):
-        require_own_rejects(folder)
+        require_own(folder, "rejects")
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(REJECT)
 
-    for require in (require_own_rejects, require_own_verdicts):
+    for what in ("rejects", "verdicts"):
         with pytest.raises(ConfigurationError, match="is a file; name another"):
-            require(path)
+            require_own(path, what)

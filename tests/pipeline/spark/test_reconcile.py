@@ -24,7 +24,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
+from timeoutmgr.pipeline.jobs.output_folder import require_own
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, all_known, reconcile
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
@@ -541,7 +541,7 @@ def test_files_without_verdicts_are_not_overwritten(
     old = own / "part-00000-old.parquet"
     pq.write_table(pa.table({name: ["x"] for name in VERDICTS}), old)
     run(spark, sqlite, out=Path("10:00/verdicts"))  # its own are
-    require_own_verdicts(own)
+    require_own(own, "verdicts")
     assert (pq.read_table(own).num_rows, old.exists()) == (0, False)
 
 

@@ -15,22 +15,17 @@ from timeoutmgr.errors import ConfigurationError
 _OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+)(\.crc)?")
 
 
-def require_own_rejects(folder: Path) -> None:
-    """Raise ConfigurationError if *folder* holds anything but rejects: it would be removed."""
-    _require_own(folder, "rejects", _holds_rejects)
+def require_own(folder: Path, what: str) -> None:
+    """Raise ConfigurationError if *folder* holds anything but *what*: it would be removed.
 
-
-def require_own_verdicts(folder: Path) -> None:
-    """Raise ConfigurationError if *folder* holds anything but verdicts: it would be removed."""
-    _require_own(folder, "verdicts", _holds_verdicts)
-
-
-def _require_own(folder: Path, what: str, is_own: Callable[[Path], bool]) -> None:
+    *what* is ``rejects`` or ``verdicts``.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise ConfigurationError(f"{what} go to a folder, and {folder} is a file; name another")
     paths = sorted(folder.iterdir())
+    is_own = {"rejects": _holds_rejects, "verdicts": _holds_verdicts}[what]
     strange = next((path for path in paths if not _is_output(path, is_own)), None)
     if strange is not None:
         raise ConfigurationError(

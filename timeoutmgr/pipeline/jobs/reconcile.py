@@ -18,7 +18,7 @@ from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.frames import tasks_on
 from timeoutmgr.pipeline.jobs.data_set_files import PACKED, analysed, broken_files_named, table_of
 from timeoutmgr.pipeline.jobs.moments import Moments, micros_of, moments
-from timeoutmgr.pipeline.jobs.output_folder import require_own_verdicts
+from timeoutmgr.pipeline.jobs.output_folder import require_own
 from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
 from timeoutmgr.pipeline.options import TABLE, ReconcileOptions
 from timeoutmgr.pipeline.spark.session import in_utc
@@ -108,7 +108,7 @@ def reconcile(
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
     if options.out is not None:
-        require_own_verdicts(options.out)
+        require_own(options.out, "verdicts")
     progress("taking snapshots")
     with worker_errors(), moments_of(options, clock=clock) as held:
         history = map(of_history, held.history(spark, _columns(options)["history"]))

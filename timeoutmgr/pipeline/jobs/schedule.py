@@ -26,7 +26,7 @@ from timeoutmgr.pipeline.jobs.data_set_files import (
     which_files,
 )
 from timeoutmgr.pipeline.jobs.moments import micros_of
-from timeoutmgr.pipeline.jobs.output_folder import require_own_rejects
+from timeoutmgr.pipeline.jobs.output_folder import require_own
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
 from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
 from timeoutmgr.pipeline.options import TABLE, RequestRules, ScheduleOptions
@@ -108,7 +108,7 @@ def schedule(
     store = open_store(options.store)
     store.require_tables()
     if options.rejects is not None:
-        require_own_rejects(options.rejects)
+        require_own(options.rejects, "rejects")
     ledger = JobLedger(store, clock)
     if not options.dry_run:
         ledger.abort_the_dead(KIND)
