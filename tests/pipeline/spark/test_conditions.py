@@ -31,6 +31,10 @@ FRAMES = 'Traceback (most recent call last):\n  File "/w/worker.py", line 7, in 
             f"{FRAMES}a.Error: said\n\n\tat org.apache.spark.Runner(Runner.scala:7)",
             ("a.Error", "said"),
         ),
+        (
+            f"{FRAMES}a.Error: said\n SQLSTATE: 38000\n\nJVM stacktrace:\norg.apache.Error",
+            ("a.Error", "said"),
+        ),
         ("no: traceback at all", ("", "no: traceback at all")),
         (f"{FRAMES}it was killed", ("", "it was killed")),
     ],

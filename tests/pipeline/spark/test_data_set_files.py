@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
@@ -186,6 +187,19 @@ def test_a_line_of_too_many_or_too_few_columns_is_refused_though_a_column_is_lef
         broken_files_named("csv"),
     ):
         rows.collect()
+
+
+def test_frames_of_java_are_no_part_of_the_reason() -> None:
+    class FromServer(PySparkException):
+        def getCondition(self) -> str:
+            return "FAILED_READ_FILE.NO_HINT"
+
+        def getMessageParameters(self) -> dict[str, str]:
+            return {"path": "file:/rows.csv"}
+
+    sentence = r"rows.csv cannot be read as csv: .* the end of the file; it is broken, of an"
+    with pytest.raises(ConfigurationError, match=sentence), broken_files_named("csv"):
+        raise FromServer("the end of the file\n\nJVM stacktrace:\norg.apache.spark")
 
 
 def test_a_column_of_two_types_in_two_files_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -298,8 +298,9 @@ def _sentence(conditions: Sequence[Condition], kind: str) -> str | None:
             f"{bad_line['badRecord'][:_SHOWN]}; mend the line, or, where values in quotes hold "
             "line ends, read it with multi_line (--multi-line)"
         )
+    why = conditions[-1].text.strip().partition("\n")[0]  # Spark Connect adds frames of Java
     return (
-        f"{unread['path']} cannot be read as {kind}: {conditions[-1].text[:_SHOWN]}; it is broken, "
+        f"{unread['path']} cannot be read as {kind}: {why[:_SHOWN]}; it is broken, "
         "of another format, or has other columns than the first file. Write it anew, or leave it "
         "out of the paths"
     )

@@ -1,5 +1,6 @@
 """What an error of Spark is about, by the conditions that Spark names, whichever way it came."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,8 +49,9 @@ def raised_by_worker(error: Exception) -> tuple[str, str]:
         shown = one.parameters.get(_TRACEBACKS.get(one.name, ""), shown)
     lines = shown.strip().split("\n")
     frames = [at for at, line in enumerate(lines) if line.startswith("  ")]
-    # Where Spark Connect sends both as one text, frames of Java are behind an empty line.
-    end = "\n".join(lines[frames[-1] + 1 if frames else 0 :]).split("\n\n")[0]
+    # Where Spark Connect sends both as one text, a state of SQL is behind the sentence, and frames
+    # of Java are behind an empty line.
+    end = re.split(r"\n SQLSTATE: |\n\n", "\n".join(lines[frames[-1] + 1 if frames else 0 :]))[0]
     name, colon, sentence = end.partition(": ")
     is_name = bool(colon) and all(map(str.isidentifier, name.split(".")))
     return (name, sentence) if is_name and frames else ("", end)
