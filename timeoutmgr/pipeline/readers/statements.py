@@ -54,9 +54,9 @@ def statement(
     """Return the statement that reads *columns* of *view*, in their order."""
     if view == "load":
         return _load(tables.timeouts, columns, which)
-    table = _relation(
-        {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history), part
-    )
+    table = {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history)
+    if part.relation is not None:
+        table = table.to_metadata(MetaData(), name=part.relation)
     wanted = select(*(_column(table, view, field.name) for field in columns))
     within = _window(table, which, part) if part.is_window else _blocks(part)
     return wanted.where(*_matching(table, view, which), *within)
@@ -65,12 +65,6 @@ def statement(
 def as_text(statement: Select[Any], dialect: Dialect) -> str:
     """Return *statement* as text with its values in it, for drivers that are not SQLAlchemy's."""
     return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
-
-
-def _relation(table: Table, part: Part) -> Table:
-    if part.relation is None:
-        return table
-    return table.to_metadata(MetaData(), name=part.relation)
 
 
 def _blocks(part: Part) -> list[ColumnElement[bool]]:
