@@ -746,6 +746,17 @@ def test_a_connection_that_failed_over_is_of_the_same_broker() -> None:
         assert delays._is_of_another_broker(SimpleNamespace(connection=other))
 
 
+@pytest.mark.parametrize("url", ["amqp://", "amqp://guest@localhost//", "amqp://rabbit/shop"])
+def test_a_connection_that_kombu_opened_is_of_the_same_broker(url: str) -> None:
+    app: Any = Celery("app", broker=url, set_as_current=False)
+    delays = DurableDelays(app, store="sqlite:///unused.db", in_worker=False)
+    connection = app.connection_for_write()
+    connection.transport.Connection = lambda **_: SimpleNamespace(connect=lambda: None)
+    connection.transport.establish_connection()
+
+    assert not delays._is_of_another_broker(SimpleNamespace(connection=connection))
+
+
 def test_an_app_has_delays_once(embedded: Site) -> None:
     with pytest.raises(ConfigurationError, match="already"):
         DurableDelays(embedded.app, store="sqlite:///x.db")

@@ -565,8 +565,14 @@ def _raise_interrupted(stored: int, unsent: Sequence[ToSend], error: Exception) 
 
 def _place(connection: Any) -> tuple[Any, ...]:
     """Return where *connection* leads: of several hosts, it may be at any."""
-    host = connection.alt or (connection.hostname, connection.port)
-    return connection.transport_cls, connection.userid, connection.virtual_host, host
+    if connection.alt:
+        return connection.transport_cls, *connection.alt
+    # When kombu opens a connection, it fills in what the URL lacks, and localhost as an address.
+    usual = connection.transport.default_connection_params
+    names = ("userid", "virtual_host", "hostname", "port")
+    place = [getattr(connection, name) or usual.get(name) for name in names]
+    host = ["127.0.0.1" if one == "localhost" else one for one in place]
+    return connection.transport_cls, *host
 
 
 def _of_django(using: str) -> CallerSession:
