@@ -42,6 +42,7 @@ from timeoutmgr.errors import (
     HandlerStopped,
     InvalidMessage,
     SchemaMissing,
+    TransportUnavailable,
 )
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
@@ -498,6 +499,33 @@ def test_a_loop_starts_one_thread_and_never_waits_for_another(
 
     assert starters[0] == threading.current_thread().name
     assert [name.startswith("timeoutmgr-call") for name in starters[1:]] == [True] * 3
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_call_without_a_thread_fails_and_never_happens(
+    monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    calls: list[str] = []
+    start = threading.Thread.start
+
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        threads, gate = CallThreads("sales", 2), threading.Event()
+        working = [asyncio.ensure_future(threads.run(gate.wait)) for _ in range(busy)]
+        monkeypatch.setattr(threading.Thread, "start", full)
+        with pytest.raises(TransportUnavailable, match="has no thread .* can't start new thread"):
+            await threads.run(lambda: calls.append("without a thread"))
+        monkeypatch.setattr(threading.Thread, "start", start)
+        gate.set()
+        await threads.run(lambda: calls.append("with a thread"))
+        await asyncio.gather(*working)
+        threads.close()
+
+    run(main)
+
+    assert calls == ["with a thread"]
 
 
 def test_a_failure_that_no_task_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from timeoutmgr.errors import EndpointClosed
+from timeoutmgr.errors import EndpointClosed, TransportUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
@@ -40,7 +40,6 @@ class CallThreads:
         thread; if it fails, a log line names the error. Raises EndpointClosed after ``close``.
         """
         if not self._is_started:
-            self._is_started = True
             function = partial(self._run_first, function)
         future = self._submitted(function)
         try:
@@ -58,7 +57,7 @@ class CallThreads:
         The start of a thread waits until it runs. A pool starts its threads where it is called,
         and also a thread too many: here on the loop, in the middle of sends.
         """
-        started = threading.Event()
+        self._is_started, started = True, threading.Event()
         try:
             for _ in range(self._most - 1):
                 self._pool.submit(started.wait)
@@ -78,10 +77,20 @@ class CallThreads:
         self._submitted(function).add_done_callback(_log_failure)
 
     def _submitted(self, function: Callable[[], Result]) -> Future[Result]:
+        future = Future[Result]()
         try:
-            return self._pool.submit(copy_context().run, function)
+            call = self._pool.submit(_end, future, partial(copy_context().run, function))
+            call.add_done_callback(lambda ended: ended.cancelled() and future.cancel())
         except RuntimeError as error:
-            raise EndpointClosed(self._endpoint) from error
+            if self._is_closed:
+                raise EndpointClosed(self._endpoint) from error
+            # The pool keeps a call for which the system gives no thread, to be made at any time.
+            if future.cancel():
+                raise TransportUnavailable(
+                    f"endpoint {self._endpoint!r} has no thread for a call, which does not "
+                    f"happen: {error}; try again later"
+                ) from error
+        return future
 
     def close(self) -> None:
         """Return when the calls that have begun are over."""
@@ -119,6 +128,15 @@ class SenderOffLoop(Sender):
         Only wakes are sent so, after the caller's commit: an error would deny that.
         """
         self._threads.run_later(partial(super().send, outgoing, finally_for=finally_for))
+
+
+def _end(future: Future[Result], call: Callable[[], Result]) -> None:
+    """Make *call* for *future*, unless that was cancelled."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 def _log_failure(future: Future[Any]) -> None:
