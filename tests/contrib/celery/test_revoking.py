@@ -175,6 +175,21 @@ def test_workers_hear_of_a_revocation_while_the_store_is_away(
     assert broadcasts[1]["headers"] == {"customer": "c1"}
 
 
+def test_tasks_are_revoked_while_the_result_backend_fails(
+    embedded: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_given: Any, **_options: Any) -> None:
+        raise ConnectionError("Redis is away")
+
+    sent = [embedded.add.apply_async((n, n), countdown=HOUR).id for n in range(2)]
+    monkeypatch.setattr(embedded.app.backend, "mark_as_revoked", fail)
+
+    embedded.app.control.revoke(sent)
+
+    assert embedded.stored() == []
+    assert [f"task {one} is revoked: Redis is away" in caplog.text for one in sent] == [True] * 2
+
+
 def test_a_signal_is_the_fourth_argument(embedded: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     signals: list[Any] = []
     note = lambda what, **given: signals.append(given["arguments"]["signal"])  # noqa: E731  # one line

@@ -467,7 +467,7 @@ class DurableDelays:
         """Remove each stored copy of a task; return whether workers can have none of them.
 
         The result of the task becomes REVOKED, and a chord hears of its part, if the app accepts
-        the serializer of the task.
+        the serializer of the task. A result backend that fails is logged.
         """
         timeouts = self.endpoint.timeouts
         answers = []
@@ -505,9 +505,17 @@ class DurableDelays:
 
     def _publish_revocation(self, task_id: str, fields: Mapping[str, Any]) -> None:
         request = Context(fields, id=task_id)
-        self.app.backend.mark_as_revoked(
-            task_id, "revoked", request=request, store_result=not request.ignore_result
-        )
+        try:
+            self.app.backend.mark_as_revoked(
+                task_id, "revoked", request=request, store_result=not request.ignore_result
+            )
+        except Exception as error:  # of any driver; the task is gone, others are to be removed
+            logger.warning(
+                "app could not publish that task %.80s is revoked: %s",
+                task_id,
+                on_one_line(error),
+                extra={"event": "revocation_not_published", "message_id": task_id},
+            )
 
     def _fields(self, timeout: Timeout) -> Mapping[str, Any]:
         foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
