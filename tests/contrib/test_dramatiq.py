@@ -243,3 +243,21 @@ def test_a_stored_message_can_be_cancelled_by_its_id(shop: Shop) -> None:
 
     assert len(shop.broker.endpoint.timeouts.cancel_saga(message.message_id)) == 1
     assert shop.stored() == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://u:p@rabbit/v;amqp://u:p@hare/v",
+        ["amqp://u:p@rabbit/v", "amqp://u:p@hare/v"],
+        "amqp://u:p@rabbit/v?heartbeat=30&connection_attempts=3;amqp://u:p@hare/v?locale=de_DE",
+    ],
+)
+def test_due_messages_go_to_the_brokers_of_each_url_that_dramatiq_reads(
+    url: str | list[str], tmp_path: Path
+) -> None:
+    broker = DurableRabbitmqBroker(url=url, store=f"sqlite:///{tmp_path / 'store.db'}")
+
+    described = broker.configuration().settings().transport.describe()
+
+    assert described.endswith("at amqp://u:***@rabbit/v;amqp://u:***@hare/v")

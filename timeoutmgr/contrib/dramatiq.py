@@ -7,6 +7,7 @@ what is due.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from pika import BasicProperties
 from timeoutmgr import plugins
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, installed, store
 from timeoutmgr.contrib.worker_dispatch import WorkerDispatch, log_not_started
-from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.configuration import EndpointConfiguration, transport_from_url
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.foreign import AMQP, Foreign, Route
@@ -63,14 +64,14 @@ class DurableRabbitmqBroker(RabbitmqBroker):
     def __init__(
         self,
         *,
-        url: str,
+        url: str | list[str],
         store: str,
         name: str = "dramatiq",
         in_worker: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(url=url, **options)
-        self._url: Final = url
+        self._url: Final = ";".join(map(_place_of, [url] if isinstance(url, str) else url))
         self._store: Final = store
         self._name: Final = name
         self._endpoint: Final = ProcessEndpoint(lambda: installed(self.configuration()))
@@ -86,7 +87,9 @@ class DurableRabbitmqBroker(RabbitmqBroker):
     def configuration(self) -> EndpointConfiguration:
         """Return a new configuration of the endpoint. Raises ConfigurationError."""
         config = EndpointConfiguration(self._name)
-        config.use_transport(self._store, destinations=self._url)
+        # dramatiq itself connects without TLS, with the same password.
+        broker = transport_from_url(self._url, allow_plaintext=True)
+        config.use_transport(self._store, destinations=broker)
         config.use_persistence(self._store)
         config.enable_feature(plugins.load(plugins.FEATURES, "timeout-manager")())
         config.critical_error_action = "log"  # else a worker goes on, and dispatches no more
@@ -179,6 +182,11 @@ class _Dispatch(Middleware):
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
         """Stop the endpoint: messages on their way are finished, all others stay stored."""
         self._dispatch.stop()
+
+
+def _place_of(url: str) -> str:
+    """Return *url* without pika's options of a connection; ``ssl_options`` stay, to be refused."""
+    return url if "ssl_options=" in url else re.sub(r"\?[^;]*", "", url)
 
 
 def _to_send(message: Any, delay: int) -> ToSend:

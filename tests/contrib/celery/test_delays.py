@@ -687,6 +687,13 @@ def test_due_tasks_are_protected_as_the_app_says(
     assert text in security.text
 
 
+@pytest.mark.parametrize("broker", ["amqp://u:p@rabbit/v", "redis://redis/0"])
+def test_due_tasks_go_over_a_plain_network_as_other_tasks_of_the_app_do(broker: str) -> None:
+    security = transport_of(broker)._destinations.link_security
+
+    assert security.text.startswith("plain, over the network")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

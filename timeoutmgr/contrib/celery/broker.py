@@ -53,8 +53,9 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
         _refuse("broker_transport_options", led)
     _refuse("broker_login_method", {connection.login_method}.difference(_PASSWORDS))
     options: dict[str, Any] = {"channel_options": led} if led and not is_amqp else {}
-    options |= _tls(connection.ssl)
-    return {"destinations": transport_from_url(url, accept_loss=True, **options)}
+    # The app itself connects so, with the same password.
+    options |= {"accept_loss": True, "allow_plaintext": True, **_tls(connection.ssl)}
+    return {"destinations": transport_from_url(url, **options)}
 
 
 def _leads(name: str, value: object) -> bool:
