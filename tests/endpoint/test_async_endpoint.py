@@ -329,8 +329,11 @@ def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:
             await endpoint.send_local("Ping", {})
 
     run(main)
-    with pytest.raises(ConfigurationError, match="threads must be at least 1"):
-        AsyncEndpoint(configuration(sqlite_url), threads=0)
+    for wrong in (0, "8"):
+        with pytest.raises(ConfigurationError, match="threads must be at least 1"):
+            AsyncEndpoint(configuration(sqlite_url), threads=cast("Any", wrong))
+    with pytest.raises(ConfigurationError, match="made of an EndpointConfiguration"):
+        AsyncEndpoint(cast("Any", sqlite_url))
 
 
 def test_a_cancelled_run_leaves_no_task_behind(sqlite_url: str) -> None:
@@ -515,7 +518,7 @@ def test_a_call_without_a_thread_fails_and_never_happens(
         threads, gate = CallThreads("sales", 2), threading.Event()
         working = [asyncio.ensure_future(threads.run(gate.wait)) for _ in range(busy)]
         monkeypatch.setattr(threading.Thread, "start", full)
-        with pytest.raises(TransportUnavailable, match="has no thread .* can't start new thread"):
+        with pytest.raises(TransportUnavailable, match=r"has no thread .* can't start new thread"):
             await threads.run(lambda: calls.append("without a thread"))
         monkeypatch.setattr(threading.Thread, "start", start)
         gate.set()

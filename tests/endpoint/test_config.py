@@ -362,9 +362,15 @@ def test_a_decorator_without_its_message_type_is_refused() -> None:
         def remind(message: object, context: object) -> None: ...
 
 
-def test_a_feature_is_no_name() -> None:
+@pytest.mark.parametrize("given", ["timeout-manager", None])
+def test_a_feature_is_no_name(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"such as TimeoutManager\(\)"):
-        EndpointConfiguration("sales").enable_feature(cast("Any", "timeout-manager"))
+        EndpointConfiguration("sales").enable_feature(given)
+
+
+def test_a_database_whose_port_is_no_number_is_refused(config: EndpointConfiguration) -> None:
+    with pytest.raises(ConfigurationError, match="'postgresql://host:port/name' is no database"):
+        config.use_transport("postgresql://host:port/name")
 
 
 @pytest.mark.parametrize(

@@ -522,7 +522,7 @@ def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str
 def _parsed(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # the latter for a port that is no number
         raise ConfigurationError(
             f"{redact(str(url))!r} is no database URL; expected such as sqlite:///timeoutmgr.db or "
             "postgresql+psycopg://host/name"

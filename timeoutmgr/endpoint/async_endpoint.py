@@ -46,10 +46,10 @@ class AsyncEndpoint:
     """
 
     def __init__(self, config: EndpointConfiguration, *, threads: int = 8) -> None:
-        if threads < 1:
-            raise ConfigurationError(f"threads must be at least 1, got {threads}")
-        self._threads = CallThreads(config.name, threads)
-        self._endpoint = _EndpointOnLoop(config, self._threads)
+        if not isinstance(threads, int) or threads < 1:
+            raise ConfigurationError(f"threads must be at least 1, got {threads!r:.80}")
+        self._endpoint = _EndpointOnLoop(config, threads)
+        self._threads = self._endpoint.threads
 
     @property
     def name(self) -> str:
@@ -297,7 +297,8 @@ class AsyncEndpoint:
 class _EndpointOnLoop(Endpoint):
     """Sends inside a session on the loop: only the session's own statements run there."""
 
-    def __init__(self, config: EndpointConfiguration, threads: CallThreads) -> None:
+    def __init__(self, config: EndpointConfiguration, threads: int) -> None:
         super().__init__(config)
-        sender = SenderOffLoop(self._parts.sender, threads)
+        self.threads: Final = CallThreads(self.name, threads)
+        sender = SenderOffLoop(self._parts.sender, self.threads)
         self._outlet_inside = replace(self._outlet, sender=sender)

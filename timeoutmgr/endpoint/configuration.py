@@ -357,12 +357,13 @@ class EndpointConfiguration:
                 f"enable_feature takes a feature, got the class {feature.__name__}; "
                 f"call it: enable_feature({feature.__name__}())"
             )
-        if isinstance(feature, str):
+        try:
+            self._features[feature.name] = feature
+        except AttributeError:
             raise ConfigurationError(
                 f"enable_feature takes a feature, such as TimeoutManager(), got {feature!r:.80}; "
                 "names of features are for settings files"
-            )
-        self._features[feature.name] = feature
+            ) from None
 
     def disable_feature(self, name: str) -> None:
         """Disable the feature *name*, if it is enabled."""

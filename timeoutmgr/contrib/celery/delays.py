@@ -509,7 +509,7 @@ class DurableDelays:
             self.app.backend.mark_as_revoked(
                 task_id, "revoked", request=request, store_result=not request.ignore_result
             )
-        except Exception as error:  # of any driver; the task is gone, others are to be removed
+        except Exception as error:  # of any driver; the task is removed, and more may follow
             logger.warning(
                 "app could not publish that task %.80s is revoked: %s",
                 task_id,
@@ -575,7 +575,7 @@ def _place(connection: Any) -> tuple[Any, ...]:
     """Return where *connection* leads: of several hosts, it may be at any."""
     if connection.alt:
         return connection.transport_cls, *connection.alt
-    # When kombu opens a connection, it fills in what the URL lacks, and localhost as an address.
+    # A connection that kombu opened has the usual parts for missing parts, and no localhost.
     usual = connection.transport.default_connection_params
     names = ("userid", "virtual_host", "hostname", "port")
     place = [getattr(connection, name) or usual.get(name) for name in names]
