@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -23,11 +24,13 @@ from tests.support.forks import ended_in_a_child
 from timeoutmgr import (
     AsyncEndpoint,
     AsyncHandlerContext,
+    AsyncTimeouts,
     CancelResult,
     ChangeResult,
     Endpoint,
     EndpointConfiguration,
     SendOptions,
+    Timeouts,
     TimeoutState,
     ToSend,
 )
@@ -334,6 +337,17 @@ def test_refusals_are_those_of_an_endpoint(sqlite_url: str) -> None:
             AsyncEndpoint(configuration(sqlite_url), threads=cast("Any", wrong))
     with pytest.raises(ConfigurationError, match="made of an EndpointConfiguration"):
         AsyncEndpoint(cast("Any", sqlite_url))
+
+
+def test_the_how_to_names_each_call_that_only_an_endpoint_has() -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    page = (Path(__file__).parents[2] / "docs/how-to/asyncio.md").read_text()
+    lacking = calls(Endpoint) - calls(AsyncEndpoint) | calls(Timeouts) - calls(AsyncTimeouts)
+
+    named = lacking - {"parts", "on_watch", "ended_pumps", "stored"}
+    assert [name for name in sorted(named) if f"`{name}`" not in page] == []
 
 
 def test_a_cancelled_run_leaves_no_task_behind(sqlite_url: str) -> None:

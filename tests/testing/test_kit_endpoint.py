@@ -23,6 +23,7 @@ from timeoutmgr import (
     EndpointConfiguration,
     HandlerContext,
     SendOptions,
+    Timeouts,
     ToSend,
 )
 from timeoutmgr.contracts import DeliveryOptions
@@ -125,6 +126,18 @@ def test_delays_that_something_else_stores_are_stored_by_the_kit(
     kit.advance(days=14)
 
     assert shop.bodies == [1]
+
+
+@pytest.mark.parametrize(
+    "call", [Timeouts.pause, Timeouts.audit, lambda timeouts: timeouts.bulk.list()]
+)
+def test_pauses_bulk_runs_and_the_audit_are_unsupported_here(
+    call: Callable[[Timeouts], object],
+) -> None:
+    shop = Shop(POSTGRES, POSTGRES)
+
+    with pytest.raises(Unsupported, match="MemoryTimeoutStore"):
+        call(shop.open().endpoint.timeouts)
 
 
 def test_an_endpoint_that_can_delay_nothing_delays_nothing_here() -> None:
