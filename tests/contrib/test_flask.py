@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,26 @@ def test_a_handler_runs_in_a_context_of_its_app(is_awaited: bool, sqlite_url: st
         asyncio.run(returned)
 
     assert left == ["shop hello"]
+
+
+@dataclass
+class Paid:
+    """A message type of the tests."""
+
+    order: str
+
+
+def test_a_handler_has_the_options_of_a_configuration(sqlite_url: str) -> None:
+    timeouts = FlaskTimeouts()
+
+    @timeouts.handler(Paid, session=False)
+    async def paid(message: Paid, _context: object) -> None: ...
+
+    app = make_app(timeouts, sqlite_url)
+    settings = app.extensions["timeoutmgr"].configuration().settings()
+
+    assert settings.without_session == {"Paid"}
+    assert settings.message_classes["Paid"].kind is Paid
 
 
 def test_wrong_settings_are_refused_by_the_name_of_their_place(sqlite_url: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from timeoutmgr.contracts.callables import check_callable, is_coroutine_function
 from timeoutmgr.endpoint.async_context import AnyHandler
@@ -12,8 +12,7 @@ from timeoutmgr.endpoint.handlers import ANY
 from timeoutmgr.endpoint.list_handlers import ListHandler
 from timeoutmgr.resilience.after_fork import ThreadSafe
 
-Registered = TypeVar("Registered", bound=AnyHandler)
-RegisteredList = TypeVar("RegisteredList", bound=ListHandler)
+Registered = TypeVar("Registered", bound=AnyHandler | ListHandler)
 
 Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns what is entered before a call of a handler, and left after the call."""
@@ -26,27 +25,24 @@ class HandlerRegistry(ThreadSafe):
 
     def __init__(self) -> None:
         super().__init__()
-        self._handlers: list[tuple[str, Any, Any]] = []
+        self._handlers: list[tuple[Any, Any, dict[str, Any]]] = []
 
-    @overload
     def handler(
-        self, message_type: str = ANY, *, batch: Literal[1] | None = None
-    ) -> Callable[[Registered], Registered]: ...
-
-    @overload
-    def handler(
-        self, message_type: str = ANY, *, batch: Literal["list"]
-    ) -> Callable[[RegisteredList], RegisteredList]: ...
-
-    def handler(self, message_type: str = ANY, *, batch: Any = None) -> Any:
+        self,
+        message_type: str | type = ANY,
+        *,
+        batch: Literal[1, "list"] | None = None,
+        session: Literal[False] | None = None,
+    ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a function as a handler of *message_type*.
 
         Registration and arguments are as with ``EndpointConfiguration.handler``.
         """
 
-        def register(function: Any) -> Any:
+        def register(function: Registered) -> Registered:
+            options = {"batch": batch, "session": session}
             with self._lock:
-                self._handlers.append((message_type, function, batch))
+                self._handlers.append((message_type, function, options))
             return function
 
         return register
@@ -64,7 +60,7 @@ class HandlerRegistry(ThreadSafe):
         """
         with self._lock:
             handlers = list(self._handlers)
-        for message_type, function, batch in handlers:
+        for message_type, function, options in handlers:
             # Here, since the wrapper would pass each check.
             role = f"a handler of {message_type!r:.80}"
             check_callable(function, role, ("message", "context"), may_await=True)
@@ -72,7 +68,7 @@ class HandlerRegistry(ThreadSafe):
                 surrounded = _awaited(function, async_surroundings)
             else:
                 surrounded = _called(function, surroundings)
-            config.add_handler(message_type, surrounded, batch=batch)
+            config.add_handler(message_type, surrounded, **options)
 
 
 def _called(function: Any, surroundings: Surroundings) -> Any:
