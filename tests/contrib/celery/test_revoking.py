@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from tests.contrib.celery.conftest import MakeSite, Site
 from timeoutmgr.contrib.celery import DurableDelays, takeover
-from timeoutmgr.contrib.celery.hooks import DELAYS
+from timeoutmgr.contrib.celery.delays import DELAYS
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.labels import MOST_LABELS

@@ -15,7 +15,7 @@ import click
 from celery.app.utils import find_app
 
 from timeoutmgr.contrib.celery import takeover
-from timeoutmgr.contrib.celery.hooks import DELAYS, delays_of
+from timeoutmgr.contrib.celery.delays import DELAYS, delays_of
 from timeoutmgr.contrib.command_line import become
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.transport.sql import register

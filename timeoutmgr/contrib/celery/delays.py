@@ -29,7 +29,6 @@ from timeoutmgr.contracts import (
     TimeoutState,
 )
 from timeoutmgr.contrib.celery.broker import options_to
-from timeoutmgr.contrib.celery.hooks import DELAYS, DelayingAMQP, DelayingControl
 from timeoutmgr.contrib.celery.tasks import (
     RUN,
     TaskMessage,
@@ -40,7 +39,6 @@ from timeoutmgr.contrib.celery.tasks import (
     saga_of,
     stamp_labels,
 )
-from timeoutmgr.contrib.celery.worker import DispatchStep, SenderStep, TakeoverStep
 from timeoutmgr.contrib.process_endpoint import ProcessEndpoint, check, installed, store
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
@@ -65,6 +63,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 retry_over_time: Any = functional.retry_over_time  # has no annotations
 
+DELAYS: Final = "timeoutmgr_delays"
+"""The attribute of an app that holds its DurableDelays."""
 OnDuplicate: TypeAlias = Literal["add", "replace"]
 Result = TypeVar("Result")
 
@@ -128,13 +128,15 @@ class DurableDelays:
         if DELAYS in vars(app):
             raise ConfigurationError(f"app {app.main!r} has DurableDelays already; use these")
         setattr(app, DELAYS, self)
-        app.amqp_cls, app.control_cls = DelayingAMQP, DelayingControl
+        # By names, which Celery imports: the classes ask for the delays of their app.
+        app.amqp_cls = f"{__package__}.hooks:DelayingAMQP"
+        app.control_cls = f"{__package__}.hooks:DelayingControl"
         for made in ("amqp", "control"):
             vars(app).pop(made, None)
-        app.steps["worker"].add(SenderStep)
+        app.steps["worker"].add(f"{__package__}.worker:SenderStep")
         if in_worker:
-            app.steps["worker"].add(DispatchStep)
-        app.steps["consumer"].add(TakeoverStep)
+            app.steps["worker"].add(f"{__package__}.worker:DispatchStep")
+        app.steps["consumer"].add(f"{__package__}.worker:TakeoverStep")
 
     @property
     def endpoint(self) -> Endpoint:
@@ -532,6 +534,12 @@ class DurableDelays:
 
     def _stored(self, task_id: str) -> Sequence[Timeout]:
         return tuple(self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga_of(task_id))))
+
+
+def delays_of(app: Any) -> DurableDelays:
+    """Return the delays of *app*."""
+    found: DurableDelays = vars(app)[DELAYS]
+    return found
 
 
 def _to_send(

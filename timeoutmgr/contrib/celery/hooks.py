@@ -3,63 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from celery.app.amqp import AMQP
 from celery.app.control import TERM_SIGNAME, Control
 from kombu.exceptions import OperationalError
 
-from timeoutmgr.endpoint.configuration import EndpointConfiguration
-from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.contrib.celery.delays import DurableDelays, delays_of
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-
-DELAYS = "timeoutmgr_delays"
-"""The attribute of an app that holds its DurableDelays."""
-
-
-class Delays(Protocol):
-    """The part of DurableDelays that these hooks ask: its module imports this module."""
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint that this process sends with."""
-        ...
-
-    def configuration(self) -> EndpointConfiguration:
-        """Return a new configuration of the endpoint that stores and dispatches the tasks."""
-        ...
-
-    def marked(
-        self, body: Any, headers: Mapping[str, Any] | None, run: str
-    ) -> Mapping[str, Any] | None:
-        """Return *headers* with *run*, but for the retry of a running task, which bears its run."""
-        ...
-
-    def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
-        """Keep the task that *producer* is asked to publish; return whether it is kept."""
-        ...
-
-    def revoke(self, task_id: str) -> bool:
-        """Remove each stored copy of a task; return whether workers can have none of them."""
-        ...
-
-    def revoke_stamped(self, stamps: Mapping[str, Any]) -> Sequence[str]:
-        """Revoke each stored task that bears one of *stamps*; return their ids."""
-        ...
-
-    def move_in(self, message: Any, payload: Any, queue: Any) -> bool:
-        """Store the delayed task of a *message* of *queue*; return whether the store has it."""
-        ...
-
-
-def delays_of(app: Any) -> Delays:
-    """Return the delays of *app*."""
-    found: Delays = vars(app)[DELAYS]
-    return found
 
 
 class DelayingAMQP(AMQP):  # type: ignore[misc]  # celery is untyped
@@ -85,7 +40,7 @@ class DelayingProducer:
     Celery may ask it several times: the same send is the same run.
     """
 
-    def __init__(self, producer: Any, delays: Delays) -> None:
+    def __init__(self, producer: Any, delays: DurableDelays) -> None:
         self._producer = producer
         self._delays = delays
         self._run = uuid.uuid4().hex

@@ -11,7 +11,8 @@ from typing import Any, Final
 from celery.utils.functional import maybe_list
 from celery.worker.control import Panel, inspect_command, scheduled
 
-from timeoutmgr.contrib.celery.hooks import DELAYS, Delays, delays_of, stamps_of
+from timeoutmgr.contrib.celery.delays import DELAYS, DurableDelays, delays_of
+from timeoutmgr.contrib.celery.hooks import stamps_of
 from timeoutmgr.contrib.celery.tasks import bears
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line
@@ -41,7 +42,7 @@ class Takeover:
     def __init__(self, consumer: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.moved = 0
         self._consumer: Final = consumer
-        self._delays: Final[Delays] = delays_of(consumer.app)
+        self._delays: Final = delays_of(consumer.app)
         self._monotonic: Final = monotonic
         self._rests_until = float("-inf")
 
@@ -102,16 +103,16 @@ def delayed(state: Any, **_given: Any) -> dict[str, Any]:
     }
 
 
-def _revoke_ids(delays: Delays, given: Mapping[str, Any]) -> None:
+def _revoke_ids(delays: DurableDelays, given: Mapping[str, Any]) -> None:
     for task_id in maybe_list(given["task_id"]) or ():
         delays.revoke(task_id)
 
 
-def _revoke_stamped(delays: Delays, given: Mapping[str, Any]) -> None:
+def _revoke_stamped(delays: DurableDelays, given: Mapping[str, Any]) -> None:
     delays.revoke_stamped(stamps_of(given["headers"]))
 
 
-def _also_in_the_store(name: str, remove: Callable[[Delays, Mapping[str, Any]], None]) -> None:
+def _also_in_the_store(name: str, remove: Callable[[DurableDelays, Any], None]) -> None:
     """Have Celery's control command *name* remove stored tasks too, for apps with delays.
 
     It comes from programs without the delays, and from ``celery control``.

@@ -249,8 +249,6 @@ _NO_PROPERTIES: Final = frozenset(
     # Of another user's connection, the broker would refuse the message.
     | {"user_id"}
 )
-
-
 _AMQP_CHANNEL: Final[Any] = pyamqp.Channel  # kombu has no annotations
 _VIRTUAL_CHANNEL: Final[Any] = virtual.Channel
 

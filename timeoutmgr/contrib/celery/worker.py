@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from timeoutmgr.contrib.celery.hooks import delays_of
+from timeoutmgr.contrib.celery.delays import delays_of
 from timeoutmgr.contrib.worker_dispatch import AWAY_ERRORS, WorkerDispatch
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.message.redaction import on_one_line
