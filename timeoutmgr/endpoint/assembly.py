@@ -110,10 +110,9 @@ class AssembledEndpoint:
 
     def close_storage(self) -> None:
         """Close the connections to the timeout storage; closing twice is fine."""
-        if self.settings.persistence is not None:
-            self.settings.persistence.close()
-        if self.settings.delayed_delivery is not None:
-            self.settings.delayed_delivery.close()
+        for each in (self.settings.persistence, self.settings.delayed_delivery):
+            if each is not None:
+                each.close()
 
 
 def assemble(settings: EndpointSettings) -> AssembledEndpoint:

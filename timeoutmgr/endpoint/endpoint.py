@@ -472,10 +472,8 @@ class Endpoint:
         """Return the counters of this process and the state of its breakers."""
         telemetry = self._parts.settings.telemetry
         counted = telemetry.snapshot() if isinstance(telemetry, HasSnapshot) else {}
-        breakers = {
-            f"breaker_{breaker.name}": breaker.state.value for breaker in self._parts.breakers
-        }
-        return {**counted, **breakers}
+        states = self._parts.breakers.states.items()
+        return {**counted, **{f"breaker_{name}": state for name, state in states}}
 
     def _check_open(self) -> None:
         if self._is_closed:

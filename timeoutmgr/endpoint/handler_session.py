@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from timeoutmgr.endpoint.async_session import LentSession
 
-
 _NO_TRANSACTION: Final = (
     "context.session needs a transaction mode that has a transaction: use the SQL "
     "queue with 'transaction_scope' or 'sends_atomic_with_receive'"

@@ -13,8 +13,6 @@ from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 NAME_IT: Final = (
     "name the store in `persistence` until `timeoutmgr uninstall timeout-manager` is done"
 )
-
-
 KEEP_OR_FORCE: Final = "wait until it is empty, or use --force, which loses what is in it"
 
 
