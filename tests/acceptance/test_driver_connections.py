@@ -85,6 +85,19 @@ def test_a_send_in_a_failed_transaction_is_refused_with_the_remedy(place: Place)
             party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
 
 
+@matrix(pairs=[REFERENCE])
+def test_a_connection_in_a_pipeline_is_refused_until_the_pipeline_ends(place: Place) -> None:
+    party = Party(place).start()
+
+    with contextlib.closing(connect(place.store_url)) as connection:
+        with connection.pipeline(), pytest.raises(CombinationRefused, match="pipeline"):
+            party.endpoint.send_local("Ping", 1, delay=LATER, session=connection)
+        party.endpoint.send_local("Ping", 2, delay=LATER, session=connection)
+        connection.rollback()
+
+    assert party.endpoint.timeouts.count() == 0
+
+
 @matrix(pairs=WITH_A_DATABASE)
 def test_an_autocommit_connection_is_refused_until_its_transaction_is_open(place: Place) -> None:
     party = Party(place).start()

@@ -66,6 +66,8 @@ class _Psycopg(Driver):
     remedy = "Open a block with connection.transaction(), or connect without autocommit."
 
     def is_in_transaction(self, connection: Any) -> bool:
+        if connection.pgconn.pipeline_status:
+            raise unusable(connection, "its pipeline answers nothing yet", "Send after its block.")
         idle = self.module.pq.TransactionStatus.IDLE
         return not connection.autocommit or connection.info.transaction_status != idle
 
