@@ -176,9 +176,8 @@ class Housekeeping(ThreadTask):
     def _maintain(self, end: float) -> None:
         for _ in range(_STEPS):
             begun = self._monotonic()
-            if not self._store.run_maintenance() or self._stop.wait(self._monotonic() - begun):
-                return
-            if self._monotonic() >= end:
+            has_more = begun < end and self._store.run_maintenance()
+            if not has_more or self._stop.wait(self._monotonic() - begun):
                 return
 
     def _note_partitions(self) -> None:

@@ -14,17 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    case,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, select, update
 
 from timeoutmgr.contracts import Count, Key
 from timeoutmgr.contracts.audit import AuditEntry, ChangedBy

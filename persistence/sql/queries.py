@@ -55,10 +55,7 @@ class TimeoutQueries:
         self._find = (
             select(keys.c.state, timeouts)
             .select_from(keys)
-            .outerjoin(
-                timeouts,
-                and_(*(timeouts.c[name] == keys.c[name] for name in _PLACE)),
-            )
+            .outerjoin(timeouts, and_(*(timeouts.c[name] == keys.c[name] for name in _PLACE)))
             .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("wanted"))
         )
         self._key_of = select(keys.c.due, keys.c.id).where(

@@ -59,11 +59,7 @@ class SendFlags:
         type=click.Choice(["keep", "replace", "error"]),
         help="Action if a delayed message with other content has the same --id.",
     ),
-    option(
-        "--content-type",
-        default="application/json",
-        help="Content type of the body.",
-    ),
+    option("--content-type", default="application/json", help="Content type of the body."),
 )
 def send(shared: Shared, destination: str, message_type: str, body: str, flags: SendFlags) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.

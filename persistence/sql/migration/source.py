@@ -239,10 +239,7 @@ class SqlSource(StoreParticipant):
             now = self._context.now(connection)
             hidden = connection.execute(
                 update(timeouts)
-                .where(
-                    *self._within(window, now),
-                    within(self._context, span.first, span.last),
-                )
+                .where(*self._within(window, now), within(self._context, span.first, span.last))
                 .values(hidden_by=run_id)
             ).rowcount
             reach("leaving.hidden")

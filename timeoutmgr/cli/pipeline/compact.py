@@ -25,7 +25,6 @@ def compact(shared: Shared, /, **options: Any) -> None:
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.compact import compact as run
 
-    report = run(
-        job_options(CompactOptions, options), clock=SystemClock(), progress=progress(shared)
-    )
+    given = job_options(CompactOptions, options)
+    report = run(given, clock=SystemClock(), progress=progress(shared))
     shared.show(report.document())
