@@ -101,6 +101,7 @@ def test_a_transport_that_may_lose_is_refused_without_consent(scheme: str) -> No
         ("redis://localhost", {"visibility_timeout": 9}, "the setting visibility_timeout"),
         ("redis://localhost", ["sep"], "is a table"),
         ("sentinel://localhost", {}, "master_name"),
+        ("sentinel://localhost", {"sentinel_kwargs": "ssl"}, "sentinel_kwargs is a table"),
     ],
 )
 def test_options_of_a_channel_are_checked_at_the_door(

@@ -106,6 +106,10 @@ def _check_channel_options(given: object) -> None:
         raise ConfigurationError(
             f"channel_options is a table of options of kombu's channel, got {given!r:.80}"
         )
+    if not isinstance(to_sentinels := given.get("sentinel_kwargs", {}), Mapping):
+        raise ConfigurationError(
+            f"sentinel_kwargs is a table of options of redis' client, got {to_sentinels!r:.80}"
+        )
     if ours := given.keys() & _SETTINGS_OF_CHANNELS.keys():
         name = min(ours)
         raise ConfigurationError(
