@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import amqp
 import pytest
 
+import tests.support.properties  # noqa: F401 - read before the tests are
 from chaos.forkserver_client import ForkServer
 from tests.services import catalog, mysql, processes
 from tests.services import run as runs

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.deadletter.making import Nodes
 from timeoutmgr.deadletter.store import DeadLetterStore
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.native.fleet import Fleet
 from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.names import NSERVICEBUS_V1, NSERVICEBUS_V2, OURS

@@ -1,4 +1,4 @@
-"""Properties are tried as ``tests.support.properties`` says; a poller's loop ends with its test."""
+"""The loop of a poller, which ends with its test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.satellites.polling import Loop
 
 

@@ -9,7 +9,6 @@ from itertools import chain
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.sender.test_bulk import QUEUE, Bulk
 from timeoutmgr import BulkInterrupted, SendOptions, ToSend
 from timeoutmgr.contracts import SendResult

@@ -9,7 +9,6 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.transport.confirming import Broker, ack, nack, publishing, returned
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.transport.amqp.dispatch import Started
