@@ -135,6 +135,10 @@ def test_a_table_has_one_place_however_it_is_spelt(given: str, place: str) -> No
     ("given", "sentence"),
     [
         *((empty, "give its folder") for empty in ("", "delta:", "file:")),
+        *(
+            (f"delta:{place}", "whole bucket")
+            for place in ("s3://lake", "s3:/lake/", "az://c@a.net/")
+        ),
         *((f"delta:lake/{name}", "without any of %") for name in ("a%20b", "x[1]", "a|b", "a^b")),
     ],
 )

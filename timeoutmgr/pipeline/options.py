@@ -41,6 +41,7 @@ _LONGEST: Final = timedelta(days=700_000)
 """Longest duration of an option: as long before now, and after, is within the years 1 to 9999."""
 # A single letter and a colon is a drive. A single slash, since a Path merges two of them.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_BUCKET: Final = re.compile("[^/]+:/{0,2}[^/]*")
 
 _Value = TypeVar("_Value")
 Check: TypeAlias = Callable[[str, Any], object]
@@ -158,8 +159,8 @@ def history_place(name: str, value: str) -> str:
     """Return *value*, the place of a history table, spelt in one way.
 
     Raises ConfigurationError for a URL that does not say which format its table has, for a relative
-    folder with a colon, which is rather a scheme that is spelt wrong, and for a folder that the
-    library of the format cannot name.
+    folder with a colon, which is rather a scheme that is spelt wrong, for a whole bucket, and for a
+    folder that the library of the format cannot name.
     """
     if value.startswith(ICEBERG):
         return value
@@ -168,7 +169,13 @@ def history_place(name: str, value: str) -> str:
     if rest.startswith(_FILE):
         rest = url2pathname(rest.removeprefix(_FILE).removeprefix("//"))
     elif scheme and _SCHEME.match(rest):
-        return value.rstrip("/")
+        place = value.rstrip("/")
+        if _BUCKET.fullmatch(place):
+            raise ConfigurationError(
+                f"{name} is a whole bucket, got {value!r}; name a folder in it, such as "
+                f"{place}/history: other tables have their places beside it"
+            )
+        return place
     elif ":" in rest and not rest.startswith("/"):
         raise _strange_scheme(name, value, rest)
     if not rest:

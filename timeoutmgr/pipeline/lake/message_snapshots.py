@@ -43,14 +43,14 @@ PENDING_WRITTEN: Final = pa.schema(
 def pending_place(history: str) -> str:
     """Return the place of the table ``pending`` beside the history table at *history*.
 
-    Raises ConfigurationError if nothing is beside it: it is ``pending`` itself, or a whole bucket.
+    Raises ConfigurationError if nothing is beside it: it is ``pending`` itself, or ``/``.
     """
     history = history_place("the history table", history)
     folder, sign, name = history.rpartition("." if history.startswith(ICEBERG) else "/")
     if name in ("", _NAME) or folder.endswith("/"):
         raise ConfigurationError(
-            f"{history} is {_NAME} itself, or a whole bucket, with no place for a table {_NAME} "
-            "beside it; name the table of the history in a folder, for example history"
+            f"{history} is {_NAME} itself, or has no place for a table {_NAME} beside it; name the "
+            "table of the history in a folder, for example history"
         )
     return f"{folder}{sign}{_NAME}"
 
