@@ -87,7 +87,7 @@ def _table(batches: list[pa.RecordBatch]) -> pa.Table:
         raise InvalidMessage(f"the rows to store have no column {', '.join(missing)}")
     for name in _INSTANTS:
         kind = table.schema.field(name).type
-        if pa.types.is_temporal(kind) and getattr(kind, "tz", None) is None:
+        if pa.types.is_temporal(kind) and not (pa.types.is_timestamp(kind) and kind.tz):
             raise InvalidMessage(f"{name} of the rows to store is {kind}; give times with a zone")
     return table.select(TO_STORE.names).cast(TO_STORE)
 
