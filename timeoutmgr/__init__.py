@@ -1,7 +1,7 @@
-"""Durable delayed message delivery for Python, on kombu transports that keep it.
+"""Durable delayed message delivery for Python, on kombu transports that keep their messages.
 
-The public names of the core are here; persistences are in ``timeoutmgr.persistence``, the
-Timeout Manager in ``timeoutmgr.satellites``.
+This module exports the public names of the core. Persistences are in ``timeoutmgr.persistence``,
+and the Timeout Manager is in ``timeoutmgr.satellites``.
 """
 
 from importlib import import_module as _import_module
@@ -9,7 +9,7 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING, Any
 
 _here = _Path(__file__).parent
-if not (_here / "persistence").is_dir():  # a checkout: persistence/ and satellites/ stand beside us
+if not (_here / "persistence").is_dir():  # a checkout has them beside this folder
     __path__.append(str(_here.parent))
 
 from timeoutmgr._version import __version__
@@ -96,8 +96,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: a program that imports the contracts loads no SQLAlchemy.
-    if name == "errors":  # "except timeoutmgr.errors.InvalidMessage" needs no import of its own
+    # Loaded on demand, so that a program that imports only the contracts does not load SQLAlchemy.
+    if name == "errors":  # "except timeoutmgr.errors.InvalidMessage" works without another import
         return _import_module(f"{__name__}.errors")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

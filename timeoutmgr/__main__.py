@@ -1,4 +1,4 @@
-"""``python -m timeoutmgr`` is the command line."""
+"""Run the command line: ``python -m timeoutmgr``."""
 
 from timeoutmgr.cli.main import main
 

@@ -1,3 +1,3 @@
-"""The one place that names the version."""
+"""Version of the package: no other file states it."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Clocks: the host's, and a server's that the host carries on. A part gets its from its caller."""
+"""Clocks: of the host, and of a server. Each part gets its clock from its caller."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from timeoutmgr.message.instants import Micros
 
 
 class Clock(Protocol):
-    """The only source of time."""
+    """Source of time; no code reads the time in another way."""
 
     def now(self) -> Micros:
-        """Return the wall clock's UTC microseconds; it may be stepped either way."""
+        """Return UTC microseconds of the wall clock, which may be set forward or back."""
         ...
 
     def monotonic(self) -> float:
@@ -28,7 +28,7 @@ class SystemClock:
     """Wall clock and monotonic clock of this host."""
 
     def now(self) -> Micros:
-        """Return UTC microseconds; nanoseconds are cut off, never rounded up."""
+        """Return UTC microseconds, rounded down."""
         return time.time_ns() // 1_000
 
     def monotonic(self) -> float:
@@ -37,14 +37,14 @@ class SystemClock:
 
 
 _FRESH_FOR: Final = 1.0
-"""Seconds for which an answer of a server is carried on."""
+"""Seconds for which a server's answer is extrapolated before the server is asked again."""
 
 
 class CarriedClock:
     """A server's clock: asked at most once a second, and carried on by the host's monotonic clock.
 
-    It may be ahead by the time that an answer took, and is never behind: a delay that counts from
-    it ends late rather than early. *ask* returns None where only the host's clock counts.
+    It may be ahead by the round trip of the question, and is never behind: a delay that counts from
+    it ends late rather than early. *ask* returns None if only the host's clock counts.
     """
 
     def __init__(self, ask: Callable[[], Micros | None], host: Clock) -> None:
@@ -54,11 +54,11 @@ class CarriedClock:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Make the lock: in a child, a thread of the parent that asks keeps it locked."""
+        """Replace the lock: in a child it may still be locked by a thread of the parent."""
         self._asking = threading.Lock()
 
     def __call__(self) -> Micros | None:
-        """Return the server's time, which may have to be asked for."""
+        """Return the server's time; this may ask the server."""
         now = self._host.monotonic()
         return _carried(self._answered(now), now)
 
@@ -67,18 +67,18 @@ class CarriedClock:
         self._answered(self._host.monotonic())
 
     def carried(self) -> Micros | None:
-        """Return the server's time by the last answer; None before the first one."""
+        """Return the server's time by its last answer; None before the first answer."""
         answer = self._answer
         return None if answer is None else _carried(answer, self._host.monotonic())
 
     def _answered(self, now: float) -> tuple[Micros | None, float]:
-        """Return an answer of the last second, and the instant before its question."""
+        """Return an answer of the last second, and the instant just before the question."""
         before = answer = self._answer
         if answer is not None and now - answer[1] < _FRESH_FOR:
             return answer
         with self._asking:
             answer = self._answer
-            if answer is None or answer is before:  # no other thread has asked meanwhile
+            if answer is None or answer is before:  # no other thread has asked in the meantime
                 self._answer = answer = self._ask(), now
             return answer
 

@@ -1,7 +1,7 @@
-"""Crash points: named places between two side effects at which a process can be told to die.
+"""Crash points: named places between two side effects, where a test can kill the process.
 
-Only a program that calls ``arm`` dies; no setting and no variable of the environment arms a
-process that a user runs. ``chaos/crash_command.py`` is such a program.
+Only a program that calls ``arm`` is killed, such as ``chaos/crash_command.py``. No setting and no
+environment variable arms a process that a user runs.
 """
 
 import itertools
@@ -282,22 +282,22 @@ POINTS: Final[Mapping[str, str]] = {
     "upgrade.revisions_run": "All revisions have run; where DDL is transactional the commit is to "
     "come.",
 }
-"""Every crash point: the side effect that has happened there, and the next, which has not."""
+"""Every crash point: the side effect that has happened, and the next side effect, which has not."""
 
 
 _armed: Callable[[str], None] | None = None
 
 
 def reach(name: str) -> None:
-    """Pass crash point *name*, a key of ``POINTS``. A process that is not armed does nothing."""
+    """Mark crash point *name*, a key of ``POINTS``. If the process is not armed, do nothing."""
     if _armed is not None:
         _armed(name)
 
 
 def arm(setting: str) -> None:
-    """Arm this process: it kills itself with SIGKILL at *setting*, ``name:nth``.
+    """Arm this process to kill itself with SIGKILL at *setting*, ``name:nth``.
 
-    The process dies when it passes the point *name* for the *nth* time; without ``:nth``, the
+    The process dies when it reaches the point *name* for the *nth* time; without ``:nth``, for the
     first time. Raises ConfigurationError for an unknown name or number.
     """
     global _armed
@@ -316,13 +316,13 @@ def _dying_at(setting: str) -> Callable[[str], None]:
             "hit to die"
         )
     nth = int(number or 1)
-    hits = itertools.count(1)  # atomic: no other thread can split a step
+    hits = itertools.count(1)  # atomic: two threads never get the same number
 
     def come_by(name: str) -> None:
         if name not in POINTS:
             raise ValueError(f"crash point {name!r} is not registered")
         if name == doomed and next(hits) == nth:
-            os.write(2, f"dies at crash point {setting}\n".encode())  # not buffered: no flush
+            os.write(2, f"dies at crash point {setting}\n".encode())  # unbuffered: needs no flush
             os.kill(os.getpid(), signal.SIGKILL)
 
     return come_by

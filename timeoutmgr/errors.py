@@ -1,4 +1,4 @@
-"""One tree of errors: callers catch as widely or as narrowly as they need.
+"""Errors of this package, in one tree, so that callers can catch as widely as they need.
 
 ::
 
@@ -47,7 +47,7 @@
     ├── ArchiveMismatch             written and read rows differ; nothing was removed
     └── BulkInterrupted             a bulk stopped half-way; it has the rejected rest
 
-Each error text has the value, the expectation and the remedy.
+Each error text states the value, what was expected, and the remedy.
 """
 
 import pickle
@@ -85,11 +85,11 @@ def _picklable(value: object) -> object:
 class TimeoutManagerError(Exception):
     """Base of every error that this package raises on purpose.
 
-    A pool of processes can pickle each error: a text replaces an attribute that cannot be pickled.
+    Each error can be pickled, for pools of processes: a text replaces an unpicklable attribute.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Past __init__, which makes the text of the args from other arguments.
+        # Bypass __init__, which would build the text again from other arguments.
         args = (type(self), *map(_picklable, self.args))
         return type(self).__new__, args, {key: _picklable(each) for key, each in vars(self).items()}
 
@@ -114,7 +114,7 @@ class UnknownSetting(ConfigurationError):
 
 
 class UnknownPart(ConfigurationError):
-    """No transport, persistence or feature goes by that name."""
+    """No transport, persistence or feature has this name."""
 
     def __init__(self, group: str, name: str, suggestion: str | None, known: list[str]) -> None:
         hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(known)}"
@@ -137,7 +137,7 @@ class CombinationRefused(ConfigurationError):
 
 
 class FeatureRefused(ConfigurationError):
-    """An enabled feature cannot be set up; the sentence is the unmet prerequisite."""
+    """An enabled feature cannot be set up; the text states the unmet prerequisite."""
 
 
 class DelayedDeliveryDisabled(ConfigurationError):
@@ -162,7 +162,7 @@ class Unsupported(ConfigurationError):
 
 
 class TopologyMismatch(ConfigurationError):
-    """An exchange or queue exists with other arguments than the endpoint declares."""
+    """An exchange or queue exists with arguments that differ from the endpoint's declaration."""
 
     def __init__(self, name: str, broker_says: str) -> None:
         super().__init__(
@@ -220,7 +220,7 @@ class InvalidMessage(TimeoutManagerError, ValueError):
 
 
 class MessageTooLarge(InvalidMessage):
-    """Body or headers are over the configured limit; nothing was truncated, nothing sent."""
+    """Body or headers exceed the configured limit; nothing was truncated or sent."""
 
     def __init__(self, what: str, size: int, limit: int, setting: str) -> None:
         super().__init__(
@@ -232,7 +232,7 @@ class MessageTooLarge(InvalidMessage):
 
 
 class IdInUse(InvalidMessage):
-    """The message id was used before, for a delayed message with other content."""
+    """The message id was used before, for a delayed message with different content."""
 
     def __init__(self, message_id: str, timeout_id: str) -> None:
         super().__init__(
@@ -265,7 +265,7 @@ class InvalidQueueName(InvalidMessage):
     """A format name or path name that breaks the grammar; *at* counts characters from 0."""
 
     def __init__(self, text: str, at: int, expected: str) -> None:
-        # Each character stays one character: the caret stands below the error.
+        # Each character is shown as a single character, so that the caret stands below the error.
         shown = "".join(
             each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
         )
@@ -281,11 +281,11 @@ class InvalidQueueName(InvalidMessage):
 
 
 class MessageRejected(TimeoutManagerError):
-    """A received message that no retry can mend; it belongs into the error queue."""
+    """A received message that no retry can repair; it belongs in the error queue."""
 
 
 class ContentConflict(MessageRejected):
-    """A delayed message with a used id and other content; the first message stays."""
+    """A delayed message whose id was used with different content; the first message stays."""
 
     def __init__(self, message_id: str, timeout_id: str) -> None:
         super().__init__(
@@ -296,11 +296,11 @@ class ContentConflict(MessageRejected):
 
 
 class ReceivedTooLate(MessageRejected):
-    """A message whose time to be received was over when it was received."""
+    """A message that was received after its time to be received had ended."""
 
 
 class HandlerFailed(TimeoutManagerError):
-    """A handler ended its thread, or its own SQL was wrong; the cause has the details."""
+    """A handler tried to end its thread, or its own SQL was wrong; the cause has the details."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the handler failed with {type(error).__name__}: {text_of(error)}")
@@ -361,7 +361,7 @@ class NodeFull(StorageUnavailable):
 
 
 class StorageConflict(StorageUnavailable):
-    """A transaction lost against another (a deadlock, say) and was undone; no outage by itself."""
+    """A transaction conflicted with another, as in a deadlock, and was undone; not an outage."""
 
 
 class TransportUnavailable(TimeoutManagerError):

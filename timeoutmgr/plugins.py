@@ -1,4 +1,4 @@
-"""Parts by name: our parts from a table (so that a checkout works), plugins from entry points.
+"""Parts by name: our own from a table, so that a checkout works; plugins from entry points.
 
 A part of a user's own program is named by its ``module:attribute``.
 """
@@ -21,7 +21,7 @@ TRANSPORTS: Final = "timeoutmgr.transports"
 FEATURES: Final = "timeoutmgr.features.feature"
 DELAYED_STORES: Final = "timeoutmgr.delayed_stores"
 PARTS: Final = "timeoutmgr.parts"
-"""Our parts that a class enables, not a name."""
+"""Our parts that programs enable by a class, not by a name."""
 
 BUILT_IN: Final = MappingProxyType(
     {
@@ -48,8 +48,8 @@ BUILT_IN: Final = MappingProxyType(
         (PARTS, "poll"): "timeoutmgr.satellites.poller:PollTimeouts",
     }
 )
-"""Group and name to ``module:attribute``. Kombu's own transports are not listed: kombu gets
-any URL scheme that is not a database's."""
+"""Maps group and name to ``module:attribute``. Kombu's own transports are not listed: kombu gets
+every URL scheme that is not a database's."""
 
 
 def load(group: str, name: str) -> Any:
@@ -67,9 +67,9 @@ def load(group: str, name: str) -> Any:
 
 
 def function(name: str, setting: str) -> Any:
-    """Return what *name*, ``module:attribute``, names; raise ConfigurationError with *setting*.
+    """Return the object that *name*, ``module:attribute``, refers to.
 
-    The working folder is searched too, as ``timeoutmgr run --app`` does.
+    The working folder is searched too, as by ``timeoutmgr run --app``. Errors name *setting*.
     """
     module, colon, attribute = name.partition(":")
     if not module or not colon or not attribute:
@@ -82,7 +82,7 @@ def function(name: str, setting: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports: its traceback says where
+            raise  # the missing module is imported by this module: the traceback shows where
         raise ConfigurationError(
             f"{setting}: there is no module {error.name!r} for {name}; run in the folder that "
             "holds it, or install it"
@@ -108,8 +108,8 @@ def _others(group: str) -> EntryPoints:
     return _on_path(tuple(sys.path)).select(group=group)
 
 
-# To look takes a fifth of the time of a command, since a file of every installed package is read.
-# So it is done once for all groups, and not at all where our parts are enough.
+# A search takes a fifth of the time of a command, because it reads a file of every installed
+# package. So search once for all groups, and not at all if our own parts are enough.
 @lru_cache(maxsize=32)
 def _on_path(_path: tuple[str, ...]) -> EntryPoints:
     return cast("EntryPoints", entry_points())  # of another class before Python 3.12

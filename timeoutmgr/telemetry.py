@@ -1,6 +1,6 @@
-"""Counters and last values, for status, health files and tests.
+"""Telemetry: counters and last values, for status, health files and tests.
 
-Many threads call a telemetry on hot paths: its methods must be quick and must not raise.
+Many threads call a telemetry on hot paths, so its methods must be quick and must not raise.
 """
 
 import threading
@@ -16,7 +16,7 @@ from timeoutmgr.message.message import Message
 
 @runtime_checkable
 class Telemetry(Protocol):
-    """Receiver of events. An error of a method may end the thread of the caller."""
+    """Receiver of events. An exception in a method may end the thread of the caller."""
 
     def count(self, event: str, amount: int = 1) -> None:
         """Add *amount* to the count of *event*."""
@@ -53,29 +53,29 @@ CountEach: TypeAlias = Callable[[str, Iterable[str]], None]
 
 
 def count_each_of(telemetry: Telemetry) -> CountEach:
-    """Return what counts by a label: nothing, unless *telemetry* does. To be asked once."""
+    """Return the function that counts by a label: a no-op unless *telemetry* does. Call it once."""
     return telemetry.count_each if isinstance(telemetry, CountsByLabel) else _count_no_label
 
 
 def _count_no_label(_event: str, _values: Iterable[str]) -> None:
-    """Count nothing, and read no value: the telemetry keeps the plain count of the event."""
+    """Do nothing, and read no value: the telemetry keeps only the plain count of the event."""
 
 
 class Operation(StrEnum):
-    """Work of the endpoint that lasts, and that a telemetry may observe from start to end."""
+    """Work of the endpoint that takes time, which a telemetry may observe from start to end."""
 
     STORE = "store"
     """A batch of received timeouts is stored."""
     CLAIM = "claim"
     """Due timeouts are claimed."""
     CONFIRM = "confirm"
-    """Due messages are sent, until the broker has confirmed them."""
+    """Due messages are sent, and the broker confirms them."""
     HANDLER = "handler"
     """The handlers of a message, or of a list of messages, are called."""
     SETTLE = "settle"
     """A batch of handled messages is acknowledged; a commit may follow."""
 
-    # An enumeration hashes in Python, which costs as much as to observe an operation.
+    # Enum's own hash runs in Python, and costs as much as the observation of an operation.
     __hash__ = str.__hash__
 
 
@@ -92,9 +92,8 @@ class ObservesOperations(Protocol):
     ) -> AbstractContextManager[None]:
         """Return a context for the time of *operation* on *messages*, which are read once.
 
-        A claim knows none yet.
-        Contexts do not end in the order of their beginnings: while the messages of a dispatch are
-        confirmed, the next dispatch begins.
+        A claim has no messages yet. Contexts do not end in the order in which they began: the next
+        dispatch begins while the messages of the last dispatch are being confirmed.
         """
         ...
 
@@ -104,9 +103,9 @@ _UNOBSERVED: Final = nullcontext()
 
 
 def during_of(telemetry: Telemetry) -> During:
-    """Return what surrounds each operation: nothing, unless *telemetry* observes operations.
+    """Return the context for operations: a no-op unless *telemetry* observes operations.
 
-    To be asked once, not for each operation.
+    Call it once, not for each operation.
     """
     if isinstance(telemetry, ObservesOperations):
         return telemetry.during
@@ -137,7 +136,7 @@ class Counters:
         self._values: dict[str, float] = {}
 
     def after_fork(self) -> None:
-        """Make the lock: in a child, a thread of the parent may keep it locked."""
+        """Replace the lock: in a child it may still be locked by a thread of the parent."""
         self._lock = threading.Lock()
 
     def count(self, event: str, amount: int = 1) -> None:
@@ -151,6 +150,6 @@ class Counters:
             self._values[name] = value
 
     def snapshot(self) -> Mapping[str, float]:
-        """Return all counts and values of one moment."""
+        """Return all counts and values, as of a single moment."""
         with self._lock:
             return {**self._counts, **self._values}
