@@ -1,8 +1,8 @@
-"""Ports of the core: stores, transports, clocks.
+"""Ports of the core: the contracts of stores, transports and clocks.
 
-All ports are synchronous: a step over them is a plain function, so that production, unit tests,
-the crash model and the simulator run the same code. An instant is UTC microseconds
-(:data:`timeoutmgr.message.instants.Micros`), a wait is seconds of a monotonic clock.
+All ports are synchronous: a step that uses them is a plain function, so that production, unit
+tests, the crash model and the simulator run the same code. Instants are UTC microseconds
+(:data:`timeoutmgr.message.instants.Micros`); waits are seconds of a monotonic clock.
 """
 
 from timeoutmgr.clock import Clock as Clock

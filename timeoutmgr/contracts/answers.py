@@ -1,8 +1,7 @@
-"""Calls that wait for an answer of one server: for how long, and when they are given up.
+"""Calls that wait for an answer of a server: how long they have waited, and when they fail.
 
-A server that hangs answers no call and sends no error. The calls are therefore written down while
-they wait: a watchdog sees that the oldest call is overdue before it fails, and an ending process
-does not wait for it.
+A server that hangs answers no call and sends no error. So calls are recorded while they wait: a
+watchdog sees that the oldest call is overdue before it fails, and an ending process does not wait.
 """
 
 import os
@@ -27,43 +26,43 @@ class Answers:
         self._waiting: dict[object, tuple[float, int | None]] = {}
         self._last_sign = time.monotonic()
         self.signs = 0
-        """How often the server said something; two signs at once may count once."""
+        """How often the server sent something; two signs at the same moment may count once."""
         self._bounds: dict[object, float] = {}
         self._is_given_up = False
 
     def after_fork(self) -> None:
-        """Forget the calls of the parent's threads, and their end: a child has none of them."""
+        """Forget the calls of the parent's threads, and whether they were given up."""
         self._lock, self._waiting = threading.RLock(), {}
         self._is_given_up = False
 
     def within(self, user: object, seconds: float) -> None:
-        """Have calls that begin from now on fail after *seconds* without a sign of the server.
+        """Make calls that begin from now on fail after *seconds* without a sign of the server.
 
-        It holds until *user* says ``any_time``. Of several bounds the shortest counts, from
-        SHORTEST to LONGEST.
+        The bound applies until *user* calls ``any_time``. The shortest of several bounds counts,
+        limited to SHORTEST and LONGEST.
         """
         with self._lock:
             self._bounds[user] = min(max(SHORTEST, seconds), LONGEST)
 
     def any_time(self, user: object) -> None:
-        """Take the bound of *user* away; twice is fine."""
+        """Remove the bound of *user*; idempotent."""
         with self._lock:
             self._bounds.pop(user, None)
 
     @property
     def bound(self) -> float:
-        """How many seconds a call may be without any sign of the server."""
+        """How many seconds a call may wait without any sign of the server."""
         with self._lock:
             return min(self._bounds.values(), default=LONGEST)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether calls fail at once: the process ends, and the server was silent."""
+        """Whether calls fail at once, because the process is ending and the server was silent."""
         return self._is_given_up
 
     @contextmanager
     def waiting(self, descriptor: int | None) -> Iterator[None]:
-        """Note a call that waits on the socket *descriptor*, None while it connects."""
+        """Record a call that waits on the socket *descriptor*; None while it connects."""
         call = object()
         with self._lock:
             self._waiting[call] = (time.monotonic(), descriptor)
@@ -74,7 +73,7 @@ class Answers:
                 del self._waiting[call]
 
     def sign(self) -> None:
-        """Note that the server sent something, on any connection."""
+        """Record that the server sent something, on any connection."""
         self._last_sign = time.monotonic()
         self.signs += 1
 
@@ -83,7 +82,7 @@ class Answers:
         return self._since(self._last_sign)
 
     def oldest(self) -> float:
-        """Return for how many seconds the oldest call has been waiting, signs or not."""
+        """Return how many seconds the oldest call has been waiting, whether or not signs came."""
         return self._since(0.0)
 
     def _since(self, earliest: float) -> float:
@@ -95,13 +94,13 @@ class Answers:
         """End the waiting calls, and fail each further call at once, until ``resume``."""
         with self._lock:
             self._is_given_up = True
-            # A call is noted under this lock: none of these sockets can be closed meanwhile.
+            # Calls are recorded under this lock, so none of these sockets can be closed now.
             for _, descriptor in tuple(self._waiting.values()):
                 if descriptor is not None:
                     _shut_down(descriptor)
 
     def resume(self) -> None:
-        """Ask the server again."""
+        """Let calls reach the server again."""
         self._is_given_up = False
 
 
@@ -120,9 +119,9 @@ class Answering(Protocol):
 
 
 def _shut_down(descriptor: int) -> None:
-    """End the traffic on a socket that another thread waits on; it sees the end of the stream."""
+    """Shut down a socket on which another thread waits; that thread sees the end of the stream."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as same:
             same.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # the server has ended the traffic already, or its user has closed the socket
+        return  # the server has already shut it down, or its user has closed it

@@ -1,4 +1,4 @@
-"""The audit: who asked for which change of stored timeouts, and what came of it."""
+"""The audit: each requested change of stored timeouts, its author, and its outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AuditOutcome(StrEnum):
     """How an attempt at a change ended."""
 
     STARTED = "started"
-    """A bulk run has begun; another row tells how it ends."""
+    """A bulk run has begun; another row records its end."""
     DONE = "done"
     FAILED = "failed"
     DENIED = "denied"
@@ -32,10 +32,10 @@ class AuditOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedBy:
-    """Who asks for a change, by which *channel* (``api``, ``cli``, or a message), and why.
+    """Author of a change, its *channel* (``api``, ``cli``, or a message), and its reason.
 
     Without an *actor* the store names the user and the host of its process. *role* is the role in
-    which a program has let the actor act.
+    which the program authorized the actor.
     """
 
     channel: str
@@ -63,9 +63,9 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """A row of the audit: number *number* of a *chain*, each with the hash of the row before it.
+    """A row of the audit: number *number* of a *chain*, with the hash of the row before it.
 
-    The first row of a chain has the hash of another chain's row that was the newest then, or none.
+    The first row of a chain has the hash of the newest row of another chain at that time, or none.
     """
 
     chain: str
@@ -87,16 +87,16 @@ class AuditRecord:
     hash: str = ""
 
     def digest(self) -> str:
-        """Return the hash of all its values but ``hash``."""
+        """Return the hash of all values except ``hash``."""
         return sha256(json.dumps(astuple(self)[:-1]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """What a check of all rows found: *faults*, and the *heads* of the chains.
+    """Result of a check of all rows: *faults*, and the *heads* of the chains.
 
-    A head is the number and the hash of a chain's last row. Kept elsewhere, heads show later that
-    the end of a chain was cut off.
+    A head is the number and the hash of a chain's last row. Heads that are kept elsewhere show
+    later whether the end of a chain was cut off.
     """
 
     rows: int
@@ -105,7 +105,7 @@ class AuditVerdict:
 
 
 class AuditCheck:
-    """Checks rows that come chain by chain, each chain in its order."""
+    """Checks the rows of all chains, chain by chain, each in its order."""
 
     def __init__(self, heads: Mapping[str, tuple[int, str]]) -> None:
         self._known = dict(heads)
@@ -134,16 +134,16 @@ class AuditCheck:
         self._heads[row.chain] = row.number, row.hash
 
     def wanted(self) -> Iterator[str]:
-        """Yield the hashes that rows must have with which chains begin."""
+        """Yield the hashes that must exist, because first rows of chains refer to them."""
         yield from self._begins
 
     def found(self, hashes: Sequence[str]) -> None:
-        """Hear that rows have *hashes*, which were wanted."""
+        """Note that rows have *hashes*, which were wanted."""
         for one in hashes:
             del self._begins[one]
 
     def verdict(self) -> AuditVerdict:
-        """Return the verdict, once all rows were added."""
+        """Return the verdict; call it after all rows were added."""
         lost = [
             f"chain {chain}: the row before its first is gone" for chain in self._begins.values()
         ]
@@ -184,7 +184,7 @@ class KeepsAudit(TimeoutStore, Protocol):
         ...
 
     def write_audit(self, entry: AuditEntry) -> None:
-        """Keep *entry* in a transaction of its own: an attempt that changed nothing."""
+        """Store *entry*, an attempt that changed nothing, in a transaction of its own."""
         ...
 
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
@@ -192,7 +192,7 @@ class KeepsAudit(TimeoutStore, Protocol):
         ...
 
     def verify_audit(self, heads: Mapping[str, tuple[int, str]]) -> AuditVerdict:
-        """Check all rows of the endpoint, and that the rows which *heads* name are there."""
+        """Check all rows of the endpoint, and that the rows that *heads* name still exist."""
         ...
 
 

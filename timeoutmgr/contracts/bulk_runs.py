@@ -1,4 +1,4 @@
-"""Bulk runs: one change of all timeouts that a plan has found, in batches that a crash spares."""
+"""Bulk runs: a change of all timeouts that a plan selected, in batches that survive a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, duration_micros, to_micros
 
 SAMPLES: Final = 20
-"""Timeouts that a plan shows."""
+"""Number of timeouts that a plan shows."""
 PLAN_KEPT: Final[Micros] = 86_400_000_000
 """Microseconds for which a plan can be applied."""
 
@@ -27,17 +27,17 @@ class BulkAction(StrEnum):
     MOVE = "move"
     """Make it due at the instant *to*."""
     SPREAD = "spread"
-    """Make all of them due from *start* on and before *end*, in even steps, in their order."""
+    """Spread all due times evenly from *start* to before *end*, in the present order."""
     CANCEL = "cancel"
     SEND_NOW = "send-now"
     RETRY = "retry"
-    """Try it now if it waits for another try; its attempts stay counted."""
+    """If it waits for another try, try it now; the count of its attempts stays."""
     REROUTE = "reroute"
     """Send it to *destination* when it is due."""
 
     @property
     def is_undoable(self) -> bool:
-        """Whether a run of it can be undone."""
+        """Whether a run of this action can be undone."""
         return self in (BulkAction.SHIFT, BulkAction.MOVE, BulkAction.SPREAD)
 
 
@@ -53,7 +53,7 @@ _NEEDS: Final[Mapping[BulkAction, tuple[str, ...]]] = {
 class BulkChange:
     """An action and its values; times in microseconds.
 
-    ``shift``, ``move`` and ``spread`` make one of Python's times.
+    ``shift``, ``move`` and ``spread`` make a change from Python's times.
     """
 
     action: BulkAction
@@ -64,7 +64,7 @@ class BulkChange:
     destination: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that the action does not have, missing values, and other types."""
+        """Refuse values that the action does not take, missing values, and wrong types."""
         if not isinstance(self.action, BulkAction):
             raise InvalidMessage(
                 f"the action of a bulk change is a BulkAction, got {self.action!r:.80}; choose "
@@ -94,11 +94,11 @@ class BulkChange:
 
     @classmethod
     def spread(cls, start: datetime, end: datetime) -> BulkChange:
-        """Return the change that spreads due times from *start* on and before *end*, both aware."""
+        """Return the change that spreads due times from *start* to before *end*, both aware."""
         return cls(action=BulkAction.SPREAD, start=to_micros(start), end=to_micros(end))
 
     def new_due(self, first: Micros, rank: int, count: int, now: Micros) -> Micros:
-        """Return the due time of the timeout that was due *first*, *rank* of *count*."""
+        """Return the new due time of timeout number *rank* of *count*, which was due at *first*."""
         match self.action:
             case BulkAction.SHIFT:
                 due = first + (self.by or 0)
@@ -112,15 +112,15 @@ class BulkChange:
         return min(max(due, EARLIEST), LATEST)
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON: the action and its values."""
+        """Return the action and its values for JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> BulkChange:
         """Return the change of *document*, which a plan has kept.
 
-        It is not checked: an earlier version may have kept values that are refused now, and its
-        runs are listed all the same.
+        The values are not checked: an earlier version may have kept values that are refused now,
+        and its runs must still be listed.
         """
         kept = object.__new__(cls)
         for each in fields(cls):
@@ -148,8 +148,8 @@ class BulkState(StrEnum):
     """State of a bulk run."""
 
     PLANNING = "planning"
-    """Its timeouts are being selected, or exported; after a crash it stays so, and is never
-    applied."""
+    """Its timeouts are being selected or exported; after a crash it stays in this state for
+    good."""
     PLANNED = "planned"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -180,7 +180,7 @@ class BulkRun:
 
     @property
     def unfinished(self) -> str | None:
-        """What to do about a run that an apply or undo could not end; None for any other run."""
+        """The remedy for a run that an apply or undo could not end; None for any other run."""
         if self.state not in (BulkState.RUNNING, BulkState.UNDOING):
             return None
         is_undo = self.state is BulkState.UNDOING
@@ -193,7 +193,7 @@ class BulkRun:
 
 @dataclass(frozen=True, slots=True)
 class BulkPlan:
-    """What a plan has selected: the planned *run*, and its first SAMPLES timeouts."""
+    """The selection of a plan: the planned *run*, and its first SAMPLES timeouts."""
 
     run: BulkRun
     samples: Sequence[Timeout]
@@ -201,7 +201,7 @@ class BulkPlan:
 
 @dataclass(frozen=True, slots=True)
 class BulkStep:
-    """A batch of a run: how many *changed* and were *left*; *earliest* of the new due times."""
+    """A batch of a run: how many timeouts *changed* or were *left*; the *earliest* new due time."""
 
     changed: int
     left: int
@@ -225,8 +225,8 @@ class KeepsBulkRuns(Protocol):
 
         An id is of a timeout or of a message. The selection is frozen: a timeout that is stored, or
         changed, after the plan is not changed by the run. *limit* bounds it to the first matches.
-        *export* gets the id of the run, whose keys can be read by then: the run stays PLANNING
-        until *export* returns, and for good if it raises.
+        *export* is called with the id of the run, when the keys of the run can be read. The run
+        stays PLANNING until *export* returns, and forever if it raises.
         """
         ...
 
@@ -243,14 +243,14 @@ class KeepsBulkRuns(Protocol):
         ...
 
     def begin_bulk(self, run_id: str, by: ChangedBy, *, undo: bool = False) -> BulkRun:
-        """Begin to apply the run, or to *undo* it; go on if that has begun, or is done.
+        """Begin to apply the run, or to *undo* it; no-op if that has begun, or is done.
 
-        Raises InvalidMessage for a run that cannot.
+        Raises InvalidMessage for a run that cannot be applied or undone.
         """
         ...
 
     def bulk_step(self, run_id: str) -> BulkStep | None:
-        """Change the timeouts of one batch that is left, in one transaction; None without one.
+        """Change the timeouts of a remaining batch in one transaction; None if no batch is left.
 
         Several processes may take steps of one run.
         """
@@ -262,7 +262,7 @@ class KeepsBulkRuns(Protocol):
 
 
 def selection_document(which: TimeoutFilter | Sequence[str], limit: int | None) -> dict[str, Any]:
-    """Return the selection for JSON; of ids the first hundred."""
+    """Return the selection for JSON; at most the first hundred ids."""
     if isinstance(which, TimeoutFilter):
         found = {name: value for name, value in asdict(which).items() if value not in (None, ())}
     else:

@@ -1,4 +1,4 @@
-"""Functions that a caller registers: checked at the door, so that a call of a function runs it."""
+"""Functions that a caller registers: check early that a call of the function runs its body."""
 
 import functools
 import inspect
@@ -12,18 +12,18 @@ _KINDS: Final = (
     (inspect.isasyncgenfunction, "an asynchronous generator function"),
     (inspect.isgeneratorfunction, "a generator function (it has a yield)"),
 )
-"""Functions of which a call only makes an object: the body runs when that object is driven."""
+"""Functions whose call only makes an object: the body runs when it is iterated or awaited."""
 
 
 def check_callable(
     given: object, role: str, takes: Sequence[str], *, may_await: bool = False
 ) -> None:
-    """Raise ConfigurationError unless a call of *given* with the arguments *takes* runs it.
+    """Raise ConfigurationError unless a call of *given* with the arguments *takes* runs its body.
 
     *role* names *given* in the error. With *may_await* a coroutine function is accepted too, for a
-    caller that awaits the coroutine. A callable without a readable signature, as some builtins
-    are, is accepted. The signature is that of the outermost wrapper, because a decorator may add
-    arguments for the function within, or run a coroutine to its end.
+    caller that awaits the coroutine. A callable without a readable signature, such as some
+    builtins, is accepted. The signature is that of the outermost wrapper, because a decorator may
+    add arguments for the wrapped function, or run a coroutine to its end.
     """
     call = f"({', '.join(takes)})"
     if not callable(given):
@@ -44,14 +44,14 @@ def check_callable(
 
 
 def is_coroutine_function(given: Callable[..., object]) -> bool:
-    """Return whether a call of *given* makes a coroutine, which its caller awaits."""
+    """Return whether a call of *given* returns a coroutine, which its caller must await."""
     return inspect.iscoroutinefunction(_called(given))
 
 
 def unrun(result: object) -> str | None:
     """Return the type of *result* if it is an object that still has to run; None otherwise.
 
-    A coroutine is closed, so that the interpreter does not warn of it once more.
+    A coroutine is closed, so that the interpreter does not also warn of it.
     """
     if inspect.iscoroutine(result):
         result.close()

@@ -1,4 +1,4 @@
-"""The port to dead-letter queues, for the paths of a message in an endpoint that has them."""
+"""The port to dead-letter queues, for the code that moves messages through an endpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDER_ACK: Final = 0x00FF
 
 
 class JournalLevel(IntFlag):
-    """Which copies a message asks for: a dead letter if it fails, a journal copy if it does not."""
+    """Copies that a message requests: a dead letter if it fails, a journal copy if it succeeds."""
 
     NONE = 0
     DEADLETTER = 1
@@ -63,17 +63,17 @@ class MessageClass(IntEnum):
 
     @property
     def is_negative(self) -> bool:
-        """Whether it says that the message was not delivered."""
+        """Whether the class means that the message was not delivered."""
         return is_negative(self)
 
     @property
     def is_receive(self) -> bool:
-        """Whether it is about receiving from the queue, not about arriving there."""
+        """Whether the class is about receipt from the queue, not about arrival in the queue."""
         return is_receive(self)
 
 
 def is_negative(code: int) -> bool:
-    """Return whether *code* says that a message was not delivered."""
+    """Return whether *code* means that a message was not delivered."""
     return bool(code & _NEGATIVE)
 
 
@@ -106,7 +106,7 @@ class AcknowledgeLevel(IntFlag):
     FULL_RECEIVE = 0x0E
 
     def asks_for(self, ended: int) -> bool:
-        """Return whether a message of this level wants to hear that it *ended* so, a class."""
+        """Return whether this level requests an acknowledgement of the class *ended*."""
         if ended in (MessageClass.NORMAL, MessageClass.REPORT, ORDER_ACK):
             return False
         receive, negative = is_receive(ended), is_negative(ended)
@@ -117,7 +117,7 @@ class AcknowledgeLevel(IntFlag):
         return bool(self & wanted)
 
 
-# --- delivery options of a message: wishes of its sender beyond the endpoint's rules ----------
+# --- delivery options of a message, by which its sender overrides the endpoint's rules ----------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class DeliveryOptions:
     admin_queue: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the options against each other."""
+        """Check that the options are compatible."""
         limit = self.time_to_reach_queue
         if limit is not None and (not isinstance(limit, timedelta) or limit < timedelta(0)):
             raise InvalidMessage(
@@ -161,9 +161,9 @@ class DeliveryOptions:
 class DeadLetterResult:
     """Messages to send because a message became a dead letter.
 
-    *needed* tells its source, which alone has a copy: unless it is confirmed, the message must go
-    another way. *notifications* are for senders that asked for a report; a missing queue is their
-    own fault. *report* is the line for the log, to be written once the message is settled.
+    *needed* notifies the source, which has the only copy: unless it is confirmed, the message must
+    go another way. *notifications* are for senders that asked for a report; they may be lost if the
+    queue is missing. *report* is the line for the log, to be written after the message is settled.
     """
 
     needed: tuple[Outgoing, ...] = ()
@@ -176,7 +176,7 @@ class DeadLetters(Protocol):
 
     @property
     def joins(self) -> bool:
-        """Whether the transaction of the queues can span their store."""
+        """Whether the transaction of the queues can include the store of dead letters."""
         ...
 
     def queue_of(self, destination: str) -> str:
@@ -196,23 +196,23 @@ class DeadLetters(Protocol):
         ...
 
     def ending(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Return *outgoing*; messages that may end in their queue have a time to live."""
+        """Return *outgoing*, with a time to live for messages that may expire in their queue."""
         ...
 
     def before_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
-        """Keep a copy of transactional messages until their final acknowledgement."""
+        """Store a copy of each transactional message until its final acknowledgement."""
         ...
 
     def after_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Note the messages that reached their queues; return the acknowledgements to send."""
+        """Record which messages reached their queues; return the acknowledgements to send."""
         ...
 
     def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
-        """Return why *timeout* must not be passed on at the instant *at*; None if it may."""
+        """Return why *timeout* must not be forwarded at the instant *at*; None if it may be."""
         ...
 
     def tried(
@@ -234,10 +234,10 @@ class DeadLetters(Protocol):
         attempts: int = 0,
         transaction: Transaction | None = None,
     ) -> DeadLetterResult | None:
-        """Place *message*, which *error* kept from being delivered to *queue*.
+        """Store *message*, which could not be delivered to *queue* because of *error*.
 
-        None where it leaves no dead letter (its level, its error, a full queue): then it belongs
-        into the error queue. Repeatable. Raises StorageUnavailable.
+        Return None if its level, its error or a full queue prevents a dead letter: then the message
+        belongs in the error queue. Idempotent. Raises StorageUnavailable.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""The store of the delayed messages of an endpoint, fetched in turn when due.
+"""Contract of a store of delayed messages, which are fetched in order when they are due.
 
-A delayed message store has no claims, tombstones or history, as a timeout store has: a row stays
-until its message is sent. A store decides all that the methods below leave open.
+Unlike a timeout store, a delayed message store has no claims, tombstones or history: a row stays
+until its message is sent. A store decides everything that the methods below leave open.
 """
 
 from __future__ import annotations
@@ -17,110 +17,110 @@ from timeoutmgr.message.instants import Micros
 
 
 class DelayedMessageStore(Protocol):
-    """Where delayed messages rest until they are due. Safe for many threads.
+    """Storage of delayed messages until they are due. Thread-safe.
 
     A *transaction* comes from the store's own ``transaction``, or in ``transaction_scope`` is the
     open SQLAlchemy connection of the queue. Methods without a transaction commit by themselves.
-    Every method raises StorageUnavailable while the storage is away.
+    Every method raises StorageUnavailable while the storage is out of reach.
 
-    A store may have more: ``now()`` if it has a clock of its own, ``database`` and
-    ``capabilities`` if it is to take part in ``transaction_scope``, ``notify_stored(due)`` to
-    hear of inserts in a caller's transaction, ``count()`` for status, ``destinations(most)`` (the
-    number of messages for each queue among the first *most*) for the doctor, ``close()``.
+    A store may have further methods: ``now()`` if it has a clock of its own, ``database`` and
+    ``capabilities`` if it is to take part in ``transaction_scope``, ``notify_stored(due)`` to be
+    notified of inserts in a caller's transaction, ``count()`` for status, ``destinations(most)``
+    (the number of messages for each queue among the first *most*) for the doctor, ``close()``.
     """
 
     def initialize(self, endpoint_name: str, transaction_mode: TransactionMode) -> None:
         """Prepare for *endpoint_name*; called once, before all else but ``setup_infrastructure``.
 
         Raises ConfigurationError if the store cannot keep the mode, or lacks something it needs
-        (SchemaMissing for tables). If it raises StorageUnavailable it is called again later.
+        (SchemaMissing for tables). It is called again later if it raises StorageUnavailable.
         """
         ...
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Open a transaction for fetches and removals.
 
-        A fetched message is locked until the transaction ends, and free again then unless it was
-        removed. An error is passed on; a store with row locks undoes its removals, a store without
-        row locks has committed each by itself. Messages are sent and stored while it is open.
+        A fetched message is locked until the transaction ends, and is then free again unless it was
+        removed. An error propagates: a store with row locks undoes its removals; a store without
+        them has already committed each. Messages are sent and stored while it is open.
         """
         ...
 
     def store(self, timeout: Timeout, *, transaction: Any = None) -> None:
-        """Store a message; an id that is stored already is left as it is."""
+        """Store a message; if its id is already stored, do nothing."""
         ...
 
     def fetch_next_due_timeout(self, at: Micros, *, transaction: Any) -> Timeout | None:
         """Return the oldest due message, locked until *transaction* ends; None if none is due.
 
-        The result has the stored id, due, destination and message, and the number of failures.
-        Skip rows locked by another process, do not wait for them. *at* is this host's clock, and
-        counts only if the storage has no clock.
+        The result has the stored id, due, destination and message, and the number of failures. Skip
+        rows locked by another process; do not wait for them. *at* is the time of this host's clock,
+        and counts only if the storage has no clock.
         """
         ...
 
     def remove(self, timeout: Timeout, *, transaction: Any = None) -> bool:
-        """Remove a message; return whether it was there."""
+        """Remove a message; return whether it was stored."""
         ...
 
     def increment_failure_count(self, timeout: Timeout, not_before: Micros) -> bool:
-        """Count a failed attempt, in a transaction of its own; return whether the row was there.
+        """Count a failed attempt, in a transaction of its own; return whether the row exists.
 
-        ``Timeout.attempts`` has the count at the next fetch. That comes no earlier than
+        ``Timeout.attempts`` has the count at the next fetch. The message is not fetched before
         *not_before*, so that a failing message does not delay the messages behind it.
         """
         ...
 
     def next(self) -> Micros | None:
-        """Return when the earliest is to be fetched, or None where nothing is stored."""
+        """Return when the earliest message is to be fetched, or None if nothing is stored."""
         ...
 
 
 @runtime_checkable
 class DelayedMessageStoreWithInfrastructure(DelayedMessageStore, Protocol):
-    """A store that can create its tables and the like."""
+    """A store that can create its tables or other infrastructure."""
 
     def setup_infrastructure(self, endpoint_name: str) -> None:
-        """Create tables and the like; called before ``initialize``, with installers on only.
+        """Create tables or the like; called before ``initialize``, only if installers are on.
 
-        Twice and from several processes at once is fine.
+        Idempotent, and safe to run from several processes at once.
         """
         ...
 
 
 @runtime_checkable
 class FetchesInBatches(Protocol):
-    """The batch form of fetching, with which a store is polled many rows at a time."""
+    """A store that fetches many due messages in a single call."""
 
     def fetch_due(self, at: Micros, limit: int, *, transaction: Any) -> Sequence[Timeout]:
-        """Return up to *limit* that are due, oldest first, as ``fetch_next_due_timeout`` does."""
+        """Return up to *limit* due messages, oldest first, as ``fetch_next_due_timeout`` does."""
         ...
 
 
 @runtime_checkable
 class StoresInBatches(Protocol):
-    """The batch form of storing."""
+    """A store that stores many messages in a single call."""
 
     def store_many(self, timeouts: Sequence[Timeout], *, transaction: Any = None) -> None:
-        """Store all or none."""
+        """Store all *timeouts*, or none of them."""
         ...
 
 
 @runtime_checkable
 class RemovesInBatches(Protocol):
-    """The batch form of removing."""
+    """A store that removes many messages in a single call."""
 
     def remove_many(self, timeouts: Sequence[Timeout], *, transaction: Any = None) -> int:
-        """Remove messages; return how many were there."""
+        """Remove messages; return how many of them were stored."""
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A store that has connections to let go of; no delayed message store needs to."""
+    """A store that has connections to close; no delayed message store needs to."""
 
     def close(self) -> None:
-        """Let go of connections; closing twice is fine."""
+        """Close the connections; idempotent."""
         ...
 
 
@@ -135,10 +135,10 @@ class HasStoreClock(Protocol):
 
 @runtime_checkable
 class HearsOfStored(Protocol):
-    """A store that hears of messages which were stored in a caller's transaction."""
+    """A store that is notified of messages stored in a caller's transaction."""
 
     def notify_stored(self, due: Micros) -> None:
-        """Note that a message of *due* is committed."""
+        """Note that a message due at *due* was committed."""
         ...
 
 
@@ -156,7 +156,7 @@ class CountsDestinations(Protocol):
     """A store that counts its messages by destination, for the doctor."""
 
     def destinations(self, most: int) -> Mapping[str, int]:
-        """Return the number of messages for each queue, among the *most* that are due first."""
+        """Return the number of messages for each queue, among the first *most* by due time."""
         ...
 
 
@@ -172,7 +172,7 @@ class HasDatabase(Protocol):
 
 @runtime_checkable
 class StatesCapabilities(Protocol):
-    """A store that states what its storage keeps and locks."""
+    """A store that states the promises of its storage."""
 
     @property
     def capabilities(self) -> StoreCapabilities:

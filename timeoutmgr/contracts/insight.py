@@ -1,9 +1,9 @@
-"""Numbers and pages of a store at a bounded cost: for commands, pages, metrics and forecasts.
+"""Counts and lists of timeouts at a bounded cost: for commands, pages, metrics and forecasts.
 
-Bounded are the rows that an answer reads, not only the rows that it returns. A filter that an
-index serves is followed along that index; other filters are tested on at most LOOKED_AT rows, in
-the order in which timeouts are tried, and on fewer rows if these take long. An answer that ends
-there says so.
+The bound limits the rows that a query reads, not only the rows that it returns. If an index
+supports a filter, the query uses the index. Other filters are tested on at most LOOKED_AT rows, in
+the order in which timeouts are tried, and on fewer rows if they take long. The result says whether
+the query ended at this bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timeoutmgr.contracts.reports import Count
 from timeoutmgr.contracts.timeouts import Key, Page, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.message.instants import MICROSECOND, Micros, from_micros, to_micros
 
-# --- what comes when ---------------------------------------------------------------------------
+# --- forecast: how many timeouts are due when -------------------------------------------------
 
 
 HOUR = 3_600_000_000
@@ -34,8 +34,8 @@ HOUR = 3_600_000_000
 class LoadWindow:
     """A span of time from *start*, cut into *buckets* of *width* microseconds.
 
-    With a *zone*, buckets of more than an hour follow its clocks: a day has 23 or 25 hours where
-    the clocks are put forward or back. An hour is an hour.
+    With a *zone*, buckets of more than an hour follow its local time: a day has 23 or 25 hours when
+    the clocks are put forward or back. A bucket of an hour always lasts an hour.
     """
 
     start: Micros
@@ -44,7 +44,7 @@ class LoadWindow:
     zone: tzinfo = UTC
 
     def __post_init__(self) -> None:
-        """Refuse a window without time, or of more buckets than a page can show."""
+        """Refuse an empty window, or a window of more buckets than a page can show."""
         if self.width < 1 or not 1 <= self.buckets <= MOST_BUCKETS:
             raise ValueError(
                 f"a window has 1 to {MOST_BUCKETS} buckets of at least 1 microsecond, got "
@@ -53,7 +53,7 @@ class LoadWindow:
 
     @classmethod
     def around(cls, instant: Micros, width: Micros, buckets: int, zone: tzinfo = UTC) -> LoadWindow:
-        """Return the window whose first bucket has *instant*, and begins as clocks of *zone* do."""
+        """Return the window whose first bucket has *instant*, aligned to local time in *zone*."""
         wall = from_micros(instant).astimezone(zone).replace(tzinfo=UTC)
         since_begin = timedelta(microseconds=to_micros(wall) % width)
         if width <= HOUR:
@@ -72,7 +72,7 @@ class LoadWindow:
 
     @cached_property
     def step(self) -> Micros:
-        """The longest time of which each bucket has a whole number from its start on."""
+        """The longest time that divides every bucket into equal parts, counted from its start."""
         return gcd(*(edge - self.start for edge in self.edges))
 
     @property
@@ -81,7 +81,7 @@ class LoadWindow:
         return self.edges[-1]
 
     def bucket_of(self, instant: Micros) -> int:
-        """Return the number of the bucket that has *instant*; none has an instant outside."""
+        """Return the number of the bucket with *instant*; out of range for an instant outside."""
         return bisect_right(self.edges, instant) - 1
 
 
@@ -91,10 +91,10 @@ MOST_BUCKETS = 500
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many timeouts are tried in each bucket of *window*, as the store saw it *at* an instant.
+    """How many timeouts are tried in each bucket of *window*, as of the instant *at*.
 
-    A timeout that waits for another try counts when it is tried. Each count has its own mark:
-    exact, at least, or an estimate from the statistics of the database. An exact count of a
+    A timeout that waits for another try counts when it is tried. Each count has its own exactness:
+    exact, at least, or an estimate from the statistics of the database. An exact number from a
     background count says of which earlier instant it is.
     """
 
@@ -104,7 +104,7 @@ class Load:
 
     @property
     def total(self) -> Count:
-        """The sum of the buckets, with the weakest of their marks."""
+        """The sum of the buckets, with the weakest exactness among them."""
         return Count(
             sum(count.number for count in self.counts),
             exact=all(count.exact for count in self.counts),
@@ -124,7 +124,7 @@ class Load:
 
 
 class GroupBy(StrEnum):
-    """What the groups of timeouts have in common."""
+    """Property by which timeouts are grouped."""
 
     DESTINATION = "destination"
     TYPE = "type"
@@ -132,7 +132,7 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Numbers of the earliest timeouts by destination or type; None: a message without a type.
+    """Numbers of the earliest timeouts by destination or type; None is for messages without a type.
 
     *searched_to* is a key if the search ended there, before the limit: timeouts behind it may
     match too.
@@ -157,7 +157,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReport:
-    """A claim that holds: its owner, how many keys it had, from which key to which, until when."""
+    """A claim in force: its owner, its number of keys, its first and last key, and its expiry."""
 
     token: str
     owner: str
@@ -169,9 +169,9 @@ class ClaimReport:
 
 @dataclass(frozen=True, slots=True)
 class InFlightReport:
-    """Timeouts that dispatchers have: their number, and the claims, the earliest keys first.
+    """Timeouts that dispatchers have claimed: their number, and the claims, earliest keys first.
 
-    At most MOST_CLAIMS claims are listed; the number has them all.
+    At most MOST_CLAIMS claims are listed; the number includes all claims.
     """
 
     number: int
@@ -187,7 +187,7 @@ MOST_CLAIMS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutDetails:
-    """An id: its state, its message while it is pending, and its events, oldest first.
+    """A timeout id: its state, its message while it is pending, and its events, oldest first.
 
     *claim* is the claim that covers its key, if there is one.
     """
@@ -211,7 +211,7 @@ class HistoryFilter:
 
 @dataclass(frozen=True, slots=True)
 class HistoryCursor:
-    """The position of an event: its instant, and its number among all events."""
+    """Position of an event: its instant, and its number among all events."""
 
     at: Micros
     sequence: int
@@ -221,8 +221,8 @@ class HistoryCursor:
 class HistoryPage:
     """Events, newest first. *next* is where to go on, None behind the last event.
 
-    A page may have fewer events than were asked for, or none, and still a *next*: so many events
-    of other kinds were read.
+    A page may have fewer events than requested, or none, and still have a *next*: the search read
+    many events that did not match, and stopped at its bound.
     """
 
     events: Sequence[HistoryEntry]
@@ -234,19 +234,19 @@ class HistoryPage:
 
 @runtime_checkable
 class Insight(Protocol):
-    """A store that answers about its timeouts at a bounded cost; it locks nothing."""
+    """A store that counts and lists its timeouts at a bounded cost, without locks."""
 
     def count_in_bounds(self, which: TimeoutFilter) -> Count:
-        """Return how many pending timeouts match: exact up to COUNTED, otherwise at least so many.
+        """Return how many pending timeouts match: exact up to COUNTED, otherwise a lower bound.
 
-        If no index helps, at most the first LOOKED_AT rows are read.
+        If no index supports the filter, at most the first LOOKED_AT rows are read.
         """
         ...
 
     def list_in_bounds(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> Page:
-        """Return a page as ``list`` does; if no index helps, of LOOKED_AT rows or fewer."""
+        """Return a page as ``list`` does; without an index, read at most LOOKED_AT rows."""
         ...
 
     def groups(
@@ -254,20 +254,20 @@ class Insight(Protocol):
     ) -> Groups:
         """Return the numbers of the earliest *limit* matches behind the key *after*, by *by*.
 
-        A search that takes long ends before.
+        A search that takes long ends early.
         """
         ...
 
     def load(self, window: LoadWindow, *, destination: str | None = None) -> Load:
         """Return how many timeouts are tried in each bucket of *window*.
 
-        If a bucket has more than can be read, its fresh background count stands for it; otherwise
-        the statistics of the database give an estimate; without them the count is a lower bound.
+        For a bucket with more rows than may be read: its recent background count; otherwise an
+        estimate from the statistics of the database; without statistics, a lower bound.
         """
         ...
 
     def details(self, timeout_id: str, *, events: int = 100) -> TimeoutDetails | None:
-        """Return what is known of an id, with its newest *events*; None if it was never seen."""
+        """Return the details of an id, with its newest *events*; None if it was never seen."""
         ...
 
     def overdue(self, before: Micros) -> Overdue:
@@ -275,7 +275,7 @@ class Insight(Protocol):
         ...
 
     def in_flight(self) -> InFlightReport:
-        """Return the claims that hold now."""
+        """Return the claims that are in force now."""
         ...
 
     def events(
@@ -287,20 +287,20 @@ class Insight(Protocol):
 
 @runtime_checkable
 class ReadsAtOnce(Protocol):
-    """A store that can give several answers in one transaction."""
+    """A store that can run several queries in one transaction."""
 
     def one_read(self) -> AbstractContextManager[None]:
-        """Have the answers that this thread asks for inside share a transaction."""
+        """Run the queries that this thread makes inside the context in a shared transaction."""
         ...
 
 
 @runtime_checkable
 class CountsLoad(Protocol):
-    """A store whose upkeep counts by bucket in the background what ``load`` cannot read."""
+    """A store that counts in the background the buckets that ``load`` cannot read."""
 
     def request_load_counts(self, *, by_destination: bool = False) -> None:
-        """Have the endpoint's processes count for the next hour; call it for each look.
+        """Make the endpoint's processes count for the next hour; call it each time before ``load``.
 
-        To count *by_destination* too costs more.
+        Counts *by_destination* cost more.
         """
         ...

@@ -16,9 +16,9 @@ from timeoutmgr.message.instants import Micros
 class Pause:
     """A pause in force: of *destination*, or of all destinations if that is None.
 
-    It ends at *until* by itself, if that is given. *parked* timeouts came due meanwhile and wait
-    for its end, in the order of timeouts at *place*. A pause that *is_ending* holds no further
-    timeout.
+    It ends at *until* by itself, if that is given. *parked* timeouts came due during the pause and
+    wait for its end; in the order of timeouts they stand at *place*. A pause that *is_ending* holds
+    back no further timeout.
     """
 
     destination: str | None
@@ -33,7 +33,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Unparked:
-    """A step of a resume: *returned* timeouts are due *at* an instant; *is_last* without others."""
+    """A step of a resume: *returned* timeouts are due *at* an instant; *is_last* if none remain."""
 
     returned: int
     at: Micros
@@ -44,27 +44,28 @@ class Unparked:
 class PausesDispatch(TimeoutStore, Protocol):
     """A store that can hold back due timeouts; no store needs to.
 
-    From the commit of a pause on, no lock for dispatch returns a timeout that it holds. Such a
-    timeout is parked when it is locked: it stands where no claim reads it until the pause ends. Its
-    id, its due time and its attempts stay. A cancel or a reschedule finds it as any other timeout.
+    After the commit of a pause, ``lock_for_dispatch`` returns no timeout that the pause holds back.
+    It parks such a timeout instead: it moves the timeout to a place that no claim reads until the
+    pause ends. The id, the due time and the attempts stay. A cancel or a reschedule finds a parked
+    timeout like any other.
     """
 
     def pause(self, destination: str | None, until: Micros | None, by: ChangedBy) -> bool:
-        """Pause *destination* (None: all) until an instant; return whether it was not paused.
+        """Pause *destination* (None: all) until an instant; return whether that began a pause.
 
-        A pause of it that is in force gets the new end.
+        If it is paused already, that pause gets the new end.
         """
         ...
 
     def resume(self, destination: str | None, by: ChangedBy) -> bool:
-        """Begin to end the pause of *destination*; return whether there was one.
+        """Begin to end the pause of *destination*; return whether it was paused.
 
-        ``unpark`` ends it. After a crash in between another process does.
+        ``unpark`` completes the end. After a crash in between, another process completes it.
         """
         ...
 
     def unpark(self) -> Unparked:
-        """Return a bounded number of parked timeouts of pauses that are ending to their place."""
+        """Return to their place a bounded number of parked timeouts whose pause is ending."""
         ...
 
     def pauses(self) -> Sequence[Pause]:

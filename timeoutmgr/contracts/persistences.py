@@ -12,14 +12,14 @@ from timeoutmgr.contracts.stores import CancelResult, TimeoutStore
 from timeoutmgr.contracts.transactions import SharedDatabase, Transaction
 from timeoutmgr.message.instants import Micros
 
-# --- the history of a timeout: its events, each with the channel of its order -----------------
+# --- the history of a timeout: its events, each with its channel ----------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """An event of the timeout *id*.
 
-    *node* is the host that wrote it. *channel* is the way by which an order to cancel came (see
+    *node* is the host that wrote it. *channel* is the origin of a cancel (see
     :mod:`timeoutmgr.message.routes`); None for other events, and for events of earlier versions.
     """
 
@@ -34,12 +34,12 @@ class HistoryEntry:
 
 
 RaiseCriticalError: TypeAlias = Callable[[str, BaseException], None]
-"""Reports a sentence and its cause to the critical error hooks, and returns at once."""
+"""Reports a text and its cause to the critical error hooks, and returns at once."""
 
 
 @runtime_checkable
 class RaisesCriticalErrors(Protocol):
-    """A timeout store or delayed message store that reports errors which no retry can mend."""
+    """A timeout store or delayed message store that reports errors which no retry can repair."""
 
     def use_critical_errors(self, raise_error: RaiseCriticalError) -> None:
         """Keep *raise_error*; called once, before the store is used.
@@ -52,7 +52,7 @@ class RaisesCriticalErrors(Protocol):
 
 @runtime_checkable
 class KeepsHistory(TimeoutStore, Protocol):
-    """A store with a history, which names the channel of a cancel; no store needs a history."""
+    """A store with a history, which records the channel of a cancel; no store needs a history."""
 
     def history(self, timeout_id: str, *, limit: int = 100) -> Sequence[HistoryEntry]:
         """Return the newest *limit* events of *timeout_id*, oldest first."""
@@ -95,41 +95,41 @@ class KeepsMarkers(Protocol):
     """A persistence that remembers which broker belongs to an endpoint; no persistence needs to."""
 
     def marker(self, endpoint: str) -> StoreMarker | None:
-        """Return the marker of *endpoint*, None if it has none."""
+        """Return the marker of *endpoint*, or None."""
         ...
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
-        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept then.
+        """Store *word*, unconfirmed, unless a marker is stored; return the stored marker.
 
-        Of several processes at once exactly one succeeds.
+        If several processes do so at once, exactly one succeeds.
         """
         ...
 
     def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
-        """Keep *word* as the marker that *broker* bears, in place of any other."""
+        """Store *word* as the marker that *broker* bears, in place of any other."""
         ...
 
 
 @runtime_checkable
 class BearsMarkers(Protocol):
-    """A session with a broker that can bear markers. Every method raises TransportUnavailable."""
+    """A session with a broker that can store markers. Every method raises TransportUnavailable."""
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint* that the broker bears, None if it bears none.
 
-        *expected* is recognised with fewer rights than any other.
+        To recognise *expected* takes fewer permissions than to read any other marker.
         """
         ...
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
-        """Have the broker bear *word* for *endpoint* in place of any other; twice is fine.
+        """Store *word* on the broker for *endpoint*, in place of any other; idempotent.
 
-        *store* describes the store, for people. Raises ConfigurationError without the right.
+        *store* describes the store, for people. Raises ConfigurationError without the permission.
         """
         ...
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
-        """Remove the marker of *endpoint*; a missing marker is fine."""
+        """Remove the marker of *endpoint*, if it exists."""
         ...
 
 
@@ -140,12 +140,12 @@ class StoreCapabilities:
     name: str
     durable: bool
     row_locks: bool
-    """A dispatcher holds a lock over the publish. Without, a repeat needs a pause > the lease."""
+    """Whether row locks span the publish. Without, a pause > the lease may cause a repeat."""
     note: str = ""
 
 
 class Persistence(Protocol):
-    """A place for timeouts, chosen in config; makes one store per endpoint."""
+    """Storage of timeouts, chosen in config; it makes one store per endpoint."""
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -158,7 +158,7 @@ class Persistence(Protocol):
         ...
 
     def install(self) -> None:
-        """Create or upgrade the tables; twice and concurrently is fine."""
+        """Create or upgrade the tables; idempotent and safe to run concurrently."""
         ...
 
     def ddl(self) -> str:
@@ -166,7 +166,7 @@ class Persistence(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        """Raise SchemaMissing, with the command to run, if ``install`` is needed."""
         ...
 
     def timeouts(
@@ -174,8 +174,8 @@ class Persistence(Protocol):
     ) -> TimeoutStore:
         """Return the timeout store of *endpoint*.
 
-        *atomic_dispatch* says that timeouts are sent in the very transaction that closes them:
-        an open timeout was then not sent, and nothing is ever "maybe sent".
+        *atomic_dispatch* means that timeouts are sent in the transaction that closes them: a
+        timeout that is not closed was not sent, and nothing is ever "maybe sent".
         """
         ...
 
@@ -186,7 +186,7 @@ class Persistence(Protocol):
 
 @runtime_checkable
 class KeepsTimeouts(Protocol):
-    """A persistence that keeps timeouts: a plugin may keep other things alone."""
+    """A persistence that stores timeouts: a plugin may store only other things."""
 
     def timeouts(
         self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
@@ -200,9 +200,9 @@ class CanUninstall(Protocol):
     """A persistence that can remove an endpoint; no persistence needs to."""
 
     def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
-        """Remove all of *endpoint*; return whether the tables of ``install`` are gone too.
+        """Remove all data of *endpoint*; return whether the tables of ``install`` were removed too.
 
-        That stays while it holds other endpoints. Raises FeatureRefused while timeouts of the
+        The tables stay while they hold other endpoints. Raises FeatureRefused while timeouts of the
         endpoint are pending, unless *force* gives them up.
         """
         ...
@@ -210,7 +210,7 @@ class CanUninstall(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the tables are laid out, as a sentence; with a *remedy* where it could be better."""
+    """Layout of the tables, as a sentence; with a *remedy* if it could be better."""
 
     text: str
     remedy: str = ""
@@ -221,13 +221,13 @@ class HasLayout(Protocol):
     """A persistence whose tables may be laid out in several ways; no persistence needs to."""
 
     def layout(self) -> Layout | None:
-        """Return the layout; None without a choice of layouts, or if nothing is installed."""
+        """Return the layout; None if there is no choice of layouts, or if nothing is installed."""
         ...
 
 
 @runtime_checkable
 class ReportsEndpoints(Protocol):
-    """A persistence that knows all endpoints with timeouts in it; no persistence needs to."""
+    """A persistence that lists all endpoints whose timeouts it stores; none needs to."""
 
     def endpoints(self) -> Sequence[EndpointReport]:
         """Return the endpoints that have pending timeouts here, by name.

@@ -1,4 +1,4 @@
-"""Reports of a store and of the processes that use it."""
+"""Reports about a store and the processes that use it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Finding:
     remedy: str = ""
 
     def line(self) -> str:
-        """Return it for people, secrets masked."""
+        """Return the finding for people, with secrets masked."""
         remedy = f" -> {self.remedy}" if self.remedy else ""
         return masked(f"{self.level.value:<4}  {self.check}: {self.text}{remedy}")
 
     def document(self) -> dict[str, str]:
-        """Return it for JSON, secrets masked."""
+        """Return the finding for JSON, with secrets masked."""
         found = {"level": self.level.value, "check": self.check, "text": masked(self.text)}
         return {**found, "remedy": masked(self.remedy)} if self.remedy else found
 
@@ -58,21 +58,21 @@ if they take long."""
 
 
 class Exactness(StrEnum):
-    """How far a number can be trusted."""
+    """Accuracy of a number."""
 
     EXACT = "exact"
     AT_LEAST = "at_least"
-    """There may be more: the rows behind a bound were not read."""
+    """A lower bound: further rows were not read."""
     ESTIMATE = "estimate"
-    """It comes from the statistics of the database; there may be more or fewer."""
+    """An estimate from the statistics of the database: there may be more or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of timeouts: all of them, or at least so many if it is not *exact*.
+    """A number of timeouts; if it is not *exact*, a lower bound or an estimate.
 
-    An estimate is neither exact nor a bound: it comes from the statistics of the database. A
-    number of a background count is of an earlier instant, *as_of*.
+    An estimate comes from the statistics of the database, and may be too high or too low. The
+    number of a background count is as of an earlier instant, *as_of*.
     """
 
     number: int
@@ -82,13 +82,13 @@ class Count:
 
     @property
     def exactness(self) -> Exactness:
-        """How far the number can be trusted."""
+        """Accuracy of the number."""
         if self.is_estimate:
             return Exactness.ESTIMATE
         return Exactness.EXACT if self.exact else Exactness.AT_LEAST
 
     def __str__(self) -> str:
-        """Spell the number, with a sign if it is a bound or an estimate."""
+        """Return the number as text, with a sign if it is a bound or an estimate."""
         if self.is_estimate:
             return f"≈{self.number}"
         return str(self.number) if self.exact else f"{self.number}+"
@@ -96,7 +96,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """A store at one look; lateness in microseconds over the most recent dispatches.
+    """Figures of a store; lateness is in microseconds, over the most recent dispatches.
 
     *pending*, *due* and *outcomes* are counted up to COUNTED. The numbers named in *at_least* are
     lower bounds.
@@ -115,7 +115,7 @@ class StoreStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord:
-    """A process at its last heartbeat; *state* has the reports of its features."""
+    """The last heartbeat of a process; *state* has the reports of its features."""
 
     owner: str
     endpoint: str
@@ -136,13 +136,13 @@ class EndpointReport:
 
 
 DAY = 86_400_000_000
-"""Over how many microseconds statistics count outcomes."""
+"""Microseconds over which statistics count outcomes."""
 RECENT = 1_000
-"""Over how many of the latest dispatches statistics measure lateness."""
+"""Number of the latest dispatches over which statistics measure lateness."""
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int | None:
-    """Return the nearest-rank percentile of ascending values, None of none."""
+    """Return the nearest-rank percentile of ascending values; None if there are no values."""
     if not ordered:
         return None
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

@@ -1,7 +1,7 @@
-"""Cancels of many timeouts: orders to clear a saga, and cancels by a label.
+"""Bulk cancels: orders to clear a saga, and cancels by a label.
 
-An order acts by its place in the manager's queue. A cancel by a label comes by no queue: the time
-of sending decides whether it reaches a message that is stored later.
+The place of an order in the manager's queue decides which timeouts it cancels. A cancel by a label
+comes by no queue: the time of sending decides whether it reaches a message stored later.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.labels import labels_of
 
 REMEMBERED: Final[Micros] = 24 * 3_600_000_000
-"""Microseconds for which a store remembers a clear, for messages that a consumer has in hand."""
+"""Microseconds for which a store remembers a clear, for messages that a consumer has received."""
 LONG_REMEMBERED: Final[Micros] = 7 * REMEMBERED
-"""Microseconds for which a store remembers a cancel of many, for messages that wait in a queue."""
+"""Microseconds for which a store remembers a bulk cancel, for messages that wait in a queue."""
 _BY_SENDING: Final = "\n"
-"""Begins the name of a cancel that goes by the time of sending: no saga id has it."""
+"""Prefix of the name of a cancel by the time of sending; no saga id has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SagaClear:
-    """An order to cancel the timeouts of a saga that stand ahead of it in the manager's queue.
+    """An order to cancel the timeouts of a saga that are ahead of it in the manager's queue.
 
-    *order_id* is the id of its message, *sent* the time at which that message was sent. *ahead* are
-    ids of timeouts that certainly stand ahead, *kept* ids of timeouts that stay in any case.
+    *order_id* is the id of its message, and *sent* the time at which that message was sent. *ahead*
+    are ids of timeouts that are certainly ahead; *kept* are ids of timeouts that stay in any case.
     *channel* names the origin of the order in the history.
     """
 
@@ -42,10 +42,11 @@ class SagaClear:
     channel: str | None = None
 
     def reaches(self, timeout_id: str, created: Micros, place: Place | None) -> bool:
-        """Return whether a stored timeout of the saga stood ahead of the order.
+        """Return whether a stored timeout of the saga was ahead of the order.
 
-        The time of sending decides if another consumer may have stored the timeout while this order
-        was in hand, if the order was delivered before, and for timeouts that came by no queue.
+        The time of sending decides if another consumer may have stored the timeout during the
+        handling of the order, if the order was delivered before, or if the timeout came by no
+        queue.
         """
         if timeout_id in self.kept:
             return False
@@ -58,7 +59,7 @@ class SagaClear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """The memory of a saga's clears: the last order, and the instant *at* which it was handled.
+    """Record of a saga's clears: the last order, and the instant *at* which it was handled.
 
     *order_id* is None until the order is carried out in full. *receiver* handled it.
     """
@@ -71,10 +72,11 @@ class Cleared:
     channel: str | None = None
 
     def reaches(self, timeout: Timeout) -> bool:
-        """Return whether *timeout*, which arrives now, stood ahead of the order.
+        """Return whether *timeout*, which arrives now, was ahead of the order.
 
-        A first delivery by the consumer of the order, or since the order was handled, stood behind
-        it. Otherwise a consumer had the timeout in hand then: the time of sending decides.
+        A first delivery was behind the order if the same consumer received it, or if it came after
+        the order was handled. Otherwise a consumer may already have had the timeout at that time,
+        so the time of sending decides.
         """
         place = timeout.place
         if place is None or timeout.id in self.kept:
@@ -88,9 +90,9 @@ class Cleared:
 def remembered(
     before: Cleared | None, order: SagaClear, at: Micros, *, is_complete: bool
 ) -> Cleared:
-    """Return the memory of a saga whose memory was *before*, once *order* is handled at *at*."""
+    """Return the record that replaces *before* once *order* is handled at *at*."""
     sent, kept = order.sent, order.kept
-    if before is not None and before.sent > sent:  # an older order: its clock, or a redelivery
+    if before is not None and before.sent > sent:  # an older order: a clock, or a redelivery
         sent, kept = before.sent, kept | before.kept
     return Cleared(
         order_id=order.order_id if is_complete else None,
@@ -104,16 +106,16 @@ def remembered(
 
 @runtime_checkable
 class ClearsInOrder(Protocol):
-    """A store that clears sagas by the order of the manager's queue; no store needs to.
+    """A store that clears sagas in the order of the manager's queue; no store needs to.
 
-    ``store_many`` of such a store cancels a timeout on arrival, as a Repeat of the kind CANCELLED,
-    if a remembered clear reaches it (``Cleared.reaches``). Of a clear and a concurrent
-    ``store_many`` one sees the other's outcome. Without this ability the step that stores timeouts
-    calls ``cancel_saga``, and only the time of sending decides.
+    If a remembered clear reaches a timeout (``Cleared.reaches``), ``store_many`` cancels the
+    timeout on arrival and returns a Repeat of the kind CANCELLED. If a clear and a ``store_many``
+    run concurrently, the second sees the outcome of the first. With any other store the step that
+    stores timeouts calls ``cancel_saga``, and only the time of sending decides.
     """
 
     def await_clears(self, transaction: Transaction) -> None:
-        """Wait until *transaction* may clear sagas, before it stores timeouts of sagas."""
+        """Wait until *transaction* may clear sagas; call it before storing timeouts of sagas."""
         ...
 
     def clear_saga(
@@ -121,19 +123,19 @@ class ClearsInOrder(Protocol):
     ) -> Sequence[str]:
         """Cancel the timeouts that *order* reaches and no dispatcher has locked; return their ids.
 
-        Remember the order for REMEMBERED. An order that is remembered as complete does nothing.
+        Remember the order for REMEMBERED. If it is remembered as complete, do nothing.
         """
         ...
 
 
-# --- cancels that come by no queue ------------------------------------------------------------
+# --- cancels that do not come through a queue -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A stored timeout that a cancel met, and its effect: CANCELLED, MAYBE_SENT or TOO_LATE.
+    """A stored timeout that a cancel found, and the effect: CANCELLED, MAYBE_SENT or TOO_LATE.
 
-    The *timeout* comes without the body of its message: hundreds would fill the memory.
+    The *timeout* has no message body: hundreds of bodies could fill the memory.
     """
 
     timeout: Timeout
@@ -144,30 +146,30 @@ class Cancelled:
 class FindsByLabels(Protocol):
     """A store that finds timeouts by the labels of their messages; no store needs to.
 
-    Each of its queries obeys ``TimeoutFilter.labels``. A message without labels costs no row and no
-    query. ``store_many`` cancels a timeout with a *place* on arrival, as a Repeat of the kind
-    CANCELLED, if a remembered cancel reaches it (``reaching``): so a cancel holds for messages
-    that wait in the manager's queue. Of a cancel and a concurrent ``store_many`` one sees the
-    other's outcome.
+    All its queries support ``TimeoutFilter.labels``. A message without labels costs no row and no
+    query. If a remembered cancel reaches a timeout with a *place* (``reaching``), ``store_many``
+    cancels the timeout on arrival and returns a Repeat of the kind CANCELLED. So a cancel also
+    applies to messages that wait in the manager's queue. If a cancel and a ``store_many`` run
+    concurrently, the second sees the outcome of the first.
     """
 
     def cancel_where(
         self, which: TimeoutFilter, *, sent_until: Micros, channel: str | None = None
     ) -> Sequence[Cancelled]:
-        """Cancel the stored timeouts of one label, or of one saga; return those that were met.
+        """Cancel the stored timeouts of a label or of a saga; return all timeouts that were found.
 
         Timeouts that are TOO_LATE stay with their dispatcher. For LONG_REMEMBERED the cancel
-        reaches messages that are stored later and were sent until *sent_until*. Five hundred
-        timeouts share a commit: after a crash the same call does the rest. Raises ValueError for
-        any other filter, see ``memory_of``.
+        reaches messages that are stored later and were sent until *sent_until*. Each commit covers
+        up to five hundred timeouts; after a crash, the same call does the rest. Raises ValueError
+        for any other filter, see ``memory_of``.
         """
         ...
 
 
 def memory_of(which: TimeoutFilter) -> str:
-    """Return the name under which a store remembers the cancel of *which*.
+    """Return the name under which a store remembers a cancel by the filter *which*.
 
-    Raises ValueError unless *which* names one label, or one saga, and nothing else.
+    Raises ValueError unless *which* names exactly one label or one saga.
     """
     if which == TimeoutFilter(labels=which.labels) and len(which.labels) == 1:
         return _BY_SENDING + which.labels[0]
@@ -177,12 +179,12 @@ def memory_of(which: TimeoutFilter) -> str:
 
 
 def remembered_from(now: Micros) -> Micros:
-    """Return the instant from which a cancel of *now* is remembered as long as an order."""
+    """Return an instant from which REMEMBERED lasts as long as LONG_REMEMBERED from *now*."""
     return now + LONG_REMEMBERED - REMEMBERED
 
 
 def memories_of(timeout: Timeout) -> list[str]:
-    """Return the names under which a store remembers cancels of many that may reach *timeout*."""
+    """Return the names under which a store remembers bulk cancels that may reach *timeout*."""
     names = [_BY_SENDING + label for label in labels_of(timeout.message)]
     if timeout.saga_id is not None:
         names += [timeout.saga_id, _memory_of_saga(timeout.saga_id)]
@@ -190,14 +192,14 @@ def memories_of(timeout: Timeout) -> list[str]:
 
 
 def _memory_of_saga(saga_id: str) -> str:
-    # Stores keep 255 characters; sagas with messages that arrive by a queue have 200 at most.
+    # Stores keep 255 characters; saga ids of messages that arrive by a queue have at most 200.
     return f"{_BY_SENDING}{_BY_SENDING}{saga_id}"[:255]
 
 
 def reaching(timeout: Timeout, memory: Mapping[str, Cleared]) -> Cleared | None:
     """Return the cancel in *memory*, by the names of ``memories_of``, that reaches *timeout*.
 
-    It arrives now. A timeout without a place came by no queue, in which it could have waited.
+    The timeout arrives now. Without a place it did not wait in a queue, so no cancel reaches it.
     """
     if timeout.place is None:
         return None

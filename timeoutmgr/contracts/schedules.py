@@ -18,9 +18,9 @@ Changed = TypeVar("Changed")
 class ScheduleRecord:
     """What a store keeps of the schedule *name* of an endpoint.
 
-    *every* is the text of the schedule in force, *configured_at* the start of the process whose
-    configuration it is. Occurrences up to *done_until* have been stored or skipped; None before
-    the first. *run_due* and *run_id* name the run that is stored ahead, if there is one.
+    *every* is the text of the schedule in force, and *configured_at* the start of the process that
+    configured it. Occurrences up to *done_until* have been stored or skipped; None before the
+    first. *run_due* and *run_id* name the next run if it is stored.
     """
 
     name: str
@@ -41,14 +41,14 @@ class RunState:
 
 
 class LockedSchedule(Protocol):
-    """One schedule, locked against every other process until the change of it ends.
+    """A schedule, locked against every other process until its change ends.
 
-    Everything that it does is one transaction: all of it happens, or nothing.
+    All its effects are one transaction.
     """
 
     @property
     def record(self) -> ScheduleRecord:
-        """The record as it is kept now; an empty record of the name if none is."""
+        """The record as it is stored now; an empty record with the name if none is stored."""
         ...
 
     @property
@@ -57,11 +57,11 @@ class LockedSchedule(Protocol):
         ...
 
     def now(self) -> Micros:
-        """Return the time that due times are compared with."""
+        """Return the time with which due times are compared."""
         ...
 
     def run_state(self, timeout_id: str) -> RunState | None:
-        """Return the state of a run; None if the store has never seen it, or forgot it."""
+        """Return the state of a run; None if the store never had it, or no longer has it."""
         ...
 
     def cancel(self, timeout_id: str, channel: str) -> CancelResult:
@@ -69,15 +69,15 @@ class LockedSchedule(Protocol):
         ...
 
     def audit(self, action: str, channel: str) -> None:
-        """Have the audit keep *action* with the change, if the store keeps an audit."""
+        """Record *action* in the audit together with the change, if the store keeps an audit."""
         ...
 
     def write(self, record: ScheduleRecord) -> None:
-        """Keep *record* in place of the record."""
+        """Replace the stored record with *record*."""
         ...
 
     def delete(self) -> None:
-        """Forget the schedule."""
+        """Delete the record of the schedule."""
         ...
 
 
@@ -92,8 +92,8 @@ class KeepsSchedules(Protocol):
     def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
         """Call *change* with the schedule *name*, locked, and return its result.
 
-        Of concurrent changes of one schedule each sees the effects of the change before it. After a
-        conflict of transactions *change* is called again: its effects are the transaction's alone.
-        Raises StorageUnavailable.
+        Concurrent changes of a schedule run one after the other. After a conflict of transactions
+        *change* is called again, so it must have no effect outside of the transaction. Raises
+        StorageUnavailable.
         """
         ...

@@ -1,4 +1,4 @@
-"""Sending to queues and receiving from them."""
+"""Contracts of sessions with a broker: sending to queues, and receiving from them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class SendResult(Enum):
 
 
 class Sending(Protocol):
-    """Written messages whose answers from the broker are still to come."""
+    """Messages that were written, and whose answers from the broker are pending."""
 
     def results(self) -> list[SendResult]:
-        """Wait, and return the result of each message in order, UNKNOWN without an answer.
+        """Wait for the answers; return the result of each message in order, UNKNOWN without answer.
 
-        Does not raise for the broker, also if the connection is lost.
+        Raises no error of the broker, even if the connection is lost.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A finished sending, with its answers."""
+    """A Sending whose answers have all come."""
 
     answers: Sequence[SendResult]
 
@@ -50,16 +50,16 @@ class Answered:
 
 @runtime_checkable
 class StartsSending(Protocol):
-    """A session whose user can go on while the broker answers."""
+    """A session whose user need not wait for the broker's answers."""
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
-        """Write *outgoing*, as ``send`` does, and do not wait for the broker's answers.
+        """Write *outgoing*, as ``send`` does, without waiting for the broker's answers.
 
-        Several sends may be under way, and the session may be used otherwise meanwhile. Messages
-        are written in the order of the calls; results may be asked for in any order, or not at
-        all, in the thread that uses the session. A session that bounds its unanswered messages
-        waits here if this would exceed the bound. Raises as ``send`` does, before anything is
-        written; that does not change messages under way already.
+        Several sends may be pending, and the session may be used for other calls. Messages are
+        written in the order of the calls. Results may be read in any order, or not at all, in the
+        thread that uses the session. If the session bounds its unanswered messages, the call waits
+        until the bound allows more. Raises as ``send`` does, before anything is written; pending
+        messages are not affected.
         """
         ...
 
@@ -71,36 +71,36 @@ class BrowsesQueues(Protocol):
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*, the oldest first; none is moved or settled.
 
-        Browsing counts towards no delivery limit: a session that cannot browse like this raises
-        ConfigurationError. Raises QueueMissing and TransportUnavailable. A session may hold the
-        messages until the iterator is closed; other consumers do not see them meanwhile.
+        Browsing must not count towards a delivery limit: a session that cannot avoid this raises
+        ConfigurationError. Raises QueueMissing and TransportUnavailable. A session may hide the
+        messages from other consumers until the iterator is closed.
         """
         ...
 
 
 @runtime_checkable
 class FindsDestinations(Protocol):
-    """A session whose destinations may be elsewhere than the queues of its endpoint."""
+    """A session whose destinations may be in another place than its endpoint's queues."""
 
     def missing_destinations(self, names: Collection[str]) -> list[str]:
-        """Return the *names* that are missing for sure."""
+        """Return the *names* that certainly do not exist."""
         ...
 
 
 @runtime_checkable
 class TellsTime(Protocol):
-    """A session whose queues rest beside a clock, as in a database; no session needs a clock."""
+    """A session whose queues are in a system with a clock, such as a database; none needs to be."""
 
     def now(self, *, transaction: Transaction | None = None) -> Micros | None:
         """Return the time of that clock, read in *transaction* unless that is None.
 
-        None where the host's clock is the only clock. Raises TransportUnavailable.
+        None if the host's clock is the only clock. Raises TransportUnavailable.
         """
         ...
 
 
 class Receiver(Protocol):
-    """One consumer of one queue, used by one thread (but for ``interrupt``)."""
+    """A consumer of a queue, used by a single thread (except ``interrupt``)."""
 
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return up to *limit* messages, in order; wait at most *wait* seconds for the first.
@@ -112,14 +112,14 @@ class Receiver(Protocol):
         ...
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
-        """Settle messages for good; in *transaction*, with its commit.
+        """Acknowledge messages; in *transaction*, with its commit.
 
-        Raises LeaseLost if another owner has any of them by now (roll back then).
+        Raises LeaseLost if another owner has received any of them; then roll back.
         """
         ...
 
     def release(self, received: Sequence[Received]) -> None:
-        """Give messages back, to be delivered again at once, in their order where possible."""
+        """Return messages to the queue for immediate redelivery, in their order if possible."""
         ...
 
     def interrupt(self) -> None:
@@ -133,26 +133,26 @@ class Receiver(Protocol):
 
 @runtime_checkable
 class ResizesPrefetch(Protocol):
-    """A receiver to which a broker sends ahead; the pump knows better how much is fit."""
+    """A receiver to which a broker sends messages ahead; the pump decides how many."""
 
     def resize(self, prefetch: int) -> None:
-        """Have at most *prefetch* unacknowledged messages from now on."""
+        """Receive at most *prefetch* unacknowledged messages from now on."""
         ...
 
 
 @runtime_checkable
 class StandsBack(Protocol):
-    """A receiver that lets other consumers have its messages while a handler takes long."""
+    """A receiver that can leave its messages to other consumers while a handler takes long."""
 
     def stand_back(
         self, received: Sequence[Received], may_return: Callable[[Received], bool]
     ) -> int:
-        """Release *received* and messages that were sent ahead; return how many.
+        """Release *received* and the messages that were sent ahead; return how many.
 
-        Until the next ``receive`` no more come. A message of those ahead is kept if *may_return*
-        is false for it. Called while a handler takes long, from another thread, for which the end
-        of the batch waits: it must not wait for the handler's transaction. Raises StorageConflict
-        if it would; then *received* is kept.
+        No more messages come until the next ``receive``. A message that was sent ahead is kept if
+        *may_return* is false for it. Another thread calls this while a handler takes long, and the
+        end of the batch waits for that thread. So it must not wait for the handler's transaction:
+        it raises StorageConflict instead, and *received* is kept.
         """
         ...
 
@@ -161,10 +161,10 @@ class TransportSession(Protocol):
     """A connection used by one thread at a time. Every method raises TransportUnavailable."""
 
     def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
-        """Create the queues that do not exist, durable; twice and concurrently is fine.
+        """Create missing queues, durable; idempotent and safe to run concurrently.
 
         An existing queue is left as it is. The broker moves messages beyond a delivery limit to
-        *error_queue*, so that a limit moves and never drops.
+        *error_queue*, so that the limit never drops a message.
         """
         ...
 
@@ -173,11 +173,11 @@ class TransportSession(Protocol):
         ...
 
     def delete_queues(self, names: Collection[str]) -> None:
-        """Delete queues and their messages; missing queues are fine."""
+        """Delete queues and their messages; ignore missing queues."""
         ...
 
     def count(self, queue: str) -> int:
-        """Return how many messages wait in *queue* (about)."""
+        """Return approximately how many messages wait in *queue*."""
         ...
 
     def send(
@@ -186,7 +186,7 @@ class TransportSession(Protocol):
         """Put messages into queues; return the result of each, in order.
 
         A message is durable when it is CONFIRMED (in *transaction*: when that commits). The
-        message's own id is kept. Headers that steer a broker are not passed on.
+        message's own id is kept. Headers that control a broker are removed.
         """
         ...
 
@@ -197,7 +197,7 @@ class TransportSession(Protocol):
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a transaction for ``send``, ``ack`` and a store: commits, or rolls back on error.
 
-        Only where the capabilities name SENDS_ATOMIC_WITH_RECEIVE.
+        Only if the capabilities name SENDS_ATOMIC_WITH_RECEIVE.
         """
         ...
 

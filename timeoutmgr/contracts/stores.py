@@ -1,4 +1,4 @@
-"""The store of one endpoint's timeouts."""
+"""Contract of a timeout store: the timeouts of an endpoint."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from timeoutmgr.errors import IdInUse
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
 
-# --- A second message under an id that was used before: the outcome ---------------------------
+# --- effects of a second message with a used id -------------------------------------------------
 
 
 class RepeatKind(StrEnum):
     """Effect of a message whose id was used before."""
 
     DUPLICATE = "duplicate"
-    """The same content again, or the content of the first is not known: nothing changed."""
+    """Its content is the same, or the content of the first is unknown: nothing changed."""
     CANCELLED = "cancelled"
-    """The id was cancelled before the message arrived; the history says so from now on."""
+    """The id was cancelled before the message arrived; the history now has this event."""
     REPLACED = "replaced"
     """It took the place of the pending timeout."""
     SUPERSEDED = "superseded"
-    """Sent before the replacement that counts, and came behind it: nothing changed."""
+    """It was sent before the replacement that is stored, and arrived after it: nothing changed."""
     CONFLICT = "conflict"
-    """Other content, and nothing to be replaced: nothing changed, the message is not stored."""
+    """Its content differs, and it replaces nothing: nothing changed, the message is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Repeat:
 
 @runtime_checkable
 class ExaminesIds(Protocol):
-    """A store that foretells the repeats among timeouts, and stores nothing."""
+    """A store that can tell which timeouts would be repeats, without storing them."""
 
     def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
-        """Return the *timeouts* whose id was used before, as *transaction* sees it.
+        """Return the *timeouts* whose id was used before, as visible to *transaction*.
 
         A replacement that would be applied counts as REPLACED. Nothing is locked: the answer may
         differ when the timeout is stored.
@@ -61,7 +61,7 @@ class ExaminesIds(Protocol):
         ...
 
 
-# --- refusal of a conflict whose message asks for an error: it must not be dropped in silence ---
+# --- refusal of a conflict for ``on_conflict="error"``: it must not be silent -----------------
 
 
 def refuse(repeats: Iterable[Repeat]) -> None:
@@ -76,21 +76,21 @@ def refuse(repeats: Iterable[Repeat]) -> None:
 
 
 class OutcomeKind(StrEnum):
-    """How the dispatch of one timeout ended."""
+    """Kinds of ends of a dispatch."""
 
     DISPATCHED = "dispatched"
     FAILED = "failed"
     """Its whole message is in the error queue."""
     RETRY = "retry"
-    """It stays, with one more attempt, and is not tried before ``next_try``."""
+    """It stays, its attempt is counted, and it is not tried again before ``next_try``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the dispatch of one timeout ended, to be recorded by ``LockedTimeouts.close``.
+    """End of a timeout's dispatch, to be recorded by ``LockedTimeouts.close``.
 
-    *next_try* is an instant of the store's clock; *at* is too, where the dispatcher knew it.
-    *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
+    *next_try* is an instant of the store's clock; so is *at*, if the dispatcher knew that clock.
+    *maybe_sent* is set on a RETRY without a confirm, so that a later cancel promises nothing.
     """
 
     key: Key
@@ -102,20 +102,20 @@ class Outcome:
 
 
 class CancelResult(StrEnum):
-    """Effect of a cancel or a change; every answer is true when it is given."""
+    """Effect of a cancel or a change, true at the time of the answer."""
 
     CANCELLED = "cancelled"
     """It will not be delivered."""
     TOO_LATE = "too_late"
-    """It was dispatched, or is being dispatched now; it will be delivered. So it will when it was
-    moved to another place, or is on its way there: cancel it there, once it has arrived.
+    """It was dispatched, or is being dispatched now, and will be delivered. So will a timeout that
+    was or is being moved to another place: cancel it there, after it has arrived.
 
-    Without row locks, also: it was stored amid timeouts that are being dispatched now.
+    Without row locks, also: it was stored among timeouts that are being dispatched now.
     """
     MAYBE_SENT = "maybe_sent"
-    """It will not be sent again, but a claim on it ended without saying whether it was sent."""
+    """It will not be sent again, but a claim on it ended without recording whether it was sent."""
     WILL_BE_CANCELLED = "will_be_cancelled"
-    """No such timeout is stored. If its message arrives, it is dropped and the history says so."""
+    """No such timeout is stored. If its message arrives, it is dropped, with a history event."""
     UNKNOWN = "unknown"
     """No such timeout is stored, and the store cannot remember a cancel."""
 
@@ -131,36 +131,36 @@ class ChangeResult(StrEnum):
 
 
 class LockedTimeouts(Protocol):
-    """Timeouts in the hands of one dispatcher, until it says how each ended.
+    """Timeouts that a dispatcher has locked until it records how each ended.
 
-    It may have more: ``now()``, the time of the store's clock as the lock's query read it. If a
-    batch has no ``now()``, the dispatcher asks the store when it schedules a retry, and the batch
-    has due timeouts only. And ``left``: free keys whose bodies would be too large in memory
-    together with the locked rows. After the close the keys are free, and claimed again; within a
-    shared transaction the dispatcher locks them anew, by an empty token.
+    A store may add ``now()``, the store's time as the locking query read it. Without ``now()`` the
+    batch has only due timeouts, and the dispatcher asks the store for the time of a retry. A store
+    may also add ``left``: free keys whose bodies would need too much memory together with the
+    locked rows. After the close these keys are free, and are claimed again; within a shared
+    transaction the dispatcher locks them again, by an empty token.
     """
 
     @property
     def timeouts(self) -> Sequence[Timeout]:
         """The locked timeouts: still stored, due, and locked by no other dispatcher.
 
-        With *ahead* they may be due in a moment: the dispatcher sends them then.
+        With *ahead* they may not be due yet: the dispatcher sends them when they are.
         """
         ...
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
-        """Record *outcomes* and commit (a caller's transaction is the caller's to commit).
+        """Record *outcomes* and commit (a caller's transaction is committed by the caller).
 
-        DISPATCHED and FAILED remove the row, set the tombstone and write the history; RETRY
-        counts the attempt, and moves the timeout to its next try. Raises StorageUnavailable
-        where the commit may not have happened: the timeouts then go out again under the same ids.
+        DISPATCHED and FAILED remove the row, set the tombstone and write the history; RETRY counts
+        the attempt, and moves the timeout to its next try. Raises StorageUnavailable if the commit
+        may not have happened: the timeouts are then sent again under the same ids.
         """
         ...
 
 
 @runtime_checkable
 class LeavesKeys(Protocol):
-    """Locked timeouts that left free keys, see ``LockedTimeouts``."""
+    """Locked timeouts with free keys that were left, see ``LockedTimeouts``."""
 
     @property
     def left(self) -> Sequence[Key]:
@@ -169,9 +169,9 @@ class LeavesKeys(Protocol):
 
 
 class TimeoutStore(Protocol):
-    """Where the timeouts of one endpoint rest until they are due. Safe for many threads.
+    """Storage of an endpoint's timeouts until they are due. Thread-safe.
 
-    Every method raises StorageUnavailable while the storage is away. Methods with a
+    Every method raises StorageUnavailable while the storage is out of reach. Methods with a
     *transaction* take part in it and leave commit and rollback to its owner.
     """
 
@@ -181,7 +181,7 @@ class TimeoutStore(Protocol):
         ...
 
     def now(self, *, transaction: Transaction | None = None) -> Micros:
-        """Return the time that due times are compared with: the database's, if it has a clock."""
+        """Return the time with which due times are compared: the database's, if it has a clock."""
         ...
 
     def ping(self) -> None:
@@ -193,12 +193,12 @@ class TimeoutStore(Protocol):
     ) -> Sequence[Repeat]:
         """Store all or none of *timeouts*, durably; return the repeats of used ids.
 
-        An id that was ever stored, cancelled or dispatched is not stored again: a redelivered
-        store message neither doubles, resurrects nor un-reschedules a timeout. The race: a
-        redelivery that finds no tombstone while the dispatch commits must not insert. Only a
-        replacement changes a timeout that is pending; decided against a running dispatch as
-        ``reschedule`` is. The kind of a Repeat is its effect. Raises IdInUse, with none stored,
-        for a conflict of a timeout whose ``on_conflict`` is ``error``.
+        An id that was ever stored, cancelled or dispatched is not stored again: a redelivered store
+        message does not duplicate, revive or un-reschedule a timeout. The race: a redelivery that
+        finds no tombstone while the dispatch commits must not insert. Only a replacement changes a
+        pending timeout; it competes with a running dispatch as ``reschedule`` does. The kind of a
+        Repeat is its effect. Raises IdInUse, with none stored, for a conflict of a timeout whose
+        ``on_conflict`` is ``error``.
         """
         ...
 
@@ -214,13 +214,13 @@ class TimeoutStore(Protocol):
     ) -> Chunk:
         """Claim at most *limit* free due keys, oldest first, for *owner*.
 
-        If more is due, up to *chunks* chunks of *limit* keys, each under a claim of its own: this
-        saves transactions. A store may claim fewer keys, and need not support several chunks.
+        If more keys are due, claim up to *chunks* chunks of *limit* keys, each with its own claim;
+        this saves transactions. A store may claim fewer keys, and need not support several chunks.
         It may claim keys due up to *ahead* microseconds from now: the dispatcher waits until they
-        are due, and has saved the time of the claim and of the way.
-        Of concurrent claims, exactly one gets a key. A claim ends by close, release, its owner's
-        death, or expiry. It is committed before the call returns (in a caller's transaction: with
-        it). *now* counts only if the storage has no clock.
+        are due, and the time for claim and transport is saved. Of concurrent claims, exactly one
+        gets a key. A claim ends by close, release, its owner's death, or expiry. It is committed
+        before the call returns (in a caller's transaction: with it). *now* is used only if the
+        storage has no clock.
         """
         ...
 
@@ -234,30 +234,29 @@ class TimeoutStore(Protocol):
     ) -> AbstractContextManager[LockedTimeouts]:
         """Lock the timeouts of *keys* for dispatch.
 
-        Leave out keys that are closed, moved, not due or locked: a benign outcome. A store whose
-        answer has ``now()`` may also lock timeouts due *ahead* microseconds from now; the caller
-        sends them when they are due by that clock.
-        Databases with row locks keep them until ``close``; other stores compare *token*, which
-        must still be the live claim. An empty *token* (a single-id control message) claims at
-        once. An order names all keys of its claim: the first dispatcher that closes keys of a
-        claim ends it, even if a second dispatcher has locked more of its keys. These may then be
-        claimed once more, and the row locks keep them from a second lock. Leaving the context
-        without ``close`` frees everything.
+        Skip keys that are closed, moved, not due or locked; that is no error. A store whose answer
+        has ``now()`` may also lock timeouts due *ahead* microseconds from now; the caller sends
+        them when they are due by that clock. Databases with row locks keep them until ``close``.
+        Other stores compare *token*, which must still be the current claim. An empty *token* (a
+        single-id control message) makes a claim. An order names all keys of its claim: the first
+        dispatcher that closes keys of a claim ends the claim, even if a second dispatcher has
+        locked more of its keys. These keys may then be claimed again, but the row locks prevent a
+        second lock. If the context ends without ``close``, everything is free again.
         """
         ...
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
         """Release a claim whose order was not sent, so that its keys can be claimed at once.
 
-        If the fate of the order is unknown, a dispatcher may be at work under the claim: then a
-        claim with locked keys stays, and freed keys count as maybe sent.
+        If it is unknown whether the order was sent, a dispatcher may be working on the claim. Then
+        a claim with locked keys stays, and released keys count as maybe sent.
         """
         ...
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a timeout of *due* was stored in a caller's transaction, and is committed.
+        """Note that a timeout due at *due* was stored in a caller's transaction that committed.
 
-        A store with a cursor moves it back to *due*; other stores do nothing.
+        A store with a cursor moves the cursor back to *due*; other stores do nothing.
         """
         ...
 
@@ -276,7 +275,7 @@ class TimeoutStore(Protocol):
     def list(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> list[Timeout]:
-        """Return a page of pending timeouts by due and id, from behind *after*."""
+        """Return a page of pending timeouts by due and id, after the key *after*."""
         ...
 
     def count(self, which: TimeoutFilter) -> int:
@@ -284,7 +283,7 @@ class TimeoutStore(Protocol):
         ...
 
     def cancel(self, timeout_id: str) -> CancelResult:
-        """Cancel a timeout; a cancel and a dispatch race, exactly one wins and both know."""
+        """Cancel a timeout; if a dispatch races with it, exactly one of them wins and both know."""
         ...
 
     def cancel_saga(
@@ -297,29 +296,29 @@ class TimeoutStore(Protocol):
     ) -> Sequence[str]:
         """Cancel all timeouts of a saga that no dispatcher has locked; return their ids.
 
-        Spare timeouts sent after *sent_until*: a redelivered order to clear must not reach
-        timeouts sent later than itself. The ids *keeping* stay pending at any time of sending.
+        Skip timeouts sent after *sent_until*: a redelivered order to clear must not reach timeouts
+        sent after it. The ids *keeping* stay pending whenever they were sent.
         """
         ...
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move a timeout to another due time; its id, message and tombstone stay its own."""
+        """Move a timeout to another due time; its id, message and tombstone do not change."""
         ...
 
     def statistics(self) -> StoreStatistics:
-        """Return the figures of ``timeoutmgr status``."""
+        """Return the figures for ``timeoutmgr status``."""
         ...
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
-        """Say that the process *owner* lives, and how it is; once a minute is enough.
+        """Record that the process *owner* is alive, with its state; once a minute is enough.
 
-        Return by how much the storage's clock is ahead of the host's if the answer told, else
-        None: it spares the storage the question.
+        Return by how much the storage's clock is ahead of the host's clock, if the answer contained
+        it; otherwise None. This saves a query.
         """
         ...
 
     def unregister_process(self, owner: str) -> None:
-        """Take the heartbeat of *owner* away: it stopped cleanly. Twice is fine."""
+        """Remove the heartbeat of *owner*, which stopped cleanly; idempotent."""
         ...
 
     def processes(self) -> Sequence[ProcessRecord]:
@@ -331,7 +330,7 @@ class TimeoutStore(Protocol):
         ...
 
     def run_maintenance(self) -> bool:
-        """Do a short step of upkeep that keeps the storage fast; return whether more is to do.
+        """Do a short step of maintenance; return whether more is to do.
 
         Called once a minute by each process, one thread at a time, and again while there is more.
         """
@@ -340,10 +339,10 @@ class TimeoutStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rerouted:
-    """Keys of timeouts that have another destination now.
+    """Result of a reroute: keys of timeouts that have a new destination.
 
     Messages of *maybe_sent* may have been sent to the former destination before. *unparked_at* is
-    the new place of timeouts that a pause had parked: they are due.
+    the new place of timeouts that a pause had parked: these are due.
     """
 
     keys: Sequence[Key]
@@ -360,9 +359,9 @@ class ReroutesTimeouts(Protocol):
     ) -> Rerouted:
         """Send the timeouts of *keys* to *destination* when they are due, in one transaction.
 
-        At most a few hundred keys. Leave out timeouts that are closed, moved to another due time
-        or locked by a dispatcher: these go where they went. The digest of the message stays, so
-        that a redelivery is a repeat.
+        Pass at most a few hundred keys. Timeouts that are closed, moved to another due time or
+        locked by a dispatcher are skipped, and keep their destination. The digest of the message
+        stays, so that a redelivery is a repeat.
         """
         ...
 
@@ -379,30 +378,30 @@ class ChoosesClock(Protocol):
 
 @runtime_checkable
 class MeasuresPurge(Protocol):
-    """A store that tells how far its removal of old rows is behind."""
+    """A store that measures the lag of its purge."""
 
     def purge_lag(self) -> Micros:
-        """Return for how long the oldest row past retention should have been removed; 0: none.
+        """Return how long ago the oldest row should have been removed; 0 if there is none.
 
-        It must be cheap: it is asked each second while there are old rows.
+        It must be cheap: it is called each second while there are old rows.
         """
         ...
 
 
 @runtime_checkable
 class MeasuresPartitions(Protocol):
-    """A store that tells how far its maintenance of partitions is behind."""
+    """A store that measures the lag of its maintenance of partitions."""
 
     def partitions_missing(self) -> int | None:
-        """Return how many partitions the last maintenance left to be made; None if it makes none.
+        """Return how many partitions the last maintenance left to make; None without partitions.
 
-        It reads nothing.
+        It makes no query.
         """
         ...
 
 
 class WakePoller(Protocol):
-    """A call that asks this process' poller for a poll."""
+    """Function that asks the poller of this process for a poll."""
 
     def __call__(self, due: Micros | None = None, /) -> None:
         """Ask for a poll at *due* of the store's clock; None asks for a poll now."""
@@ -410,18 +409,18 @@ class WakePoller(Protocol):
 
 
 class Wakeups(Protocol):
-    """Asks the pollers of an endpoint's other processes for a poll, and is asked by them."""
+    """Requests for polls between the processes of an endpoint, sent and received."""
 
     def notify(self) -> None:
         """Ask all other processes for a poll. Raises StorageUnavailable."""
         ...
 
     def check(self) -> None:
-        """Look after itself; called about every second, so that it must cost no statement."""
+        """Check the wakeups; called about every second, so it must run no statement."""
         ...
 
     def close(self) -> None:
-        """Hear no more; twice, and before the first check, is fine."""
+        """Stop listening; idempotent, and allowed before the first check."""
         ...
 
 
@@ -430,16 +429,16 @@ class WakesProcesses(Protocol):
     """A store whose processes can ask each other for a poll; no store needs to."""
 
     def wakeups(self, wake: WakePoller) -> Wakeups | None:
-        """Return wakeups that call *wake* when another process asks; None if there is no way."""
+        """Return wakeups that call *wake* when another process asks; None if impossible."""
         ...
 
 
-# --- direct storage: delayed messages stored past the queue of their timeout manager ----------
+# --- direct storage: delayed messages that bypass the queue of their timeout manager ------------
 
 StoreDirectly: TypeAlias = Callable[
     [Sequence[Message], Transaction | None], Sequence[RepeatKind | None]
 ]
-"""Stores messages that were routed to the manager past its queue, in the given transaction.
+"""Stores messages that were routed to the manager, bypassing its queue, in the given transaction.
 
 Returns for each message the kind of repeat if its id was used before; None for a new id. Raises
 IdInUse.
@@ -451,10 +450,10 @@ Examine: TypeAlias = Callable[[Message, Transaction], RepeatKind | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectStorage:
-    """Storing past the queue: in a caller's transaction, or in bulk.
+    """Storage that bypasses the queue: in a caller's transaction, or in bulk.
 
-    *database* is the database of the store. *start* readies a delayed message store in which no
-    installer has run; *examine* is None for a store that cannot find used ids.
+    *database* is the database of the store. *start* prepares a delayed message store in which no
+    installer has run. *examine* is None for a store that cannot find used ids.
     """
 
     database: SharedDatabase | None
