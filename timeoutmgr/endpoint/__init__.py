@@ -1,1 +1,1 @@
-"""Endpoints: configured, assembled, installed, run."""
+"""Endpoints: their configuration, assembly, installation and run."""

@@ -1,4 +1,4 @@
-"""From settings to the parts of an endpoint, checked together. No I/O."""
+"""Assembly of an endpoint's parts from its settings, with checks of the combination. No I/O."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,12 +43,12 @@ _BROKER_WAIT: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembledEndpoint:
-    """An endpoint, assembled and not started."""
+    """The assembled parts of an endpoint, not started."""
 
     settings: EndpointSettings
     mode: TransactionMode
     owner: str
-    """The owner of this process in claims and leases."""
+    """The name of this process as owner of claims and leases."""
     critical: CriticalErrors
     breakers: Breakers
     features: FeatureParts
@@ -70,7 +70,7 @@ class AssembledEndpoint:
 
     @property
     def databases(self) -> list[SharedDatabase]:
-        """The databases of queues, timeouts and features, each once."""
+        """The databases of queues, timeouts and features, without duplicates."""
         stores = (self.settings.persistence, self.settings.delayed_delivery)
         candidates = [self.settings.transport.database, *self.features.databases]
         candidates += [store.database for store in stores if store is not None]
@@ -184,7 +184,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
 def _set_up(
     features: Iterable[Feature], context: FeatureContext, external: FeatureParts
 ) -> FeatureParts:
-    """Return the parts of *features*, set up by priority; a feature sees earlier parts."""
+    """Return the parts of *features*, set up by priority; a feature sees the parts before it."""
     parts: dict[str, FeatureParts] = {}
     for feature in sorted(features, key=lambda feature: feature.priority):
         found = merged(parts)
@@ -203,7 +203,7 @@ def _external(settings: EndpointSettings) -> FeatureParts:
 
 def mode_of(settings: EndpointSettings) -> TransactionMode:
     """Return the transaction mode; raise CombinationRefused for parts that cannot keep it."""
-    # Where delayed messages are stored; a persistence beside it takes no part then.
+    # The place where delayed messages are stored: a persistence beside it then plays no role.
     store = settings.delayed_delivery or settings.persistence
     queue = settings.transport
     together = (
@@ -252,7 +252,7 @@ def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
 def _coroutines(
     settings: EndpointSettings, mode: TransactionMode, sender: Sender
 ) -> "CoroutineParts | None":
-    """Return the parts that run coroutine handlers; nothing of asyncio is imported without."""
+    """Return the parts that run coroutine handlers; without such handlers, import no asyncio."""
     every = (handler for found in settings.handlers.values() for handler in found)
     if not any(is_coroutine_function(handler) for handler in every):
         return None
@@ -291,7 +291,7 @@ def _with_canary(
 
 
 def _check_retries(settings: EndpointSettings, mode: TransactionMode, *, can_delay: bool) -> None:
-    """Raise ConfigurationError for delayed retries that are asked for and cannot happen."""
+    """Raise ConfigurationError for delayed retries that are configured but impossible."""
     asked = settings.recoverability
     if asked is None or not asked.delayed:
         return

@@ -50,8 +50,7 @@ BESIDE_OTHERS: Final = (
 class AsyncHandlerContext(HandlerContext):
     """The context of a message, as a coroutine handler sees it.
 
-    All handlers of a message collect their sends in one place. A send is not awaited: it only
-    collects.
+    All handlers of a message share a list of sends. A send is not awaited: it only adds to it.
     """
 
     def __init__(

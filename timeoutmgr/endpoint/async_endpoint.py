@@ -1,4 +1,4 @@
-"""An endpoint for programs on asyncio: the same endpoint, whose calls are awaited."""
+"""Endpoint for asyncio programs: an Endpoint whose calls are awaited."""
 
 import asyncio
 import signal
@@ -37,12 +37,11 @@ class AsyncEndpoint:
     """An Endpoint whose calls are awaited; ``async with AsyncEndpoint(config) as endpoint``.
 
     Each call runs in one of *threads* threads, with the context variables of its task, so that the
-    event loop waits for no server. Of more calls at once, the rest waits.
+    event loop never waits for a server. Further concurrent calls wait for a free thread.
 
-    A task that is cancelled during a call does not undo it: a call that has not begun does not
-    happen, and a call that has begun goes on in its thread. Send again with the same
-    ``message_id`` if in doubt. After a cancelled ``start``, call ``close``; ``async with`` does so
-    itself.
+    Cancelling a task does not undo its call: a call that has not begun does not happen, and a call
+    that has begun goes on in its thread. Send again with the same ``message_id`` if in doubt. After
+    a cancelled ``start``, call ``close``; ``async with`` does so itself.
     """
 
     def __init__(self, config: EndpointConfiguration, *, threads: int = 8) -> None:
@@ -75,7 +74,7 @@ class AsyncEndpoint:
         return await self._threads.run(lambda: self._endpoint.purge(satellites=satellites))
 
     async def start(self) -> None:
-        """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
+        """Start receiving; idempotent. Raises ConfigurationError or TransportUnavailable."""
         await self._threads.run(self._endpoint.start)
 
     async def stop(self) -> None:
@@ -86,7 +85,7 @@ class AsyncEndpoint:
         await self._in_thread(self._endpoint.stop)
 
     async def close(self) -> None:
-        """Stop, and close every connection and thread; the object is of no use afterwards.
+        """Stop, and close every connection and thread; the endpoint cannot be used afterwards.
 
         In a coroutine handler it returns at once: the stop waits for that handler.
         """
@@ -123,8 +122,8 @@ class AsyncEndpoint:
         try:
             await self.start()
         except BaseException:
-            # Nothing calls __aexit__ now, and a cancelled start goes on in its thread. The shield
-            # is for a second cancellation.
+            # Python does not call __aexit__ now, and a cancelled start goes on in its thread. The
+            # shield protects against a second cancellation.
             await asyncio.shield(asyncio.to_thread(self._close))
             raise
         return self
@@ -178,8 +177,8 @@ class AsyncEndpoint:
         """Send a message, delayed if ``delay`` or ``deliver_at`` is given; as ``Endpoint.send``.
 
         When this returns the message is durable. With *session*, an AsyncSession or an
-        AsyncConnection, its statements run on that connection, and it becomes durable with the
-        caller's own commit.
+        AsyncConnection, the statements run on that connection, and the message becomes durable with
+        the caller's own commit.
         """
         chosen = chosen_options(options, locals())
         return await self._sent(destination, message_type, body, chosen, session)
@@ -231,13 +230,13 @@ class AsyncEndpoint:
     async def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, as ``Endpoint.send_many``; return how many.
 
-        *messages* is drawn, and *on_sent* called, in the thread that sends. After a cancel no more
-        is drawn; what was drawn is sent.
+        The thread that sends iterates *messages* and calls *on_sent*. After a cancel it draws no
+        more messages, and sends those already drawn.
         """
         return await self._drawn(self._endpoint.send_many, messages, on_sent)
 
     async def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
-        """Store many delayed messages past the queue, as ``Endpoint.store_many``."""
+        """Store many delayed messages, bypassing the queue, as ``Endpoint.store_many``."""
         return await self._drawn(self._endpoint.store_many, messages, on_sent)
 
     async def clear_timeouts(self, saga_id: str) -> None:
@@ -279,7 +278,7 @@ class AsyncEndpoint:
             is_over.set()
 
     async def _in_thread(self, stop: Callable[[], None]) -> None:
-        """Run *stop* in a thread; do not wait for it on the loop that it ends."""
+        """Run *stop* in a thread, and wait for it, except on the loop that it ends."""
         coroutines = self._endpoint.parts.coroutines
         if coroutines is not None and coroutines.is_here():
             threading.Thread(target=stop, name="timeoutmgr-stop").start()
@@ -290,12 +289,12 @@ class AsyncEndpoint:
         self._endpoint.close()
         with hurrying(self._endpoint.parts.servers):
             self._threads.close()
-        # A cancelled start may have gone on behind the first close.
+        # A cancelled start may have gone on after the first close.
         self._endpoint.close()
 
 
 class _EndpointOnLoop(Endpoint):
-    """Sends inside a session on the loop: only the session's own statements run there."""
+    """Sends inside an asyncio session: only the session's own statements run on the loop."""
 
     def __init__(self, config: EndpointConfiguration, threads: int) -> None:
         super().__init__(config)

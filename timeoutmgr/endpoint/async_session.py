@@ -1,9 +1,9 @@
-"""The AsyncSession of a coroutine handler: in the very transaction that settles the message.
+"""The AsyncSession of a coroutine handler, in the transaction that settles the message.
 
 It is an ordinary session on the ordinary connection of the pump's transaction. Its methods run on
 the event loop, in the greenlets of SQLAlchemy's asyncio extension, and each statement is passed to
-the pump's thread, which waits for the handler (``thread_calls``). No second connection is involved,
-so that no driver needs an asyncio twin, and one commit settles effects and message together.
+the pump's thread, which waits for the handler (``thread_calls``). There is no second connection: no
+driver needs an asyncio version, and a single commit covers the effects and the message.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _WITHOUT_GREENLET: Final = (
 
 
 class LentSession(Session):
-    """A session whose end is the endpoint's: a close of the handler would undo its rows unseen."""
+    """A session that the endpoint ends: a close by the handler would silently undo its rows."""
 
     def close(self) -> None:
         """Do nothing: the endpoint commits and closes."""
@@ -50,7 +50,7 @@ class LentSession(Session):
 
 
 class LazySession(LentSession):
-    """A session that opens its connection at the first statement, in the serving thread."""
+    """A session that opens its connection in the serving thread, at the first statement."""
 
     def __init__(
         self, open_connection: Callable[[], Connection], mode: JoinTransactionMode
@@ -61,7 +61,7 @@ class LazySession(LentSession):
 
     def get_bind(self, *_given: Any, **_keywords: Any) -> Connection:
         """Return the connection of the transaction that settles the message."""
-        if self._opened is None:  # asked for each statement
+        if self._opened is None:  # called for each statement
             connection: Connection = _in_serving_thread(self._open_connection)
             _serve_statements(connection)
             self._opened = connection
@@ -69,13 +69,13 @@ class LazySession(LentSession):
 
 
 def async_session(session: Session) -> "AsyncSession":
-    """Return the asyncio face of *session*; raise ConfigurationError without greenlet."""
-    if find_spec("greenlet") is None:  # SQLAlchemy's own error comes with the first statement
+    """Return the asyncio interface to *session*; raise ConfigurationError without greenlet."""
+    if find_spec("greenlet") is None:  # SQLAlchemy itself would raise only at the first statement
         raise ConfigurationError(_WITHOUT_GREENLET)
     from sqlalchemy.ext.asyncio import AsyncSession
 
     class HandlerAsyncSession(AsyncSession):
-        """An AsyncSession on a connection that has no asyncio face."""
+        """An AsyncSession on a connection that has no asyncio interface."""
 
         async def execute(self, *given: Any, **keywords: Any) -> Any:
             """Execute a statement and return its rows, which the driver has read."""
@@ -90,11 +90,11 @@ def async_session(session: Session) -> "AsyncSession":
                 await self.rollback()
 
         async def connection(self, *_given: Any, **_keywords: Any) -> "AsyncConnection":
-            """Refuse: the driver's connection has no asyncio face."""
+            """Refuse: the driver's connection has no asyncio interface."""
             raise _refused("connection()", "await session.run_sync(lambda s: s.connection()...)")
 
         async def stream(self, *_given: Any, **_keywords: Any) -> Any:
-            """Refuse: the driver would wait for the server on the loop."""
+            """Refuse: the driver would block the loop while it waits for the server."""
             raise _refused("stream()", "session.execute, with a LIMIT for many rows")
 
     for name, method in getmembers(HandlerAsyncSession, iscoroutinefunction):
@@ -106,10 +106,10 @@ def async_session(session: Session) -> "AsyncSession":
 
 
 def _then_cancelled(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return *method*, which raises CancelledError at its end if the task is to be cancelled.
+    """Return *method*, made to raise CancelledError at its end if the task is to be cancelled.
 
-    Within SQLAlchemy a cancellation would cost the connection, so that ``ThreadCalls`` defers it.
-    Any later, it would miss the block that asked for it: asyncio.timeout, say.
+    A cancellation inside SQLAlchemy would invalidate the connection, so ``ThreadCalls`` defers it.
+    If it came after the method, it would miss the block that requested it, such as asyncio.timeout.
     """
 
     @wraps(method)
@@ -138,17 +138,17 @@ def _in_serving_thread(function: Callable[[], Any]) -> Any:
 
 
 def _serving() -> ThreadCalls | None:
-    """Return the calls to pass a statement to; None if this thread is to execute it itself."""
+    """Return the ThreadCalls for a statement; None if this thread is to execute it itself."""
     calls = SERVING.get()
-    # A thread that a handler begins, by asyncio.to_thread say, has its context variables too.
+    # A thread that a handler starts, as by asyncio.to_thread, inherits its context variables.
     if calls is None or not calls.is_on_loop() or not in_greenlet():
         return None
     return calls
 
 
 def _serve_statements(connection: Connection) -> None:
-    """Have statements of handlers on *connection*'s engine run in their serving threads."""
-    # Not by event.contains: it goes by the address of an engine, and knows that of one long gone.
+    """Make handlers' statements on *connection*'s engine run in their serving threads."""
+    # Not event.contains: it compares addresses of engines, and may find a deleted engine's.
     if _do_execute in list(connection.dialect.dispatch.do_execute):
         return
     engine = connection.engine
@@ -170,7 +170,7 @@ def _do_execute_no_params(cursor: Any, statement: str, context: Any) -> bool:
 
 
 def _passed(execute: Callable[[], object]) -> bool:
-    """Return whether the statement was executed, by the serving thread."""
+    """Have the serving thread execute the statement, if there is one; return whether it did."""
     calls = _serving()
     if calls is None:
         return False

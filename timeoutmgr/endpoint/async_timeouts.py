@@ -1,4 +1,4 @@
-"""The pending timeouts of an endpoint, for programs on asyncio."""
+"""The pending timeouts of an endpoint, for asyncio programs."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -44,7 +44,7 @@ class RunsCalls(Protocol):
 
 
 class AsyncTimeouts:
-    """Queries and changes, as ``Timeouts`` has them; each is awaited."""
+    """The queries and changes of ``Timeouts``, as coroutines."""
 
     def __init__(self, timeouts: Timeouts, run: RunsCalls) -> None:
         self._timeouts = timeouts

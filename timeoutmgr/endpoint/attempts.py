@@ -1,4 +1,4 @@
-"""Attempts at changes, as the audit keeps them."""
+"""Rows of the audit about attempts at changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AuditedWork:
-    """A change of many messages or timeouts; *changed* is the number that it has changed."""
+    """A change of many messages or timeouts; *changed* counts the changes so far."""
 
     changed: int = 0
 
@@ -35,7 +35,7 @@ class AuditedWork:
 def audited(
     parts: AssembledEndpoint, action: str, by: ChangedBy, selection: Mapping[str, Any]
 ) -> Iterator[AuditedWork]:
-    """Have the audit of the endpoint keep a change of queues, as ``audited_in`` does."""
+    """Record a change of queues in the endpoint's audit, as ``audited_in`` does."""
     store = _store_of(parts)
     if store is None:
         yield AuditedWork()
@@ -48,11 +48,11 @@ def audited(
 def audited_in(
     store: TimeoutStore, action: str, by: ChangedBy, selection: Mapping[str, Any]
 ) -> Iterator[AuditedWork]:
-    """Have the audit of *store* keep that a change begins, and how it ends.
+    """Record the begin and the end of a change in the audit of *store*.
 
-    Each row is a transaction of its own: the change is many transactions, and in no database if a
-    broker has the queues. After a crash the first row stays alone. A store that does not answer
-    does not stop the change.
+    Each row has its own transaction: the change itself is many transactions, or none at all if the
+    queues are on a broker. After a crash only the first row exists. If the store does not answer,
+    the change is made nevertheless.
     """
     work = AuditedWork()
     begun = AuditEntry(
@@ -65,10 +65,10 @@ def audited_in(
 
 
 def _store_of(parts: AssembledEndpoint) -> TimeoutStore | None:
-    """Return the store that keeps the audit; None for a store whose file is missing."""
+    """Return the store that keeps the audit; None if the file of the store is missing."""
     persistence = parts.settings.persistence
     database = None if persistence is None else persistence.database
-    # To connect would create the file.
+    # A connection would create the file.
     if database is not None and database.path is not None and not database.path.exists():
         return None
     return parts.features.store
@@ -82,9 +82,9 @@ def attempt(
     selection: Mapping[str, Any],
     run_id: str | None = None,
 ) -> Iterator[None]:
-    """Have the audit keep the attempt if the body fails: what succeeds is in it already.
+    """Record the attempt if the body fails: a change that succeeds writes its own row.
 
-    Raises InvalidMessage, before the body, for a *by* or a *selection* that no audit can keep.
+    Raises InvalidMessage, before the body, if an audit cannot store *by* or *selection*.
     """
     require_audited(action, by, selection)
     try:

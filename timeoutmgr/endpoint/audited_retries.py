@@ -1,4 +1,4 @@
-"""Retries and deletions of failed messages, which the audit keeps."""
+"""Retries and deletions of failed messages, recorded in the audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coroutine handler that a pump awaits: one message after the other, in its transaction."""
+"""Coroutine handlers that a pump runs one message after the other, in its transaction."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from timeoutmgr.endpoint.thread_calls import SERVING, ThreadCalls
 
 @dataclass(frozen=True, slots=True)
 class AwaitedHandler:
-    """Calls a coroutine handler as if it was a plain function.
+    """Calls a coroutine handler as if it were a plain function.
 
-    The calling thread waits until the coroutine has ended, and serves its session meanwhile.
+    The calling thread waits for the end of the coroutine, and executes its statements meanwhile.
     """
 
     handler: AsyncHandler
@@ -21,7 +21,7 @@ class AwaitedHandler:
     clock: CarriedClock
 
     def __call__(self, message: object, context: HandlerContext) -> None:
-        """Run the handler on the loop to its end; raise its error."""
+        """Run the handler on the loop until it ends; raise its error."""
         self.clock.refresh()
         calls = ThreadCalls(self.coroutines.loop)
         view = AsyncHandlerContext(context, self.clock.carried)

@@ -28,7 +28,7 @@ BY_API: Final = ChangedBy(channel="api")
 
 
 class BulkRuns:
-    """Changes many pending timeouts: a plan selects and freezes them, an apply changes them.
+    """Changes many pending timeouts: a plan selects them for good, and an apply changes them.
 
     Each method raises Unsupported for a store that has no bulk runs.
     """
@@ -54,14 +54,14 @@ class BulkRuns:
         export: Callable[[str], None] | None = None,
         **selection: Unpack[PlanKeywords],
     ) -> BulkPlan:
-        """Select the timeouts of *ids*, or all that match, for a run; change nothing.
+        """Select the timeouts with *ids*, or all that match, for a run; change nothing.
 
         *ids* are of timeouts or of messages. The run changes no timeout that is stored or changed
         after the plan. A plan can be applied for a day. *export* may save the timeouts first, by
         the ``keys`` of the run whose id it gets: the run can be applied only after *export* has
         returned. A timeout that is moved while the plan is made may be missed. Raises
         InvalidMessage for *ids* beside a filter and for a keyword without a value,
-        DestinationNotAllowed or Unroutable for a reroute that may not be.
+        DestinationNotAllowed or Unroutable for a wrong destination of a reroute.
         """
         which = _selected(selection)
         if limit is not None:
@@ -83,10 +83,10 @@ class BulkRuns:
     ) -> BulkRun:
         """Apply a plan, or go on with a run that was interrupted; return the run.
 
-        Timeouts that were closed or changed meanwhile, or that a dispatcher has, are left. The
-        function *progress* gets the number of timeouts of each batch that is done. The run stays
-        RUNNING, and is ``unfinished``, if another process works on a batch. A run that is COMPLETED
-        is returned as it is.
+        Timeouts that were closed or changed since, or that a dispatcher has, are left. The function
+        *progress* gets the number of timeouts of each batch that is done. The run stays RUNNING,
+        and is ``unfinished``, if another process works on a batch. A run that is COMPLETED is
+        returned as it is.
         """
         return self._carry_out(run_id, by, progress, undo=False)
 
@@ -150,7 +150,7 @@ class BulkRuns:
 
 
 def _selected(selection: Mapping[str, Any]) -> TimeoutFilter | Sequence[str]:
-    """Return the ids, or the filter without ids. Raises InvalidMessage for both."""
+    """Return the ids, or else the filter. Raises InvalidMessage if both are given."""
     if "ids" not in selection:
         require_values(selection)
         return filter_of(**selection)
@@ -167,7 +167,7 @@ def _selected(selection: Mapping[str, Any]) -> TimeoutFilter | Sequence[str]:
 
 
 def require_values(selection: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage for a keyword without a value: the change would meet every timeout."""
+    """Raise InvalidMessage for a keyword without a value: the change would affect every timeout."""
     for name, value in selection.items():
         if not value:
             raise InvalidMessage(
@@ -177,14 +177,14 @@ def require_values(selection: Mapping[str, Any]) -> None:
 
 
 def checked_limit(limit: int) -> int:
-    """Return *limit*, or as many rows as a database counts; raise InvalidMessage if it is wrong."""
+    """Return *limit*, or the largest that a database takes; raise InvalidMessage if it is wrong."""
     if not isinstance(limit, int) or limit < 0:
         raise InvalidMessage(f"a limit is a whole number from 0, got {limit!r:.80}")
     return min(limit, LATEST)
 
 
 def check_text(what: str, given: str | None) -> None:
-    """Raise InvalidMessage unless *given* is None, or a text that databases take."""
+    """Raise InvalidMessage unless *given* is None or a text that databases accept."""
     if not isinstance(given, str | None):
         raise InvalidMessage(f"{what} is a text, got {given!r:.80}; give a text")
     require_storable(what, given or "")
@@ -205,8 +205,8 @@ class SelectionKeywords(TypedDict, total=False):
 class PlanKeywords(SelectionKeywords, total=False):
     """The keywords that select the timeouts of a plan.
 
-    Those that are tried next at ``tried_from`` or later are also timeouts that were due before, and
-    that a pause held until then, or that waited for another try.
+    Timeouts that are tried next at ``tried_from`` or later include timeouts with an earlier due
+    time that a pause held back, or that waited for another try.
     """
 
     ids: Sequence[str]

@@ -1,4 +1,4 @@
-"""A canary: a timeout sent now and then, whose dispatch proves that the endpoint delivers."""
+"""Canary: a timeout that is sent periodically, and whose dispatch proves that delivery works."""
 
 import logging
 import time
@@ -23,10 +23,10 @@ SENTENCE: Final = "The canary timeout is late: the endpoint does not deliver tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySettings:
-    """Each process sends a canary *every* so often, due after *delay*.
+    """Settings of the canary: each process sends a canary *every* so often, due after *delay*.
 
-    A canary that is not dispatched *late_after* its due time raises an alarm: an ERROR of the log,
-    the counter ``canaries_late``, and with *critical* a critical error, once for an outage.
+    A canary not dispatched within *late_after* of its due time raises an alarm: an ERROR in the
+    log, the counter ``canaries_late``, and with *critical* a critical error, once per outage.
     """
 
     every: timedelta = timedelta(minutes=1)
@@ -50,15 +50,15 @@ class CanarySettings:
 
 
 def discard(_body: Any, _context: Any) -> None:
-    """Handle a canary: its work ended when it reached the queue."""
+    """Handle a canary by doing nothing: it served its purpose when it reached the queue."""
 
 
 async def discard_on_loop(_body: Any, _context: Any) -> None:
-    """Handle a canary as a coroutine function, which middleware of coroutine functions asks for."""
+    """Handle a canary as a coroutine function, which middleware of coroutine functions needs."""
 
 
 class Canary(ThreadTask):
-    """The task of a running endpoint: it sends a canary, and looks for its dispatch in time."""
+    """Task of a running endpoint: sends canaries, and checks that each is dispatched in time."""
 
     thread_name = "timeoutmgr-canary"
 
@@ -84,18 +84,18 @@ class Canary(ThreadTask):
         self._judged_by: float | None = None
 
     def watch(self) -> None:
-        """Judge a canary whose step is overdue: a queue or a store that hangs answers no step."""
+        """Judge a canary whose step is overdue: if a queue or store hangs, no step returns."""
         overdue = self._judged_by
         if overdue is not None and self._monotonic() > overdue:
             self._judge("its queue or its store hangs")
 
     def step(self, wait: Callable[[float], bool]) -> bool:
-        """Send a canary and judge it; *wait* returns whether to stop. Return that, too."""
+        """Send a canary and judge it; *wait* returns whether to stop. Return whether to stop."""
         ours = self._settings
         self._judged_by = self._monotonic() + (ours.delay + 2 * ours.late_after).total_seconds()
         try:
             canary: str | None = self._send(ours.delay)
-        except Exception as error:  # of a send middleware, say: the task goes on
+        except Exception as error:  # such as an error of send middleware: the task goes on
             canary = None
             self._judge(f"it cannot be sent: {on_one_line(error)}")
         if wait((ours.delay + ours.late_after).total_seconds()):

@@ -1,4 +1,4 @@
-"""Coroutine handlers that run at once: a step whose messages end in any order."""
+"""Coroutine handlers that run concurrently: a step whose messages end in any order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from timeoutmgr.transport.work import Work
 
 @dataclass(frozen=True, slots=True)
 class WorkAtOnce:
-    """The unit of work that a coroutine sees; the pump settles its effects later."""
+    """The unit of work as a concurrent coroutine sees it; the pump settles its effects later."""
 
     clock: CarriedClock
     is_atomic: bool
@@ -35,13 +35,13 @@ class WorkAtOnce:
         return None
 
     def now(self) -> Micros | None:
-        """Return the time of the clock beside the queues; None where only the host's counts."""
+        """Return the time of the clock beside the queues; None if only the host's clock counts."""
         return self.clock.carried()
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentHandlerStep:
-    """Runs coroutine handlers on the loop, and settles the messages that they sent."""
+    """Runs coroutine handlers on the loop, and sends the messages that they collected."""
 
     step: HandlerStep
     handlers: Mapping[str, Sequence[AsyncHandler]]
@@ -49,13 +49,13 @@ class ConcurrentHandlerStep:
     work: WorkAtOnce
 
     def handles(self, received: Received) -> bool:
-        """Return whether the handlers of the message's type run beside other messages."""
+        """Return whether the handlers of the message's type run concurrently with others."""
         return self.step.type_of(received.message) in self.handlers
 
     def begin(
         self, received: Received, ended: Callable[[HandlingOutcome], None]
     ) -> Callable[[], None]:
-        """Begin the coroutines of *received*; an error before them ends it at once."""
+        """Begin the coroutines of *received*; an error before they begin ends the message."""
         try:
             self.work.clock.refresh()
             prepared = self.step.prepare(received, self.work)
@@ -75,7 +75,7 @@ class ConcurrentHandlerStep:
         return self.coroutines.begin(lambda: self._run(prepared, context, received), end)
 
     def settle(self, outcomes: Sequence[HandlingOutcome], work: Work) -> None:
-        """Send what handlers sent, in the order of their ends; fail each failed message."""
+        """Send the messages of handlers, in the order of their ends; fail each failed message."""
         handled: list[HandledMessage] = []
         for outcome in outcomes:
             error, context = outcome.error, outcome.effects

@@ -1,4 +1,4 @@
-"""Settings of an endpoint: collected by EndpointConfiguration, frozen, checked at the door."""
+"""Settings of an endpoint: collected by EndpointConfiguration, checked early, and frozen."""
 
 import inspect
 import os
@@ -54,9 +54,9 @@ DATA: Final = "TIMEOUTMGR_DATA"
 
 MOST_HANDLER_BATCH: Final = 500
 LONGEST_SHUTDOWN: Final = timedelta(days=365)
-"""A thread cannot wait for as long as a timedelta can be."""
+"""Upper limit of waits: a thread cannot wait as long as the longest timedelta."""
 LIST: Final = "list"
-"""The *batch* of a handler that gets a list of messages."""
+"""Value of *batch* for a handler that gets a list of messages."""
 
 Registered = TypeVar("Registered", bound="AnyHandler")
 RegisteredList = TypeVar("RegisteredList", bound="ListHandler")
@@ -64,7 +64,7 @@ RegisteredList = TypeVar("RegisteredList", bound="ListHandler")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """One endpoint, settled. Made by ``EndpointConfiguration.settings``."""
+    """The final settings of an endpoint, made by ``EndpointConfiguration.settings``."""
 
     name: str
     transport: Transport
@@ -72,13 +72,13 @@ class EndpointSettings:
     features: tuple[Feature, ...]
     handlers: "dict[str, tuple[AnyHandler, ...]]"
     handled_alone: frozenset[str]
-    """Message types of which each message is settled alone."""
+    """Message types whose messages are settled one at a time."""
     message_classes: dict[str, TypedMessageClass]
-    """Classes of the messages that handlers get as objects, by message type."""
+    """Classes of messages that handlers get as objects, by message type."""
     handled_in_lists: frozenset[str]
     """Message types whose handlers get a list of messages."""
     without_session: frozenset[str]
-    """Message types whose coroutine handlers all do without ``context.session``."""
+    """Message types whose coroutine handlers never use ``context.session``."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
     transaction_mode: TransactionMode | None
@@ -135,7 +135,7 @@ class EndpointSettings:
             )
 
     def _check_error_queue(self) -> None:
-        """Refuse the endpoint's own queue, from which each failed message would come back."""
+        """Refuse the endpoint's own queue: each failed message would come back from it."""
         if self.error_queue == self.input_queue and not self.send_only:
             raise ConfigurationError(
                 f"error_queue {self.error_queue!r} is the endpoint's own queue, from which it "
@@ -144,7 +144,7 @@ class EndpointSettings:
             )
 
     def _check_retries(self) -> None:
-        """Refuse delayed retries that the endpoint's own limit would turn away."""
+        """Refuse delayed retries that exceed the endpoint's own limit of delays."""
         if self.recoverability is None or self.limits.max_delay is None:
             return
         longest = self.recoverability.increase * self.recoverability.delayed
@@ -156,7 +156,7 @@ class EndpointSettings:
             )
 
     def _check_recurring(self) -> None:
-        """Refuse schedules whose next run the endpoint's own limit would turn away."""
+        """Refuse schedules whose next run exceeds the endpoint's own limit of delays."""
         limit, now = self.limits.max_delay, self.clock.now()
         for each in self.recurring:
             if limit is not None and (longest := each.occurrences.longest_wait(now)) > limit:
@@ -166,7 +166,7 @@ class EndpointSettings:
                 )
 
     def _check_middleware(self) -> None:
-        """Refuse middleware that cannot be around each handler."""
+        """Refuse middleware that cannot wrap every handler."""
         if self.middleware and self.handled_in_lists:
             raise ConfigurationError(
                 "middleware runs around the handlers of one message, and the handlers of "
@@ -187,12 +187,12 @@ class EndpointSettings:
 
     @property
     def awaits_middleware(self) -> bool:
-        """Whether the middleware are coroutine functions."""
+        """Whether the middleware consists of coroutine functions."""
         return any(map(is_coroutine_function, self.middleware))
 
     @property
     def installed_persistence(self) -> Persistence | None:
-        """The persistence that is to have its tables: not that of a manager that is gone."""
+        """The persistence whose tables are needed; None if its timeout manager is disabled."""
         return self.persistence if self.manager_disabled is ManagerDisabled.NOT_SAID else None
 
     @property
@@ -208,7 +208,7 @@ _SETTABLE: Final = frozenset(
         *("shutdown_timeout", "check_destinations", "install", "clock", "telemetry", "new_id"),
     }
 )
-"""The attributes of an EndpointConfiguration; all else is set by its methods."""
+"""The attributes of an EndpointConfiguration; all other settings are set by methods."""
 _OTHER_KINDS: Final[dict[str, Kinds]] = {
     "transaction_mode": (TransactionMode, str, NoneType),
     "critical_error_action": (CriticalAction, str),
@@ -226,9 +226,9 @@ class EndpointConfiguration:
         config.use_persistence("postgresql+psycopg://localhost/sales")
         config.enable_feature(TimeoutManager())
 
-    Without a transport, queues and timeouts rest in one embedded file, ``./timeoutmgr.db`` or
-    the file that the environment variable TIMEOUTMGR_DATA names. Beside every other transport a
-    timeout manager needs a persistence that is named.
+    Without a transport, queues and timeouts are in one embedded file, ``./timeoutmgr.db`` or the
+    file that the environment variable TIMEOUTMGR_DATA names. With any other transport a timeout
+    manager needs an explicit persistence.
     """
 
     _is_frozen = False
@@ -236,19 +236,19 @@ class EndpointConfiguration:
     def __init__(self, name: str) -> None:
         self.name: Final = check_endpoint_name(name)
         self.transaction_mode: TransactionMode | ModeName | None = None
-        """None: ``transaction_scope`` where the parts share a database, else ``receive_only``."""
+        """None: ``transaction_scope`` if the parts share a database, otherwise ``receive_only``."""
         self.error_queue = "error"
         self.critical_error_action: CriticalAction | str = CriticalAction.STOP
         self.canary: CanarySettings | None = None
-        """How often a canary timeout proves that the endpoint delivers; None: never."""
+        """How often a canary timeout is sent to prove that the endpoint delivers; None: never."""
         self.recoverability: RecoverabilitySettings | None = None
-        """None takes the default, without delayed retries where nothing can delay them."""
+        """None: the default, without delayed retries if nothing can delay them."""
         self.limits = Limits()
         self.concurrency = max(2, os.cpu_count() or 1)
         self.handler_batch = 100
-        """Messages that a thread handles at most with one commit; a crash repeats no more."""
+        """Maximum messages that a thread handles per commit; a crash repeats at most these."""
         self.async_concurrency = 100
-        """Coroutine handlers that run at once at most; a crash repeats no more messages."""
+        """Maximum coroutine handlers that run at once; a crash repeats at most as many messages."""
         self.shutdown_timeout = timedelta(seconds=20)
         """Time that a stop gives to coroutine handlers before it cancels them."""
         self.check_destinations = True
@@ -277,11 +277,11 @@ class EndpointConfiguration:
         self._manager_disabled = ManagerDisabled.NOT_SAID
 
     def freeze(self) -> None:
-        """Refuse changes from now on: an endpoint was made, and would not see them."""
+        """Refuse changes from now on: an endpoint was made, and would not notice them."""
         if not self._is_frozen:
             self._is_frozen = True
 
-    if not TYPE_CHECKING:  # for type checkers, a __setattr__ makes every attribute valid
+    if not TYPE_CHECKING:  # a visible __setattr__ would make type checkers accept every attribute
 
         def __setattr__(self, name: str, value: object) -> None:
             self._check_open()
@@ -319,9 +319,9 @@ class EndpointConfiguration:
     ) -> None:
         """Use *transport*: a URL, or an object that implements the contract.
 
-        A database's URL means the SQL queue in that database, any other URL a transport of kombu.
-        A transport that may lose messages (Redis, memory) needs ``accept_loss=True``. With
-        *delayed_delivery* delayed messages rest in its store, without a timeout manager.
+        A database's URL means the SQL queue in that database, any other URL a transport of kombu. A
+        transport that may lose messages (Redis, memory) needs ``accept_loss=True``. With
+        *delayed_delivery* delayed messages are kept in its store, without a timeout manager.
         """
         if not isinstance(delayed_delivery, DelayedDeliverySettings | None):
             raise ConfigurationError(
@@ -350,7 +350,7 @@ class EndpointConfiguration:
         self._accept_loss = True
 
     def enable_feature(self, feature: Feature) -> None:
-        """Enable *feature*, in place of an enabled feature of the same name."""
+        """Enable *feature*; it replaces an enabled feature of the same name."""
         self._check_open()
         if isinstance(feature, type):
             raise ConfigurationError(
@@ -371,11 +371,10 @@ class EndpointConfiguration:
         self._features.pop(name, None)
 
     def disable_timeout_manager(self, *, force: bool = False) -> None:
-        """Use native delayed delivery without a timeout manager beside it.
+        """Use native delayed delivery without a timeout manager.
 
-        For an endpoint that never ran without native delayed delivery, or whose store is empty by
-        now: the start is refused while timeouts are pending, unless *force* leaves them
-        undelivered.
+        For an endpoint that always had native delayed delivery, or whose store is empty. The start
+        is refused while timeouts are pending, unless *force* leaves them undelivered.
         """
         self.disable_feature("timeout-manager")
         self._manager_disabled = ManagerDisabled.FORCED if force else ManagerDisabled.ONCE_DRAINED
@@ -410,10 +409,10 @@ class EndpointConfiguration:
     def add_middleware(self, middleware: "AnyMiddleware") -> None:
         """Call *middleware* around the handlers of each message; the first added is the outermost.
 
-        The function gets the HandlerContext and ``call_next``, which it calls once, or not at all:
-        then no handler is called, and the message counts as handled. It runs in the transaction of
-        the message, and an error that leaves it is a failure of the message. A coroutine function,
-        which awaits ``call_next()``, is for endpoints whose handlers are all coroutine functions.
+        The function gets the HandlerContext and ``call_next``, which it calls at most once. Without
+        the call no handler runs, and the message counts as handled. It runs in the message's
+        transaction, and its error is a failure of the message. A coroutine function, which awaits
+        ``call_next()``, is for endpoints whose handlers are all coroutine functions.
         """
         self._check_open()
         check_callable(middleware, "a middleware", ("context", "call_next"), may_await=True)
@@ -422,8 +421,8 @@ class EndpointConfiguration:
     def add_send_middleware(self, middleware: SendMiddleware) -> None:
         """Send what *middleware* returns for each message; the first added sees it first.
 
-        The function gets a ToSend, and returns it or another. All checks of a message come after
-        it. An error that leaves it is raised by the send.
+        The function gets a ToSend, and returns it or another. All checks of a message follow it. An
+        error that it raises is raised by the send.
         """
         self._check_open()
         check_callable(middleware, "a send middleware", ("message",))
@@ -467,9 +466,9 @@ class EndpointConfiguration:
         msgspec.Struct) the body is an object of the class.
 
         With *batch* 1 each message of the type is settled alone, for a handler that ends its
-        transaction itself, by DDL on MySQL say. With *batch* "list" the function gets all messages
-        of the type in a batch, as a list, and a BatchContext. With *session* False a coroutine
-        function uses no ``context.session``: it runs beside others in each transaction mode.
+        transaction itself, such as by DDL on MySQL. With *batch* "list" the function gets all
+        messages of the type in a batch, as a list, and a BatchContext. With *session* False a
+        coroutine function uses no ``context.session``: it runs beside others in each mode.
         """
         if inspect.isroutine(message_type):
             raise ConfigurationError(
@@ -523,9 +522,9 @@ class EndpointConfiguration:
     ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
 
-        Raises ConfigurationError for a generator function, and a function that does not take a
-        message and a context; and for a class that no library converts, or whose message type has
-        other handlers that get no object of the class.
+        Raises ConfigurationError for a generator function, for a function that does not take a
+        message and a context, for a class that no library converts, and for a class whose message
+        type has handlers that do not get objects of the class.
         """
         self._check_open()
         found = None
@@ -556,7 +555,7 @@ class EndpointConfiguration:
             self._with_session.add(message_type)
 
     def _check_batch(self, message_type: str, handler: Any, batch: object) -> None:
-        """Raise ConfigurationError unless all handlers of *message_type* get messages alike."""
+        """Raise ConfigurationError unless all handlers of *message_type* have the same *batch*."""
         if batch not in (None, 1, LIST):
             raise ConfigurationError(
                 f"batch of a handler is 1, 'list', or left out for handler_batch; got {batch!r:.80}"
@@ -585,10 +584,10 @@ class EndpointConfiguration:
         catch_up: "CatchUp | CatchUpName" = "one",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a message at each occurrence of *every*, once for all processes of the endpoint.
+        """Send a message at each occurrence of *every*, once for all processes together.
 
-        *every* is a text, such as ``1 day at 06:00 Europe/Berlin``, or a timedelta; *catch_up*
-        decides about missed occurrences. Without *destination* the message goes to the endpoint
+        *every* is a text, such as ``1 day at 06:00 Europe/Berlin``, or a timedelta; *catch_up* is
+        the policy for missed occurrences. Without *destination* the message goes to the endpoint
         itself. Needs TimeoutManager. Raises ConfigurationError for a wrong value or a used *name*.
         """
         from timeoutmgr.recurrence.definition import RecurringTimeout
@@ -686,7 +685,7 @@ class EndpointConfiguration:
         if self.is_embedded:
             return persistence_from_url(embedded_url())
         if self._send_only or self._external is not None:
-            return None  # the feature itself is refused, with its own sentence
+            return None  # the feature itself is refused, with its own error
         raise _unnamed(self._transport)
 
     def _check_disabled(self) -> None:
@@ -733,7 +732,7 @@ def _unnamed(transport: Transport | None) -> CombinationRefused:
 
 
 def transport_from_url(url: str, **options: Any) -> Transport:
-    """Return the transport that *url* names; databases are our SQL queue, the rest is kombu's."""
+    """Return the transport for *url*: our SQL queue for a database, otherwise kombu."""
     plain = url.removeprefix("timeoutmgr+")
     scheme = _scheme(plain)
     if plugins.knows(plugins.TRANSPORTS, scheme):
@@ -746,7 +745,7 @@ def transport_from_url(url: str, **options: Any) -> Transport:
 
 
 def persistence_from_url(url: str, **options: Any) -> Persistence:
-    """Return the persistence that *url* (or a bare name) says."""
+    """Return the persistence for *url*, or for a bare name."""
     name = _scheme(url) if "://" in url else url
     if name in _NO_STORE:
         raise UnknownPart(plugins.PERSISTENCE, name, None, plugins.names(plugins.PERSISTENCE))
@@ -759,11 +758,11 @@ def persistence_from_url(url: str, **options: Any) -> Persistence:
 
 
 _NO_STORE: Final = ("oracle",)
-"""Databases that no persistence here supports; a near name would be a wrong remedy."""
+"""Databases that no persistence here supports; an error must not suggest a similar name."""
 
 
 def check_endpoint_name(name: str) -> str:
-    """Return *name* if an endpoint can be called that; raise ConfigurationError if not."""
+    """Return *name* if it is a valid endpoint name; otherwise raise ConfigurationError."""
     longest = 199 - len(".TimeoutsDispatcher")
     if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= longest:
         raise ConfigurationError(
@@ -792,7 +791,7 @@ def _known_options(part: Callable[..., Any], options: Mapping[str, Any]) -> Call
 
 
 def _inside_settings(part: Callable[..., Any], known: Sequence[str], key: str) -> list[str]:
-    """Return how code gives *key* if a settings file has it beside the options of *part*."""
+    """Return how code sets *key*, which a settings file has beside the options of *part*."""
     if "settings" not in known:
         return []
     kinds = get_args(inspect.signature(part, eval_str=True).parameters["settings"].annotation)
@@ -805,7 +804,7 @@ def _scheme(url: str) -> str:
 
 
 def _check_matches(message_type: str) -> None:
-    """Raise ConfigurationError for a message type that no received message has."""
+    """Raise ConfigurationError for a message type that no received message can have."""
     read = first_type(message_type)
     if not read:
         raise ConfigurationError(f"a message type is a name, got {message_type!r:.80}")
@@ -831,7 +830,7 @@ def _member(kind: type[Member], value: str, setting: str) -> Member:
 def _check_part(given: object, options: Mapping[str, Any], contract: str) -> None:
     """Raise ConfigurationError unless *given* is an object of *contract*, without *options*.
 
-    It may be None, say: a variable of the environment that is not set.
+    It may be None, for example from an environment variable that is not set.
     """
     kind = contract.lower()
     if isinstance(given, type) or not hasattr(given, "capabilities"):

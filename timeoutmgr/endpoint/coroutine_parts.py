@@ -25,13 +25,13 @@ from timeoutmgr.transport.work import ATOMIC
 
 
 class CoroutineParts:
-    """Decides which coroutine handlers run at once, and which one after the other.
+    """Decides which coroutine handlers run concurrently, and which sequentially.
 
-    The messages of a type run at once if all its handlers are coroutine functions, and if none
-    uses the transaction that settles the message: because the mode has no such transaction, or
-    because they were registered with ``session=False``. In mode ``none`` none does: a crash there
-    loses the message that is handled. With plain middleware none does: a plain function around the
-    handlers has to wait for them. Middleware of coroutine functions becomes a part of the handlers.
+    The messages of a type are handled concurrently if all its handlers are coroutine functions, and
+    none of them uses the transaction that settles the message: the mode has no such transaction, or
+    they were registered with ``session=False``. In mode ``none`` no type is: a crash there loses
+    the message being handled. With plain middleware no type is: a plain function has to wait for
+    the handlers that it wraps. Middleware of coroutine functions becomes a part of the handlers.
     """
 
     def __init__(self, settings: EndpointSettings, mode: TransactionMode, sender: Sender) -> None:
@@ -46,14 +46,14 @@ class CoroutineParts:
 
     @property
     def handlers(self) -> dict[str, tuple[Handler, ...]]:
-        """The handlers by message type, as functions that return when all is done."""
+        """The handlers by message type, as functions that return when the handling is done."""
         return {
             kind: tuple(self._as_function(handler) for handler in found)
             for kind, found in self._handlers.items()
         }
 
     def concurrent(self, step: HandlerStep) -> ConcurrentHandling | None:
-        """Return the handling of messages at once; None if no message type has it."""
+        """Return the step for concurrent handlers; None if no message type has any."""
         settings = self._settings
         at_once = {
             kind: cast("Sequence[AsyncHandler]", found)
@@ -87,7 +87,7 @@ class CoroutineParts:
 
 
 def _in_middleware(settings: EndpointSettings) -> dict[str, tuple[AnyHandler, ...]]:
-    """Return one coroutine handler for each type: its handlers, in the middleware."""
+    """Return one coroutine handler for each type: its handlers, wrapped in the middleware."""
     middleware = cast("Sequence[AsyncHandlerMiddleware]", settings.middleware)
     return {
         kind: (_around(middleware, cast("Sequence[AsyncHandler]", found)),)

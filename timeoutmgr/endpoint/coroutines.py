@@ -1,4 +1,4 @@
-"""The coroutines of an endpoint's handlers: begun from any thread, cancelled by a stop."""
+"""Execution of coroutine handlers: started from any thread, cancelled by a stop."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from timeoutmgr.resilience.after_fork import ChildEnds, begin_anew_after_fork
 logger = logging.getLogger(__name__)
 
 GRACE: Final = 5.0
-"""Seconds that a cancelled coroutine has to end, before nobody waits for it any more."""
+"""Seconds that a stop waits for the end of a cancelled coroutine."""
 
 Ended: TypeAlias = Callable[[Exception | None], None]
 """Gets the error of a coroutine, or None; called on the loop, so it must be quick."""
@@ -22,7 +22,7 @@ Begin: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 
 
 class HandlerCoroutines:
-    """Runs coroutines on the process' loop, from the start of an endpoint to its stop."""
+    """Runs coroutines on the loop of the process, from the start of an endpoint to its stop."""
 
     def __init__(self) -> None:
         self._is_stopped = False
@@ -41,23 +41,23 @@ class HandlerCoroutines:
     def start(self) -> None:
         """Start the loop, unless it runs already."""
         self._loop = PROCESS_LOOP.acquire()
-        # On the loop, behind the end of an earlier stop, which would cancel what begins now.
+        # On the loop, after the end of an earlier stop, which would cancel new coroutines.
         self._loop.call_soon_threadsafe(self._resume)
 
     def stop_within(self, seconds: float) -> None:
-        """Return at once; after *seconds* cancel the coroutines that still run.
+        """Cancel the coroutines that still run after *seconds*; return at once.
 
-        A coroutine that runs on, GRACE seconds after it was cancelled, counts as stopped all the
-        same: its message goes back to the queue, and the coroutine can use its session no more.
+        A coroutine that still runs GRACE seconds after it was cancelled counts as stopped: its
+        message goes back to the queue, and the coroutine can no longer use its session.
         """
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._arm, seconds)
 
     def stop(self) -> None:
-        """Let go of the loop; coroutines that still run are cancelled if it ends."""
+        """Release the loop; coroutines that still run are cancelled if it ends."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            # The loop may end now and cancel the rest: that is a stop, not a failure.
+            # The loop may end now and cancel the rest: these are stopped, not failed.
             loop.call_soon_threadsafe(self._disarm)
             loop.call_soon_threadsafe(self._cancel_all)
             PROCESS_LOOP.release()
@@ -65,7 +65,7 @@ class HandlerCoroutines:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop, while the endpoint runs. Raises HandlerStopped after its stop."""
-        if self._loop is None:  # of a thread that outlived the stop
+        if self._loop is None:  # called by a thread that outlived the stop
             raise HandlerStopped
         return self._loop
 
@@ -77,24 +77,24 @@ class HandlerCoroutines:
             return False
 
     def begin(self, begin: Begin, ended: Ended) -> Callable[[], None]:
-        """Have the loop run the coroutine that *begin* makes; return a function that cancels it.
+        """Start the coroutine that *begin* makes on the loop; return a function that cancels it.
 
         *ended* is called exactly once. A coroutine that this class cancels ends with
-        HandlerStopped; a coroutine that raises CancelledError itself, with HandlerFailed. Each
-        coroutine has a copy of the context variables of the calling thread. Raises HandlerStopped
-        after the stop.
+        HandlerStopped; a coroutine that raises CancelledError itself ends with HandlerFailed. Each
+        coroutine has a copy of the calling thread's context variables. Raises HandlerStopped after
+        the stop.
         """
         loop = self.loop
         running, context = _Running(loop, self), copy_context()
         with self._lock:
             self._waiting.append(lambda: self._create(begin, ended, running, context))
             is_first = len(self._waiting) == 1
-        if is_first:  # one wake of the loop for a whole batch
+        if is_first:  # wake the loop only once for a whole batch
             try:
                 loop.call_soon_threadsafe(self._create_all)
-            except RuntimeError as error:  # the loop has ended meanwhile
+            except RuntimeError as error:  # the loop has ended in the meantime
                 with self._lock:
-                    self._waiting.clear()  # the next run wakes its loop for a first coroutine again
+                    self._waiting.clear()  # the first coroutine of the next run must wake the loop
                 raise HandlerStopped from error
         return running.cancel
 
@@ -143,7 +143,7 @@ class HandlerCoroutines:
             self.cancel(task)
 
     def _give_up(self) -> None:
-        """End the handling of coroutines that ignore their cancellation."""
+        """Treat coroutines that ignore their cancellation as ended."""
         for task, ended in list(self._tasks.items()):
             del self._tasks[task]
             logger.error(
@@ -159,8 +159,8 @@ class HandlerCoroutines:
         except asyncio.CancelledError as cancelled:
             return HandlerStopped() if task in self._cancelled else _failed(cancelled)
         if error is not None and task in self._cancelled:
-            # What fails while it is cancelled, a client that is closed say, has not failed by
-            # itself: no attempt of its message is used up.
+            # A failure during cancellation, such as a client that was closed, is not the handler's
+            # own: it does not count as an attempt of its message.
             stopped = HandlerStopped()
             stopped.__cause__ = error
             return stopped
@@ -168,7 +168,7 @@ class HandlerCoroutines:
 
 
 class _Running:
-    """A coroutine that was begun; its task exists as soon as the loop gets to it."""
+    """A coroutine that was submitted; the loop creates its task later."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutines: HandlerCoroutines) -> None:
         self.loop = loop
@@ -180,7 +180,7 @@ class _Running:
         self.loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self.task is not None:  # calls of the loop run in order: it is created by now
+        if self.task is not None:  # the loop makes its calls in order: the task exists by now
             self._coroutines.cancel(self.task)
 
 
@@ -198,7 +198,7 @@ async def in_one_process(coroutine: Coroutine[Any, Any, object]) -> object:
 async def _guarded(begin: Begin) -> object:
     try:
         return await in_one_process(begin())
-    except (KeyboardInterrupt, SystemExit) as error:  # either would end the loop
+    except (KeyboardInterrupt, SystemExit) as error:  # either exception would end the loop
         raise HandlerFailed(error) from error
 
 

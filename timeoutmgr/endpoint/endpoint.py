@@ -1,4 +1,4 @@
-"""An endpoint: built from a configuration, installed, started, stopped; and sending from it."""
+"""The Endpoint: install, start, stop, and send."""
 
 import gc
 import logging
@@ -45,18 +45,18 @@ logger = logging.getLogger(__name__)
 
 
 class _Run:
-    """The runner of an endpoint that runs, with its lock and the event of its end."""
+    """The runner of an endpoint, with its lock and the event of its end."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.runner: Runner | None = None
         self.latest: Runner | None = None
-        """The runner that was made last, also while it starts and stops."""
+        """The latest runner, including while it starts or stops."""
         self.stopped = threading.Event()
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the runner, whose threads are the parent's: this process has no run to wait for.
+        """Forget the runner, whose threads are the parent's: this process has no run.
 
         Another thread of the parent may have acquired the locks.
         """
@@ -68,7 +68,7 @@ class _Run:
 
 
 class Endpoint:
-    """A named participant with an input queue. Safe for many threads.
+    """A named participant with an input queue. Thread-safe.
 
     An endpoint freezes its configuration: later handlers and settings are refused.
 
@@ -96,7 +96,7 @@ class Endpoint:
 
     @property
     def parts(self) -> AssembledEndpoint:
-        """The parts of the endpoint, for programs that watch it; read only."""
+        """The parts of the endpoint, for programs that monitor it; read-only."""
         return self._parts
 
     @property
@@ -144,7 +144,7 @@ class Endpoint:
 
     @property
     def recurring(self) -> "Recurring":
-        """The recurring timeouts of this endpoint, also timeouts that other configurations have.
+        """The recurring timeouts of this endpoint, including those of its other configurations.
 
         Raises CombinationRefused if no store here keeps them.
         """
@@ -161,8 +161,8 @@ class Endpoint:
     def install(self, *, new_marker: bool = False) -> list[str]:
         """Create queues and tables that are missing; return the endpoint's queues.
 
-        With *new_marker* store and broker are paired anew: for an endpoint that was moved to
-        another broker or store on purpose, and of which no process runs.
+        With *new_marker* store and broker get a new common marker: for an endpoint that was moved
+        to another broker or store on purpose, and that runs in no process.
         """
         return installation.install(self._parts, new_marker=new_marker)
 
@@ -184,7 +184,7 @@ class Endpoint:
             return purge(self._parts, satellites=satellites)
 
     def start(self) -> None:
-        """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
+        """Start receiving; idempotent. Raises ConfigurationError or TransportUnavailable."""
         with self._run.lock:
             if self._run.runner is not None:
                 return
@@ -207,7 +207,7 @@ class Endpoint:
     def stop(self) -> None:
         """Stop, and return when all threads have ended.
 
-        Before start, twice, and from any thread is fine. In a coroutine handler, and in a handler
+        Allowed before the start, twice, and in any thread. In a coroutine handler, and in a handler
         while another thread stops the endpoint, it returns at once: the stop waits for the handler.
         """
         self._end(self._stop)
@@ -265,10 +265,10 @@ class Endpoint:
     def run(self) -> None:
         """Start, run until SIGTERM, SIGINT or a critical error stops it, then close.
 
-        For the main thread only; the signals get their handlers back. Meanwhile the garbage
-        collector leaves out the objects that are there at the start.
+        For the main thread only. The former signal handlers are restored at the end. During the run
+        the garbage collector ignores objects that existed at the start.
         """
-        # Not the run's event, whose lock this thread may hold when the signal handler runs in it.
+        # Not the run's event: this thread may hold its lock when the signal handler runs.
         asked = threading.Event()
         with _on_signals(asked.set), self, lasting_objects():
             while not asked.is_set() and not self._run.stopped.wait(0.2):
@@ -330,15 +330,14 @@ class Endpoint:
         *message_type* and *body*, gives both.
 
         A ``delay`` counts by the clock of the database that holds the queues, or that *session* is
-        in, and otherwise by this host's clock. A keyword counts before the same field of
-        *options*. When this returns the message is durable; with *session* it becomes durable
-        with the caller's own commit. A *session* is SQLAlchemy's, or a driver's connection
-        (psycopg, PyMySQL, mysqlclient, sqlite3) whose transaction is open.
+        in, and otherwise by this host's clock. A keyword overrides the same field of *options*.
+        When this returns the message is durable; with *session* it becomes durable with the
+        caller's own commit. A *session* is SQLAlchemy's, or a driver's connection (psycopg,
+        PyMySQL, mysqlclient, sqlite3) whose transaction is open.
 
         Raises InvalidMessage (nothing was sent; IdInUse with ``on_conflict="error"``), Unroutable,
         TransportUnavailable, or DeliveryUnknown: then send again with the same ``message_id``.
-        Raises SchemaMissing where `timeoutmgr install` was not run yet, and EndpointClosed after
-        ``close``.
+        Raises SchemaMissing before `timeoutmgr install`, and EndpointClosed after ``close``.
         """
         chosen = chosen_options(options, locals())
         return self._send(destination, message_type, body, chosen, session)
@@ -427,9 +426,9 @@ class Endpoint:
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, in confirm windows; return how many.
 
-        *messages* is drawn as far as it is sent. *on_sent* is called with the accepted messages of
-        each window, in the order given: keep your position there, or the ids to cancel by. When
-        this returns all messages are durable.
+        *messages* is iterated only as far as it is sent. *on_sent* is called with the accepted
+        messages of each window, in order: use it to save your position, or the ids for a cancel.
+        When this returns all messages are durable.
 
         Raises BulkInterrupted, which holds the drawn messages that the broker has not confirmed.
         """
@@ -437,21 +436,21 @@ class Endpoint:
         return send_many(self._outlet, messages, on_sent)
 
     def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
-        """Store many delayed messages past the queue; return how many.
+        """Store many delayed messages, bypassing the queue; return how many.
 
-        The one by-pass of ``<endpoint>.Timeouts``, for imports: the same checks, ids and history,
-        at the speed of the database's bulk insert. Needs this endpoint's own TimeoutManager; the
-        rest is as with ``send_many``.
+        For imports: it bypasses ``<endpoint>.Timeouts``, with the same checks, ids and history, at
+        the speed of the database's bulk insert. It needs this endpoint's own TimeoutManager, and
+        otherwise works like ``send_many``.
         """
         self._check_open()
         return store_many(self._outlet, messages, on_sent)
 
     def clear_timeouts(self, saga_id: str) -> None:
-        """Ask the endpoint's own or external timeout manager to cancel the timeouts of a saga.
+        """Ask the endpoint's own or external timeout manager to cancel a saga's timeouts.
 
-        The order waits in the manager's queue, and concerns timeouts that were sent before it;
-        ``timeouts.cancel_saga`` acts at once. In a handler use ``context.clear_timeouts``, which
-        clears nothing if the handler fails.
+        The order goes through the manager's queue, and applies to timeouts that were sent before
+        it; ``timeouts.cancel_saga`` acts at once. In a handler use ``context.clear_timeouts``,
+        which clears nothing if the handler fails.
         """
         self._check_open()
         order = self._parts.composer.clear(saga_id).outgoing()
@@ -499,11 +498,11 @@ class Endpoint:
 
 @contextmanager
 def lasting_objects() -> Iterator[None]:
-    """Spare the garbage collector the present objects, in a process that serves an endpoint alone.
+    """Exempt the present objects from garbage collection, in a process that only runs an endpoint.
 
-    A drain makes the interpreter look for garbage among all objects once for some thousand
-    messages. The hundred thousand objects of imported modules are none, and took an eighth of the
-    worker's processor time.
+    During a drain the interpreter searches all objects for garbage once in some thousand messages.
+    The hundred thousand objects of imported modules are never garbage, and their search took an
+    eighth of the worker's processor time.
     """
     gc.freeze()
     try:

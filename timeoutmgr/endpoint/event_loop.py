@@ -1,4 +1,4 @@
-"""The event loop of this process, in a thread of its own; coroutine handlers run there."""
+"""Event loop of this process, in its own thread, for coroutine handlers."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _JOIN: Final = 10.0
 class _LoopThread(threading.Thread):
     """Runs a new event loop until it is stopped, then cancels the tasks that are left.
 
-    ``_stop`` and ``_is_stopped`` would be those of ``threading.Thread``.
+    The names ``_stop`` and ``_is_stopped`` belong to ``threading.Thread``.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class _LoopThread(threading.Thread):
         self._has_ended = False
 
     def run(self) -> None:
-        """Run the loop; the exit of a task, as by ``sys.exit``, does not end it."""
+        """Run the loop; a SystemExit of a task does not end it."""
         asyncio.set_event_loop(self.loop)
         while not self._has_ended:
             try:
@@ -41,7 +41,7 @@ class _LoopThread(threading.Thread):
             self._clean_up()
 
     def stop(self) -> None:
-        """Have the loop end; from any thread."""
+        """End the loop; may be called from any thread."""
         self.loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
@@ -68,7 +68,7 @@ class ProcessLoop:
         begin_anew_after_fork(self)
 
     def acquire(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop; ``release`` it once for each call."""
+        """Return the running loop; call ``release`` once for each call."""
         with self._lock:
             if self._thread is None:
                 thread = _LoopThread()
@@ -81,14 +81,14 @@ class ProcessLoop:
             return self._thread.loop
 
     def release(self) -> None:
-        """End the use of the loop; its last user stops it, and cancels the tasks that are left."""
+        """End the use of the loop; the last user stops it, and cancels the remaining tasks."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             thread, self._thread = self._thread, None
         if thread is None:
-            return  # the process was forked meanwhile
+            return  # the process was forked since ``acquire``
         thread.stop()
         if thread is not threading.current_thread():
             thread.join(_JOIN)

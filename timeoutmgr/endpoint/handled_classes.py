@@ -30,7 +30,7 @@ def check_same_class(
 
 
 def check_takes_one(handler: Callable[..., object], found: TypedMessageClass) -> None:
-    """Raise ConfigurationError if *handler*, which gets one object, says that it takes a list."""
+    """Raise ConfigurationError if *handler*, which gets one object, is annotated to take a list."""
     try:
         first = next(iter(inspect.signature(handler).parameters.values())).annotation
     except (ValueError, TypeError, StopIteration):

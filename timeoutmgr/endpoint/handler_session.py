@@ -1,9 +1,9 @@
 """The SQLAlchemy session of a handler, in the transaction that also settles the message.
 
-The transaction is that of a whole batch: a savepoint undoes a failed message alone, and proves
-that the transaction still lives. A deadlock (MySQL 1213), a full disk (SQLite), a DDL statement
-(MySQL) or a COMMIT end a transaction at the server without the driver's knowledge, and its
-savepoints with it. Then no message of the batch may be acknowledged.
+A whole batch shares the transaction: a savepoint undoes a failed message alone, and proves that the
+transaction still exists. A deadlock (MySQL 1213), a full disk (SQLite), a DDL statement (MySQL) or
+a COMMIT ends a transaction and its savepoints at the server without the driver's knowledge. Then no
+message of the batch may be acknowledged.
 """
 
 import os
@@ -35,16 +35,16 @@ _SESSION_ENDED: Final = (
 
 
 class WorkOfHandler(Protocol):
-    """The part of a unit of work that a handler sees."""
+    """Contract of a unit of work as a handler sees it."""
 
     @property
     def is_atomic(self) -> bool:
-        """Whether sends are undone with the receive."""
+        """Whether sends and the receive are undone together."""
         ...
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transaction that receiving and sending share; opened at its first use."""
+        """The transaction that receiving and sending share; opened at first use."""
         ...
 
     def now(self) -> Micros | None:
@@ -53,10 +53,10 @@ class WorkOfHandler(Protocol):
 
 
 class HandlerSession:
-    """Opens the session, and the transaction, at the first use.
+    """Opens a handler's session, and the transaction, at first use.
 
-    *ends_transaction* says that the handler may end the transaction itself, and that its message is
-    settled alone: then the session stands on the transaction, without a savepoint.
+    *ends_transaction* means that the handler may end the transaction itself, and that its message
+    is settled alone: the session then uses the transaction without a savepoint.
     """
 
     def __init__(self, work: WorkOfHandler, *, ends_transaction: bool = False) -> None:
@@ -68,18 +68,18 @@ class HandlerSession:
         self._connection: Connection | None = None
         self._savepoint: NestedTransaction | None = None
         self.process: int | None = os.getpid()
-        """The process of the handlers; None when they have ended."""
+        """Id of the process in which the handlers run; None when they have ended."""
 
     @property
     def has_ended(self) -> bool:
         """Whether the handlers of the message have ended; all views of a context share it.
 
-        A child that a handler forks has no part in it: nothing would send what the child collects.
+        True in a child that a handler forks: nothing would send what the child collects.
         """
         return self.process != os.getpid()
 
     def open(self) -> "Session":
-        """Return the session; its commit and rollback end at the savepoint.
+        """Return the session; its commits and rollbacks affect only the savepoint.
 
         Raises RuntimeError in modes without a transaction, and after the handler.
         """
@@ -92,7 +92,7 @@ class HandlerSession:
         return self._session
 
     def open_async(self) -> "AsyncSession":
-        """Return the session of coroutines, also on the loop; its first statement opens it.
+        """Return the session of coroutines; this may run on the loop: the first statement connects.
 
         Raises RuntimeError in modes without a transaction, and after the handler.
         """
@@ -108,7 +108,7 @@ class HandlerSession:
         return self._async_session
 
     def _require_running(self) -> None:
-        """Raise RuntimeError after the handler: a session would be in the next transaction."""
+        """Raise RuntimeError after the handler: its session would join the next transaction."""
         if self.has_ended:
             raise RuntimeError(_SESSION_ENDED)
 
@@ -125,8 +125,8 @@ class HandlerSession:
     def keep(self) -> None:
         """Keep the effects, for the commit of the batch.
 
-        Raises TransactionLost, and CombinationRefused if the handler has changed where PostgreSQL
-        looks for tables, or the role: its message would be settled in another schema, or not be.
+        Raises TransactionLost. Raises CombinationRefused if the handler has changed the role or the
+        search path of PostgreSQL: its message might be settled in another schema, or not at all.
         """
         if self._session is None:
             return
@@ -137,7 +137,7 @@ class HandlerSession:
         self._end(undo=False)
 
     def _require_own_tables(self) -> None:
-        if self._connection is None:  # a coroutine's session that executed nothing
+        if self._connection is None:  # a coroutine's session without a statement
             return
         try:
             Database.require_own_tables("context.session", self._connection)
@@ -145,10 +145,10 @@ class HandlerSession:
             raise _lost(error) from error
 
     def undo(self) -> None:
-        """Undo the effects, and nothing else in the transaction. Raises TransactionLost.
+        """Undo only the effects of this message. Raises TransactionLost.
 
-        Unless a savepoint disproves it, the handler may have committed a setting, such as
-        search_path: the pool then replaces the connection.
+        Without a savepoint the handler may have committed a setting, such as search_path: then the
+        pool replaces the connection.
         """
         if self._session is None:
             return
@@ -169,12 +169,12 @@ class HandlerSession:
         if connection is None or connection.invalidated:
             return
         if connection.dialect.name == "postgresql":
-            connection.connection.invalidate(soft=True)  # once it is back in the pool
+            connection.connection.invalidate(soft=True)  # when it returns to the pool
 
     def _refuse_use(self) -> None:
-        """Refuse statements of a thread or task that the handler left behind.
+        """Refuse statements of a thread or task that outlives the handler.
 
-        They would be in the transaction of the messages behind.
+        They would run in the transaction of later messages.
         """
         if self._session is not None:
             self._session.get_bind = _refuse_bind  # type: ignore[method-assign]  # asked each time
@@ -192,7 +192,7 @@ class HandlerSession:
                 savepoint.rollback()
             else:
                 savepoint.commit()
-        except (SQLAlchemyError, SAWarning) as error:  # a warning where warnings are errors
+        except (SQLAlchemyError, SAWarning) as error:  # if warnings are errors
             raise _lost(error) from error
         return True
 
@@ -202,7 +202,7 @@ def _refuse_bind(*_given: object, **_keywords: object) -> "Connection":
 
 
 def context_ended() -> RuntimeError:
-    """Return the error of a send that nothing would put into a queue any more."""
+    """Return the error of a send after the handler: nothing would put the message into a queue."""
     return RuntimeError(
         "the handler of this context has ended, or runs in the parent of this process, and its "
         "message is settled without this send; end every thread and task that sends with the "
@@ -211,7 +211,7 @@ def context_ended() -> RuntimeError:
 
 
 def _lost(error: Exception) -> Exception:
-    """Return *error* if the connection broke, which is an outage; else TransactionLost."""
+    """Return *error* if the connection broke, which is an outage; otherwise TransactionLost."""
     if getattr(error, "connection_invalidated", False):
         return error
     return TransactionLost(str(error))

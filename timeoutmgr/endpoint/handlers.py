@@ -1,4 +1,4 @@
-"""Handlers of an endpoint: a step that calls them, and the context from which they send."""
+"""Handlers of an endpoint: the step that calls them, and the context with which they send."""
 
 import logging
 import sys
@@ -63,20 +63,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
-"""A plain function; the type has no room for a coroutine, whose body a call would not run."""
+"""A plain function; the type excludes coroutine functions, whose body a call would not run."""
 
 Body = TypeVar("Body")
 TypedHandler: TypeAlias = Callable[[Body, "HandlerContext"], Sent | None]
 """A handler that gets an object of its class."""
 
 HandlerMiddleware: TypeAlias = Callable[["HandlerContext", CallNext], None]
-"""A function around the handlers of one message."""
+"""A function that wraps the handlers of a message."""
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable if the final destination of a delayed message does not exist."""
 
 AGAIN: Final = 10
-"""Messages that are settled together when they are delivered for the second time."""
+"""Maximum messages that are settled together when they are delivered for the second time."""
 
 ANY: Final = "*"
 """The message type of a handler for messages without a handler of their own type."""
@@ -88,17 +88,17 @@ class _NotGiven:
 
 
 NOT_GIVEN: Final[Any] = _NotGiven()
-"""Default of the keywords of a send; None would take the value of *options* away."""
+"""Default of the keywords of a send; None would override the value of *options*."""
 
 _FIELDS: Final = tuple(SendOptions.__dataclass_fields__)
 
 
 class HandlerContext:
-    """The message of a handler, and the actions that a handler can take.
+    """The message that a handler handles, and the actions that the handler can take.
 
-    Sends leave together with the message's acknowledgement: not at all if the handler fails, and
-    in the transaction of the acknowledgement if the mode has a transaction. A send after the
-    handler has ended, by a thread or task that it left behind, raises RuntimeError.
+    Sends leave together with the message's acknowledgement: not at all if the handler fails, and in
+    the transaction of the acknowledgement if the mode has a transaction. A send after the end of
+    the handler, by a thread or task that outlives it, raises RuntimeError.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class HandlerContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The message's headers, to read: a retry and the error queue get them as they came."""
+        """The message's headers, read-only: retries and the error queue get them unchanged."""
         return MappingProxyType(self.message.headers)
 
     @property
@@ -145,15 +145,15 @@ class HandlerContext:
 
     @property
     def reply_to(self) -> str | None:
-        """The queue for answers, if the message names a queue."""
+        """The queue for replies, if the message names a queue."""
         return self.message.headers.get(headers.REPLY_TO)
 
     @property
     def session(self) -> "Session":
         """An SQLAlchemy session inside the transaction that also settles this message.
 
-        The endpoint commits. A rollback or commit of the session ends at a savepoint: the message
-        and its neighbours in the batch are settled in the transaction around it. Raises
+        The endpoint commits. A rollback or commit of the session affects only a savepoint: the
+        message and the rest of its batch are settled in the surrounding transaction. Raises
         RuntimeError in modes without a transaction.
         """
         return self._session.open()
@@ -192,13 +192,13 @@ class HandlerContext:
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
         labels: Labels = NOT_GIVEN,
     ) -> Sent:
-        """Send to *destination*; a keyword counts before the same field of *options*."""
+        """Send to *destination*; a keyword overrides the same field of *options*."""
         return self._send(destination, message_type, body, chosen_options(options, locals()))
 
     def _send(
         self, destination: str, message_type: str | TypedMessage, body: object, chosen: SendOptions
     ) -> Sent:
-        if self._session.has_ended:  # before the clock, which asks the connection of the pump
+        if self._session.has_ended:  # before the clock, which uses the connection of the pump
             raise context_ended()
         if not isinstance(message_type, str) or body is NO_BODY:
             message_type, body = type_and_body(message_type, body)
@@ -216,11 +216,11 @@ class HandlerContext:
         self._outgoing.append(composed.outgoing)
         sent = composed.sent
         if sent.id is not None:
-            # Not as it was given: middleware may have changed it.
+            # Not the given value: middleware may have changed it.
             saga_id = composed.outgoing.message.headers.get(headers.SAGA_ID)
             self._keep(sent.id, saga_id)
         if composed.due is not None:
-            # Not as it was given, which may be a format name.
+            # Not the given value, which may be a format name.
             self._delayed_for.append(sent.destination)
         return sent
 
@@ -287,7 +287,7 @@ class HandlerContext:
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
         labels: Labels = NOT_GIVEN,
     ) -> Sent:
-        """Send to the queue that the message names for answers; otherwise as ``send``."""
+        """Send to the queue that the message names for replies; otherwise as ``send``."""
         chosen = chosen_options(options, locals())
         if self.reply_to is None:
             raise InvalidMessage(
@@ -296,7 +296,7 @@ class HandlerContext:
         return self._send(self.reply_to, message_type, body, chosen)
 
     def clear_timeouts(self, saga_id: str) -> None:
-        """Ask the timeout manager to cancel a saga's timeouts that were sent until now.
+        """Ask the timeout manager to cancel the timeouts of a saga that were sent until now.
 
         The order leaves with the messages that the handler sends, and not at all if the handler
         fails. Timeouts of the saga that the handler sends after this call are kept.
@@ -307,11 +307,11 @@ class HandlerContext:
         self._outgoing.append(order)
 
     def raise_critical_error(self, error: str, exception: BaseException | None = None) -> None:
-        """Report *error*, which the endpoint cannot mend itself, to the critical error hooks.
+        """Report *error*, which the endpoint cannot repair itself, to the critical error hooks.
 
         By default the endpoint stops. The call returns at once, and raises nothing: the handler
-        goes on, and its failure or success is that of the message. A handler that fails and is
-        tried again reports again. *exception* is the cause, if there is one.
+        goes on, and its own failure or success decides about the message. If it fails and is tried
+        again, it reports again. *exception* is the cause, if there is one.
         """
         if not error:
             raise InvalidMessage("a critical error needs a sentence on its cause")
@@ -319,9 +319,9 @@ class HandlerContext:
         self._raise_critical(error, exception or RuntimeError(error))
 
     def keep(self) -> Sequence[Outgoing]:
-        """Keep the effects, and return the collected messages; called after the last handler.
+        """Keep the effects, and return the collected messages; call it after the last handler.
 
-        Effects are kept last: once they are, ``undo`` cannot take them back.
+        Effects are kept last, because ``undo`` cannot revert them afterwards.
         """
         self._session.process = None  # first: a message that is collected later would be lost
         outgoing = self.collected()
@@ -337,17 +337,17 @@ class HandlerContext:
         ]
 
     def end(self) -> None:
-        """Refuse sends from now on, in every view of this context: the handler has ended."""
+        """Refuse sends from now on, in every view of this context, as the handler has ended."""
         self._session.process = None
 
     def share_session(self, other: "HandlerContext") -> None:
-        """Use the session of *other*: both end together, and are kept or undone together."""
+        """Use the session of *other*: both contexts end, and are kept or undone, together."""
         self._session = other._session
 
     def undo(self, *, with_all: bool) -> None:
         """Undo the effects on the transaction, and no others. Raises TransactionLost.
 
-        *with_all* says that the transaction's owner undoes all of it: then nothing is raised.
+        *with_all* means that the owner undoes the whole transaction: then nothing is raised.
         """
         with suppress(*UNDOING_ALL) if with_all else nullcontext():
             self._session.undo()
@@ -360,17 +360,17 @@ class HandlerContext:
 
 
 def _repeatable_ids(endpoint: str, cause: Message) -> RepeatableIds | None:
-    """Return repeatable ids for the sends of *endpoint* about *cause*; None: new ids each time.
+    """Return repeatable ids for the sends of *endpoint* caused by *cause*; None means random ids.
 
-    A sender may use an id again for another message, which it then sends at another time. Without
-    the time of sending two messages of one id look alike.
+    A sender may use an id again for another message, which then has another time of sending.
+    Without that time, two messages with the same id cannot be distinguished.
     """
     sent = cause.headers.get(headers.TIME_SENT)
     return None if sent is None else RepeatableIds(endpoint, cause.id, sent)
 
 
 def chosen_options(options: SendOptions | None, arguments: Mapping[str, Any]) -> SendOptions:
-    """Return *options* with the *arguments* that were given in place of their fields."""
+    """Return *options*, with fields replaced by the *arguments* that were given."""
     given = {name: arguments[name] for name in _FIELDS if arguments[name] is not NOT_GIVEN}
     if options is None:
         return SendOptions(**given)
@@ -381,7 +381,7 @@ def chosen_options(options: SendOptions | None, arguments: Mapping[str, Any]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStep:
-    """Handles the messages of the endpoint's own queue."""
+    """Step that handles the messages of the endpoint's own queue."""
 
     queue: str
     handlers: Mapping[str, Sequence[Handler]]
@@ -392,25 +392,25 @@ class HandlerStep:
     policy: HandlingPolicy = PLAIN_HANDLING
     expiry: Expiry = field(default_factory=Expiry)
     alone: frozenset[str] = frozenset()
-    """Message types of which each message has a transaction to itself."""
+    """Message types whose messages each have their own transaction."""
     message_classes: Mapping[str, TypedMessageClass] = field(default_factory=dict)
     """Classes of the messages that handlers get as objects, by message type."""
     middleware: Sequence[HandlerMiddleware] = ()
     raise_critical: RaiseCriticalError | None = None
     during: During = field(init=False)
-    """What surrounds each call of handlers."""
+    """Returns the context for each call of handlers."""
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
         object.__setattr__(self, "during", during_of(self.telemetry))
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
-        """Yield *batch* in its order, in parts that are settled together.
+        """Yield *batch* in order, in parts that are settled together.
 
-        Messages that were delivered before are in small parts, and the next time each is a part: a
-        message that kills the process, each time it is handled, would otherwise keep the same
-        neighbours from their commit each time. A kill brings back up to a hundred messages: a
-        commit for each of them would be a hundred times the price.
+        Messages that are delivered for the second time are in small parts; later, each is its own
+        part. Otherwise a message that kills the process whenever it is handled would each time
+        prevent the commit of the same neighbours. A kill brings back up to a hundred messages, so a
+        commit for each of them at once would cost a hundred times as much.
         """
         part: list[Received] = []
         most = 0
@@ -424,15 +424,15 @@ class HandlerStep:
             yield part
 
     def _most_together(self, received: Received) -> int:
-        """Return the largest part of a batch in which *received* may be."""
+        """Return the maximum size of a part of a batch that contains *received*."""
         if received.delivery_count > 1 or self._is_alone(received.message):
             return 1
         return AGAIN if received.delivery_count else sys.maxsize
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Handle the messages of *batch* in their order, then send all that their handlers sent.
+        """Handle the messages of *batch* in order, then send all messages of their handlers.
 
-        A message that fails is undone and recovered alone. Where it cannot be undone alone this
+        A message that fails is undone and recovered alone. If it cannot be undone alone, this
         raises, and the whole batch is undone.
         """
         alone = len(batch) == 1
@@ -442,7 +442,7 @@ class HandlerStep:
     def handle_each(
         self, turns: Iterable[Received], work: Work, *, alone: bool
     ) -> list["HandledMessage"]:
-        """Return the handled messages of *turns*, of which nothing is sent yet."""
+        """Return the handled messages of *turns*; their sends are still to be made."""
         handled: list[HandledMessage] = []
         for received in turns:
             try:
@@ -452,14 +452,14 @@ class HandlerStep:
                     raise
                 work.fail(received, error)
                 if isinstance(error, OUTAGES):
-                    break  # the messages behind would fail alike
+                    break  # the messages behind would fail in the same way
             else:
                 if done is not None:
                     handled.append(done)
         return handled
 
     def finish(self, handled: Sequence["HandledMessage"], work: Work, *, alone: bool) -> None:
-        """Send the messages of all handlers at once; fail a message if its own are not taken."""
+        """Send the messages of all handlers at once; fail a message if its sends are refused."""
         answers = iter(self._answers([each for each in handled if each.outgoing], work))
         count = 0
         for each in handled:
@@ -484,7 +484,7 @@ class HandlerStep:
                 [one for each in sending for one in each.outgoing], work
             )
         except InvalidMessage as error:
-            # Raised before any send; it does not name a message.
+            # Raised before any send; it does not say which message is to blame.
             if work.is_atomic:
                 raise
             if len(sending) == 1:
@@ -578,11 +578,11 @@ class HandlerStep:
         self.telemetry.count("expired_on_receipt")
 
     def type_of(self, message: Message) -> str:
-        """Return the registered type by which *message* is handled."""
+        """Return the registered type whose handlers get *message*."""
         return next((name for name in enclosed_types(message) if name in self.handlers), ANY)
 
     def _is_alone(self, message: Message) -> bool:
-        """Return whether *message* has a transaction to itself; few endpoints have such types."""
+        """Return whether *message* has its own transaction; few endpoints have such types."""
         return bool(self.alone) and self.type_of(message) in self.alone
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
@@ -599,7 +599,7 @@ class HandlerStep:
         )
 
     def _expired(self, message: Message) -> bool:
-        # Only with both headers; a sender's clock is trusted here, as the sender set the limit.
+        # Only with both headers; the sender's clock is trusted, because the sender set the limit.
         sent, limit = (
             message.headers.get(headers.TIME_SENT),
             message.headers.get(headers.TIME_TO_BE_RECEIVED),
@@ -615,7 +615,7 @@ class HandlerStep:
 
 @dataclass(frozen=True, slots=True)
 class PreparedMessage:
-    """A message that its *handlers* can be called with."""
+    """A message that is ready for the call of its *handlers*."""
 
     handlers: Sequence[Handler]
     body: object
@@ -637,11 +637,11 @@ UNDOING_ALL: Final = (
     TransactionLost,
     SQLAlchemyError,
 )
-"""Errors after which nothing can be said of the transaction: its owner undoes all of it."""
+"""Errors after which the state of the transaction is unknown: its owner undoes all of it."""
 
 
 def _require_accepted(outgoing: Sequence[Outgoing], answers: Sequence[SendAnswer]) -> None:
-    """Raise for the first of *outgoing* that its queue did not take."""
+    """Raise for the first of *outgoing* that its queue did not accept."""
     for sent, answer in zip(outgoing, answers, strict=True):
         if isinstance(answer, InvalidMessage):
             raise answer
@@ -667,8 +667,8 @@ def call_handler(handler: Callable[[Any, Any], object], body: object, context: o
 
 
 LOST_BY_ITSELF: Final = 5
-"""Deliveries after which a message whose handler loses the connection again is the cause: an outage
-does not strike one message each time. A server may end transactions that do nothing for so long."""
+"""Deliveries after which the message is the cause if its handler loses the connection again: an
+outage does not strike one message each time. A server may end transactions that idle too long."""
 
 
 def as_a_failure_of_its_message(
@@ -676,9 +676,10 @@ def as_a_failure_of_its_message(
 ) -> BaseException:
     """Return *error* of a handler as a failed attempt at its message.
 
-    The owner of a transaction takes errors of its database for an outage, and would try a wrong
-    statement for ever. ``sys.exit`` in a handler, or a cancelled event loop, would end the pump,
-    and after the redelivery the next pump. A lease of the handler's own is no lease on its message.
+    The owner of a transaction takes errors of its database for an outage, and would repeat a wrong
+    statement forever. ``sys.exit`` in a handler, or a cancelled event loop, would end the pump, and
+    the next pump after the redelivery. The loss of a lease that the handler itself has is not the
+    loss of its message's lease.
     """
     if isinstance(error, LeaseLost):
         return HandlerFailed(error)
@@ -699,12 +700,12 @@ def retry_later(
     clock: Clock,
     delay_clock: DelayClock = lambda: None,
 ) -> Outgoing:
-    """Return the delayed retry of *message*: the same message, due back in *queue* later.
+    """Return the delayed retry of *message*: the same message, due in *queue* later.
 
     The wait counts from the time of *delay_clock*, or of *clock* if that is None.
 
-    Incoming headers are copied, never changed. The time stamp tells this retry from every other
-    delay of the same message: the store takes an id that it has seen for a redelivery.
+    Incoming headers are copied, never changed. The time stamp distinguishes this retry from every
+    other delay of the same message: the store would take a known id for a redelivery.
 
     Raises InvalidMessage if the retry would be due after the last instant of the calendar.
     """

@@ -1,4 +1,4 @@
-"""Installers, which create missing queues and tables; and the checks of a start."""
+"""Installers, which create missing queues and tables, and the checks before a start."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
-# --- timeouts in a file of one host, while the queues are reached from every host -------------
+# --- timeouts in a file on one host, with queues that every host can reach ---------------------
 
 REMEDY = (
     "run all processes of this endpoint on this host, or name a database server as the persistence"
@@ -44,10 +44,10 @@ REMEDY = (
 
 
 def host_file_beside_broker(settings: EndpointSettings) -> str | None:
-    """Return which timeouts other hosts cannot see; None if hosts reach queues and timeouts alike.
+    """Return a sentence about timeouts that other hosts cannot reach; None if there are none.
 
-    A process on another host stores in a file of its own, and each lists, cancels and dispatches
-    only the timeouts in its file.
+    A process on another host would use a file there; each process lists, cancels and dispatches
+    only the timeouts in its own file.
     """
     storage = settings.delayed_delivery or settings.installed_persistence
     kept_in, transport = None if storage is None else storage.database, settings.transport
@@ -65,7 +65,7 @@ UNREACHED: Final = (
     "endpoints of NServiceBus' conventional topology cannot send to it; run `timeoutmgr install`"
 )
 
-# --- inspection of an endpoint's own queues: existing queues must keep their messages ---------
+# --- inspection of an endpoint's own queues: existing queues must not drop messages ------------
 
 
 def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
@@ -88,7 +88,7 @@ def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
 
 
 def refusals_of_delays(parts: AssembledEndpoint, report: QueueReport) -> tuple[str, ...]:
-    """Return the limits at which the queue of *report* refuses what native delays deliver to it."""
+    """Return the limits at which the queue of *report* would refuse natively delayed messages."""
     levels = tuple(each.name for each in parts.features.levels)
     is_own = bool(levels) and report.queue == parts.settings.input_queue
     return report.refusals if is_own or report.queue.startswith(levels) else ()
@@ -97,7 +97,7 @@ def refusals_of_delays(parts: AssembledEndpoint, report: QueueReport) -> tuple[s
 def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
     """Yield reports on the existing queues of the endpoint, if the transport can inspect.
 
-    Delay levels with the same answers have one report.
+    Delay levels with the same properties share a report.
     """
     error_queue = parts.settings.error_queue
     consumed = [satellite.consumption.queue for satellite in parts.satellites]
@@ -133,7 +133,7 @@ def _log(report: QueueReport, endpoint: str) -> None:
         logger.warning("queue %.80r %s: %s", report.queue, finding, detail, extra=fields)
 
 
-# --- removal of a timeout manager that an endpoint no longer uses; never with messages in it ---
+# --- removal of a timeout manager that an endpoint no longer uses and that is empty ------------
 
 
 def uninstall_timeout_manager(
@@ -141,8 +141,8 @@ def uninstall_timeout_manager(
 ) -> Uninstalled:
     """Remove the queues and tables of the endpoint's timeout manager.
 
-    A second call after a crash continues the removal. Raises FeatureRefused while a timeout is
-    pending, the feature is enabled, or a process with it runs, unless *force*.
+    After a crash, a second call continues the removal. Unless *force*, raises FeatureRefused while
+    a timeout is pending, the feature is enabled, or a process with the feature runs.
     """
     if not force and any(feature.name == "timeout-manager" for feature in settings.features):
         raise FeatureRefused(
@@ -174,8 +174,8 @@ def uninstall_timeout_manager(
 def _refuse_running(settings: EndpointSettings, remedy: str) -> None:
     """Raise FeatureRefused while a process with the timeout manager lives.
 
-    No count includes the messages that the process handles now; after a removal it would fail to
-    store them, and it would never learn of a new marker.
+    No count includes the messages that such a process handles now. After a removal it would fail to
+    store them, and it would not notice a new marker.
     """
     store = stored_of(settings)
     if store is None:
@@ -232,12 +232,12 @@ def _remove_tables(settings: EndpointSettings, force: bool) -> str:
 
 
 def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
-    """Create the tables and queues of *parts*; return the queues that are there now.
+    """Create the tables and queues of *parts*; return the queues that exist now.
 
-    *new_marker* pairs store and broker anew, also if their markers differ.
-    Twice and concurrently is fine. Raises TransportUnavailable, StorageUnavailable, and
-    LossyQueue for a queue that was there before and drops messages, WrongPair for a store that
-    belongs to another broker, FeatureRefused for a *new_marker* while a process uses the store.
+    *new_marker* gives store and broker a new common marker, even if their markers differ.
+    Idempotent and safe to run concurrently. Raises TransportUnavailable, StorageUnavailable,
+    LossyQueue for an existing queue that drops messages, WrongPair for a store that belongs to
+    another broker, and FeatureRefused for a *new_marker* while a process uses the store.
     """
     settings = parts.settings
     settings.transport.install()
@@ -252,7 +252,7 @@ def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
     refuse_lossy_queues(parts)
     for database in parts.databases:
         require_durable(database, accept_loss=settings.accept_loss)
-    # After the queues, which a feature may have to bind.
+    # After the queues, because a feature may have to bind them.
     for installed in parts.features.installed:
         installed.install()
         reach("install.feature")
@@ -262,9 +262,9 @@ def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
 
 
 def install_tables(parts: AssembledEndpoint) -> None:
-    """Create the tables of the store alone, for timeouts that are migrated into it.
+    """Create only the tables of the store, for timeouts that are migrated into it.
 
-    The broker may belong to another store meanwhile.
+    During the migration the broker may still belong to another store.
     """
     settings = parts.settings
     if settings.installed_persistence is None:
@@ -277,7 +277,7 @@ def install_tables(parts: AssembledEndpoint) -> None:
 
 
 def create_queues(parts: AssembledEndpoint) -> None:
-    """Create missing queues: first the error queue, to which the rest point."""
+    """Create missing queues: first the error queue, to which the other queues refer."""
     settings = parts.settings
     if not parts.queues:
         return
@@ -287,7 +287,7 @@ def create_queues(parts: AssembledEndpoint) -> None:
         rest = [queue for queue in parts.queues if queue != settings.error_queue]
         dead_messages_to = parts.features.dead_messages_to
         own = [queue for queue in rest if queue == settings.input_queue and dead_messages_to]
-        # A queue to which dead messages go is there before their own.
+        # The target of dead messages must exist before queues that refer to it.
         session.create_queues(
             [queue for queue in rest if queue not in own], error_queue=settings.error_queue
         )
@@ -296,10 +296,10 @@ def create_queues(parts: AssembledEndpoint) -> None:
 
 
 def prepare(parts: AssembledEndpoint) -> None:
-    """Install if the settings say so, and check that nothing is missing.
+    """Install if the settings say so; check that nothing is missing.
 
-    The transport must answer. The storage may be away: an endpoint starts without it, installs
-    and checks it as soon as it answers, and a breaker raises a critical error after a long outage.
+    The transport must answer. The storage may be down: the endpoint starts without it, installs and
+    checks it as soon as it answers, and a breaker raises a critical error after a long outage.
     """
     settings = parts.settings
     doubt = host_file_beside_broker(settings)
@@ -348,7 +348,7 @@ def prepare(parts: AssembledEndpoint) -> None:
 
 
 def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
-    """Return the satellites whose queues exist, now that missing queues are created."""
+    """Return the satellites whose queues exist; call it after missing queues were created."""
     found = {each.consumption.queue for each in parts.satellites if each.optional_queue}
     if found:
         with closing(parts.settings.transport.session()) as session:
@@ -369,9 +369,9 @@ def _compare_pair(settings: EndpointSettings, new_marker: bool) -> None:
 
 
 def missing_exchanges(parts: AssembledEndpoint) -> list[str] | None:
-    """Return the queues of *parts* that lack the exchange by which other programs address them.
+    """Return the queues of *parts* without the exchange by which other programs address them.
 
-    None where queues need no exchange.
+    None if queues need no exchange.
     """
     if not parts.queues:
         return None
@@ -402,10 +402,10 @@ def _require_queues(parts: AssembledEndpoint) -> None:
 
 @contextmanager
 def schema_expected(parts: AssembledEndpoint) -> Iterator[None]:
-    """Raise SchemaMissing, with the command to run, in place of an error about a missing table.
+    """Replace an error about a missing table by SchemaMissing, with the command to run.
 
-    For an endpoint before its start, which has checked nothing: to wait would not help. A running
-    satellite takes the same error for an outage, because its messages wait for the tables.
+    This is for an endpoint before its start, when nothing was checked and waiting would not help. A
+    running satellite treats the same error as an outage: its messages wait for the tables.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Handlers that get a list: one call for all messages of their type in a batch.
+"""List handlers: called once for all messages of their type in a batch.
 
 A savepoint holds the effects of the call. If the call fails its effects are undone, and the handler
 is called with each message alone, so that only a message that fails by itself is recovered.
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 class BatchContext:
     """The context of a list of messages: their common session, and the context of each message.
 
-    ``contexts`` has the order of the list. A message is sent from the context of the message that
-    it is about, ``context.contexts[0].send(...)``: its id then does not depend on the neighbours.
+    ``contexts`` has the order of the list. Send each message with the context of the message that
+    caused it, ``context.contexts[0].send(...)``, so that its id does not depend on the neighbours.
     """
 
     def __init__(self, contexts: Sequence[HandlerContext]) -> None:
@@ -45,8 +45,8 @@ class BatchContext:
     def session(self) -> "Session":
         """An SQLAlchemy session inside the transaction that also settles all these messages.
 
-        A rollback or commit of the session ends at the savepoint of the list. Raises RuntimeError
-        in modes without a transaction.
+        A rollback or commit of the session affects only the savepoint of the list. Raises
+        RuntimeError in modes without a transaction.
         """
         return self.contexts[0].session
 
@@ -59,12 +59,12 @@ TypedListHandler: TypeAlias = Callable[[list[Body], BatchContext], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListHandlerStep(HandlerStep):
-    """Handles messages one by one, and messages of the types *lists* together after them."""
+    """Step that handles messages one by one, and then messages of the types *lists* together."""
 
     lists: frozenset[str]
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Handle *batch*, then send all that its handlers sent."""
+        """Handle *batch*, then send the messages of its handlers."""
         alone = len(batch) == 1
         listed = _ListedMessages(self, work, alone=alone)
         handled = self.handle_each(listed.set_aside(batch, work), work, alone=alone)
@@ -82,9 +82,9 @@ class _ListedMessages:
         self._handled: list[HandledMessage] = []
 
     def set_aside(self, batch: Sequence[Received], work: Work) -> Iterator[Received]:
-        """Yield the other messages in their turns, and handle the lists in the turn of the last.
+        """Yield the other messages, each in its turn; handle the lists in the last turn.
 
-        While a turn lasts, the messages behind a slow call can be given back.
+        During a turn, the messages behind a slow call can be released.
         """
         for received in work.in_order(batch):
             kind = self._step.type_of(received.message)
@@ -96,7 +96,7 @@ class _ListedMessages:
                 self.handle()
 
     def handle(self) -> Sequence[HandledMessage]:
-        """Handle the lists that wait; return all messages that were handled in lists."""
+        """Handle the pending lists; return all messages that were handled in lists."""
         waiting, self._waiting = self._waiting, {}
         for received in waiting.values():
             self._handle(received)
@@ -130,7 +130,7 @@ class _ListedMessages:
                     yield each, prepared
 
     def _call(self, prepared: Sequence[PreparedMessage]) -> Sequence[Sequence[Outgoing]]:
-        """Call the handlers once; return what each message sends. Undo the call if it fails."""
+        """Call the handlers once; return the sends of each message. Undo the call if it fails."""
         first, *others = contexts = [each.context for each in prepared]
         for other in others:
             other.share_session(first)
@@ -143,7 +143,7 @@ class _ListedMessages:
                     for handler in prepared[0].handlers:
                         bodies = [each.body for each in prepared]
                         call_handler(handler, bodies, BatchContext(contexts))
-                first.end()  # before the messages are collected: a later message would be lost
+                first.end()  # before the sends are collected: a later send would be lost
                 sent = [other.collected() for other in others]
                 outgoing = [first.keep(), *sent]
                 reach("handler.kept")
@@ -159,7 +159,7 @@ class _ListedMessages:
         return outgoing
 
     def _recover(self, received: Sequence[Received], error: Exception) -> None:
-        """Call the handlers with each message alone, unless that would fail alike."""
+        """Call the handlers with each message alone, unless that would fail in the same way."""
         if len(received) == 1 or isinstance(error, OUTAGES):
             for each in received:
                 self._work.fail(each, error)

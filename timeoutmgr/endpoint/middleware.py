@@ -1,4 +1,4 @@
-"""Middleware: functions of a program around its handlers."""
+"""Middleware: functions that a program wraps around its handlers."""
 
 import inspect
 import logging
@@ -12,7 +12,7 @@ from timeoutmgr.resilience.after_fork import ChildEnds
 logger = logging.getLogger(__name__)
 
 CallNext: TypeAlias = Callable[[], None]
-"""Calls the next middleware, and after the last the handlers of the message."""
+"""Calls the next middleware; in the last middleware, calls the handlers of the message."""
 AsyncCallNext: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """The same for coroutine functions; its call is awaited."""
 
@@ -32,7 +32,7 @@ Context = TypeVar("Context", bound=NamesMessage)
 def run_through(
     middleware: Sequence[Callable[[Context, CallNext], None]], context: Context, handle: CallNext
 ) -> None:
-    """Call *middleware* around *handle*; the first is the outermost. Errors pass through."""
+    """Call *middleware* around *handle*; the first is the outermost. Errors propagate."""
     if not middleware:
         handle()
         return
@@ -55,8 +55,8 @@ async def await_through(
 ) -> None:
     """Await *middleware* around *handle*, as ``run_through`` does for plain functions.
 
-    A middleware that returns before its ``call_next`` has ended fails the message: its handlers
-    would run on after the message was settled.
+    A middleware that returns before its ``call_next`` has ended fails the message: otherwise its
+    handlers would still run after the message was settled.
     """
     if not middleware:
         await handle()

@@ -1,4 +1,4 @@
-"""Calls that wait for a server, made by threads so that they block no event loop."""
+"""Calls that wait for a server, made in threads so that they do not block an event loop."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class CallThreads:
-    """A bounded pool of threads for the calls of one endpoint; they begin with the first call."""
+    """A bounded pool of threads for the calls of an endpoint; the first call starts them."""
 
     def __init__(self, endpoint: str, most: int) -> None:
         self._endpoint = endpoint
@@ -54,14 +54,14 @@ class CallThreads:
     def _run_first(self, function: Callable[[], Result]) -> Result:
         """Start the other threads, then run *function*.
 
-        The start of a thread waits until it runs. A pool starts its threads where it is called,
-        and also a thread too many: here on the loop, in the middle of sends.
+        Starting a thread blocks until it runs. A pool starts its threads in the caller, sometimes
+        even unnecessarily: that would be on the loop, in the middle of sends.
         """
         self._is_started, started = True, threading.Event()
         try:
             for _ in range(self._most - 1):
                 self._pool.submit(started.wait)
-        except RuntimeError as error:  # it was closed, or the system gives no more threads
+        except RuntimeError as error:  # the pool was closed, or the system allows no more threads
             logger.debug(
                 "endpoint %s calls in fewer threads: %s",
                 self._endpoint,
@@ -84,7 +84,7 @@ class CallThreads:
         except RuntimeError as error:
             if self._is_closed:
                 raise EndpointClosed(self._endpoint) from error
-            # The pool keeps a call for which the system gives no thread, to be made at any time.
+            # If no thread can be started, the pool keeps the call, and could make it at any time.
             if future.cancel():
                 raise TransportUnavailable(
                     f"endpoint {self._endpoint!r} has no thread for a call, which does not "
@@ -93,7 +93,7 @@ class CallThreads:
         return future
 
     def close(self) -> None:
-        """Return when the calls that have begun are over."""
+        """Wait until the calls that have begun are over."""
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
 
@@ -105,10 +105,10 @@ class CallThreads:
 
 
 class SenderOffLoop(Sender):
-    """The sender of an endpoint, for a caller in a greenlet of SQLAlchemy on the loop."""
+    """A sender for callers in a greenlet of SQLAlchemy on the loop."""
 
     def __init__(self, sender: Sender, threads: CallThreads) -> None:
-        vars(self).update(vars(sender))  # the same sessions, and the same queues seen
+        vars(self).update(vars(sender))  # shares the sessions, and the known queues
         self._threads = threads
 
     def require_queues(self, queues: Sequence[str]) -> None:
@@ -117,7 +117,7 @@ class SenderOffLoop(Sender):
             self.wait_for(partial(super().require_queues, queues))
 
     def wait_for(self, function: Callable[[], Result]) -> Result:
-        """Return the result of *function*, which a thread runs: the loop goes on meanwhile."""
+        """Run *function* in a thread, and return its result; the loop goes on meanwhile."""
         from sqlalchemy.util import await_only
 
         return await_only(self._threads.run(function))
@@ -125,13 +125,13 @@ class SenderOffLoop(Sender):
     def send(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
         """Have a thread send all of *outgoing*; return at once.
 
-        Only wakes are sent so, after the caller's commit: an error would deny that.
+        Only wakes are sent in this way, after the caller's commit: an error would deny the commit.
         """
         self._threads.run_later(partial(super().send, outgoing, finally_for=finally_for))
 
 
 def _end(future: Future[Result], call: Callable[[], Result]) -> None:
-    """Make *call* for *future*, unless that was cancelled."""
+    """Make *call* and set the result of *future*, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(call())

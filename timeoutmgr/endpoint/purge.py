@@ -1,4 +1,4 @@
-"""The removal of all messages of an endpoint's queues, before its first process starts."""
+"""Purge: removes all messages of an endpoint's queues while no process of it runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _QUIET: Final = 1.0
 
 
 def purge(parts: AssembledEndpoint, *, satellites: bool) -> dict[str, int]:
-    """Remove the messages of the input queue, with *satellites* of every queue of the endpoint.
+    """Remove the messages of the input queue, or with *satellites* of every queue.
 
     Return the number of removed messages by queue. Stored timeouts stay. Raises CombinationRefused,
-    with nothing removed, while a process of the endpoint is alive, and where no store tells.
+    with nothing removed, while a process of the endpoint is alive, and if no store can tell.
     """
     settings = parts.settings
     if settings.install:

@@ -1,4 +1,4 @@
-"""The recurring timeouts of an endpoint: their task, and their commands."""
+"""Recurring timeouts of an endpoint: the task that stores their runs, and their commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Makes and stores the runs of an endpoint, as if its program had sent them."""
+    """Makes and stores the runs of recurring timeouts, as if the program had sent them."""
 
     endpoint: str
     composer: Composer
@@ -52,7 +52,7 @@ class Runs:
         message_id: str,
         transaction: Transaction | None,
     ) -> None:
-        """Store a run in *transaction*, past the queue; the manager's own checks hold."""
+        """Store a run in *transaction*, bypassing the queue, with the manager's checks."""
         composed = self.compose(definition, due, message_id)
         self.policy.before_storing([composed.outgoing], transaction)
         self.direct.store([composed.outgoing.message], transaction)
@@ -68,9 +68,9 @@ class Runs:
         )
 
     def require_sound(self, definition: RecurringTimeout) -> None:
-        """Raise ConfigurationError for a message that each run would refuse.
+        """Raise ConfigurationError if no run could send the message of the schedule.
 
-        Composes no run for send middleware, which may mend the message, and asks no broker.
+        Compose no run if send middleware may repair the message, and ask no broker.
         """
         if self.composer.middleware:
             return
@@ -80,7 +80,7 @@ class Runs:
         try:
             offline.compose(definition, self.composer.clock.now(), "run")
         except StorageUnavailable:
-            return  # a format name: the store of dead letters, which knows the nodes, is away
+            return  # a format name; the store of dead letters, which knows the nodes, is down
         except InvalidMessage as error:
             raise ConfigurationError(f"recurring {definition.name!r}: {error}") from error
 
@@ -159,7 +159,7 @@ def _resumed(
     """Resume a schedule; return the instants of the stored runs, None if it was not paused."""
     if not resume(locked, channel):
         return None
-    # As if this process had started first: a command does not put its `every` in force.
+    # As if this process had started first, because a command does not change `every`.
     return () if definition is None else advance(locked, definition, runs, 0).stored
 
 
@@ -171,8 +171,8 @@ def _options(definition: RecurringTimeout) -> SendOptions:
 class RecurringView:
     """A schedule as a person or a command sees it.
 
-    *next* is the instant of the run that is stored ahead, *timeout_id* its timeout; both None
-    while the schedule is paused, or before an endpoint that has it has started. *message_type*,
+    *next* is the instant of the stored next run, *timeout_id* its timeout; both are None while the
+    schedule is paused, or before the first start of an endpoint with it. *message_type*,
     *destination* and *catch_up* are None if the schedule *is_configured* nowhere here.
     """
 
@@ -214,9 +214,9 @@ class Recurring:
         return [self._view(name, kept.get(name)) for name in names]
 
     def pause(self, name: str, *, channel: str = routes.API) -> bool:
-        """Cancel the next run, and have no process store another; return False if paused before.
+        """Cancel the next run, and store no further run; return False if paused before.
 
-        The pause is durable and holds in all processes. A run that is being sent is still sent.
+        The pause is durable and applies to all processes. A run that is being sent is still sent.
         """
         self._check(name)
         with self._calls.schema_expected():
@@ -225,10 +225,10 @@ class Recurring:
             )
 
     def resume(self, name: str, *, channel: str = routes.API) -> bool:
-        """Have runs stored again; return False if the schedule is not paused.
+        """Store runs again; return False if the schedule is not paused.
 
-        The policy ``catch_up`` decides about occurrences that the pause missed. If the schedule is
-        configured here its next run is stored at once, otherwise by a process that has it.
+        The policy ``catch_up`` decides about occurrences missed during the pause. The next run is
+        stored at once if the schedule is configured here; otherwise a process with it stores it.
         """
         self._check(name)
         definition = self._definitions.get(name)
@@ -243,7 +243,7 @@ class Recurring:
         return stored is not None
 
     def run_now(self, name: str) -> Sent:
-        """Send the message of the schedule at once, under an id of its own; move no run.
+        """Send the message of the schedule at once, under a new id; the next run stays.
 
         Raises UnknownSchedule if the schedule is not configured here: only a configuration has
         the message.
@@ -256,9 +256,9 @@ class Recurring:
         return self._calls.send(destination, definition.message_type, definition.body, options)
 
     def remove(self, name: str, *, channel: str = routes.API) -> None:
-        """Cancel the next run of a schedule that left the configuration, and forget the schedule.
+        """Cancel the next run of a schedule that left the configuration, and delete the schedule.
 
-        Raises CombinationRefused while the schedule is configured here: it would begin anew.
+        Raises CombinationRefused while the schedule is configured here: it would start again.
         """
         if name in self._definitions:
             raise CombinationRefused(

@@ -1,4 +1,4 @@
-"""A store that was restored to a point in time: which of its timeouts may be sent again."""
+"""Restore of a store to a point in time: which of its timeouts may have been sent already."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 _GROUPED: Final = 10_000
-"""Timeouts of which the destinations are counted."""
+"""Maximum number of timeouts that are counted by destination."""
 _BROWSED: Final = 1_000
-"""Messages of a queue that are counted by browsing it: leased messages are at its front."""
+"""Messages that are counted by browsing a queue; leased messages are at its front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore to the instant *at* means for the timeouts of an endpoint.
+    """Effect of a restore to the instant *at* on the timeouts of an endpoint.
 
-    The *window* of pending timeouts was due before *end*, and to be tried from *start* on: the
-    store that was lost may have sent each of them. To it belong timeouts that were due earlier, and
-    were held by a pause, or waited for another try. Timeouts *before* it were overdue already. Of
-    the window the first 10,000 are counted *by_destination*. The timeouts of the *released* claims
-    are free again, and marked as maybe sent.
+    The *window* are the pending timeouts that were due before *end*, and to be tried from *start*
+    on: the lost store may have sent each of them. They include timeouts that were due earlier, and
+    that a pause held back or that waited for another try. Timeouts *before* the window were already
+    overdue. The first 10,000 of the window are counted *by_destination*. The timeouts of the
+    *released* claims are free again, and are marked as maybe sent.
     """
 
     at: Micros
@@ -61,9 +61,9 @@ class Restoration:
         self._start = max(EARLIEST, at - overdue)
 
     def release(self, by: ChangedBy) -> RestoreReport:
-        """Release all claims, have the audit keep that, and report the window.
+        """Release all claims, record this in the audit, and report the window.
 
-        Raises InvalidMessage if processes work on the store already, or for an instant to come.
+        Raises InvalidMessage if processes already work on the store, or for a future instant.
         """
         now = self._store.now()
         self._require_past(now)
@@ -85,7 +85,7 @@ class Restoration:
             )
 
     def _require_rest(self, now: Micros) -> None:
-        """Raise if there is a heartbeat that the recovery cannot have brought back."""
+        """Raise if there is a heartbeat that cannot have come from the restored backup."""
         since = max(self._at, now - LIVE)
         running = [each for each in self._store.processes() if each.heartbeat > since]
         if running:
@@ -96,7 +96,7 @@ class Restoration:
             )
 
     def _release_claims(self) -> int:
-        """Release the claims; their timeouts may have been sent, and are marked so."""
+        """Release the claims, and mark their timeouts as maybe sent."""
         released: set[str] = set()
         while tokens := self._claims() - released:
             for token in tokens:
@@ -140,10 +140,10 @@ class Restoration:
 
 
 def restored_messages(parts: AssembledEndpoint) -> Mapping[str, int]:
-    """Return the number of messages in each queue of the endpoint that was restored with the store.
+    """Return the number of messages in each queue of the endpoint restored with the store.
 
-    The lost database may have seen them handled. Empty if the queues are in another place. Raises
-    SchemaMissing and TransportUnavailable.
+    The messages may have been handled before the loss. Empty if the queues are in another place.
+    Raises SchemaMissing and TransportUnavailable.
     """
     transport, persistence = parts.settings.transport, parts.settings.persistence
     store = None if persistence is None else persistence.database
@@ -156,7 +156,7 @@ def restored_messages(parts: AssembledEndpoint) -> Mapping[str, int]:
     with closing(transport.session()) as session:
         found = {name: session.count(name) for name in names - {*session.missing_queues(names)}}
         if isinstance(session, BrowsesQueues):
-            # The count leaves out leased messages, whose handlers may have ended since.
+            # The count excludes leased messages, but their handlers may have ended since.
             for name in found:
                 found[name] = max(found[name], sum(1 for _ in session.browse(name, _BROWSED)))
     return dict(sorted(found.items()))
@@ -165,13 +165,13 @@ def restored_messages(parts: AssembledEndpoint) -> Mapping[str, int]:
 def skip_runs(store: TimeoutStore | None, until: Micros, by: ChangedBy) -> None:
     """Count the occurrences before *until* of each schedule as done, whatever ``catch_up`` says.
 
-    The lost store may have sent their runs. A run that is stored ahead of *until* stays.
+    The lost store may have sent their runs. A run that is stored for after *until* stays.
     """
 
     def skip(locked: LockedSchedule) -> None:
         record, done = locked.record, locked.record.done_until
         if done is None:
-            return  # it begins with its first process
+            return  # it begins when a process with it starts
         if record.run_due is not None and record.run_due < until:
             record = replace(record, run_due=None, run_id=None)
         locked.write(replace(record, done_until=max(until, done)))

@@ -22,7 +22,7 @@ _JOIN: Final = 60.0
 
 
 class Runner:
-    """Starts and stops the threads of an endpoint, under the endpoint's lock."""
+    """Starts and stops the threads of an endpoint; the endpoint's lock protects both."""
 
     def __init__(self, parts: AssembledEndpoint, on_watch: Callable[[], None]) -> None:
         self._parts = parts
@@ -34,7 +34,7 @@ class Runner:
         """The queues of pumps that ended by themselves; none of them starts again."""
 
     def start(self) -> None:
-        """Start the tasks, then the pumps: a poller first finds overdue timeouts."""
+        """Start the tasks, then the pumps, so that a poller finds overdue timeouts first."""
         surroundings = replace(surroundings_of(self._parts), stop=self._stop)
         for silence in self._parts.breakers.silences:
             silence.start()
@@ -55,7 +55,7 @@ class Runner:
         self._spawn(threading.Thread(target=self._watch, name="timeoutmgr-watchdog", daemon=True))
 
     def stop(self) -> None:
-        """Stop everything, after the handlers that are running."""
+        """Stop everything, and wait for running handlers."""
         self._stop.set()
         for each in self._pumps:
             each.pump.interrupt()
@@ -108,7 +108,7 @@ class Runner:
                     task.watch()
                 self._on_watch()
             except BaseException:
-                # SystemExit too: it would end only this thread, and leave the endpoint unwatched.
+                # SystemExit too: it would end only this thread, the watchdog.
                 logger.exception(
                     "watchdog of endpoint %s failed and continues",
                     self._parts.settings.name,
@@ -117,7 +117,7 @@ class Runner:
                 self._parts.settings.telemetry.count("watchdog_failures")
 
     def _relieve(self) -> None:
-        # Not the watchdog: a database that hangs must not keep it from its work.
+        # Not in the watchdog: a database that hangs must not block it.
         while not self._stop.wait(LONG_HANDLING):
             for each in list(self._pumps):
                 try:
@@ -146,7 +146,7 @@ class Runner:
 
 
 def surroundings_of(parts: AssembledEndpoint) -> PumpSurroundings:
-    """Return the surroundings that all pumps of an endpoint share."""
+    """Return the parts that all pumps of an endpoint share."""
     settings = parts.settings
     return PumpSurroundings(
         endpoint=settings.name,
@@ -178,7 +178,7 @@ class _PumpThread(threading.Thread):
         self.error: BaseException = TimeoutManagerError(f"thread {self.name} has returned")
 
     def run(self) -> None:
-        """Run the pump until it is stopped; keep an error that ends it for the watchdog."""
+        """Run the pump until it is stopped; save an error that ends it, for the watchdog."""
         try:
             self.pump.run()
         except BaseException as error:

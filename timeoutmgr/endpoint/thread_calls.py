@@ -1,7 +1,7 @@
-"""Calls that a coroutine has made in the thread that waits for the coroutine.
+"""Calls that a coroutine delegates to the thread that waits for it.
 
 A transaction belongs to the thread of a pump. A coroutine on the event loop uses it through that
-thread, which has nothing else to do: the calls run one after the other, and block no loop.
+thread, which only waits. The calls run one after the other, and do not block the loop.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 Result = TypeVar("Result")
 
 SERVING: Final[ContextVar["ThreadCalls | None"]] = ContextVar("timeoutmgr_calls", default=None)
-"""The calls of the handler that runs; tasks that the handler makes have it too."""
+"""The ThreadCalls of the running handler; tasks that the handler creates inherit it."""
 
 
 class ThreadCalls:
-    """Serves one coroutine. ``serve`` belongs to the thread that made this."""
+    """Runs the calls of one coroutine. The thread that made this object calls ``serve``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -26,21 +26,21 @@ class ThreadCalls:
         self._error: Exception | None = None
 
     def is_on_loop(self) -> bool:
-        """Return whether the calling thread runs the loop of the coroutine."""
+        """Return whether the calling thread runs the coroutine's loop."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
 
     def serve(self) -> None:
-        """Run calls until the coroutine has ended; raise its error."""
+        """Run calls until the coroutine ends; raise its error."""
         while (call := self._calls.get()) is not None:
             call()
         if self._error is not None:
             raise self._error
 
     def end(self, error: Exception | None) -> None:
-        """Note the end of the coroutine; on the loop."""
+        """Record the end of the coroutine; called on the loop."""
         self._is_over = True
         self._error = error
         self._calls.put(None)
@@ -48,8 +48,8 @@ class ThreadCalls:
     async def run(self, function: Callable[[], Result]) -> Result:
         """Run *function* in the serving thread; return its result or raise its error.
 
-        A task that is cancelled meanwhile is cancelled at its next await, which the session has at
-        the end of its method: the driver must see the end of its statement.
+        If the task is cancelled meanwhile, the cancellation is deferred to its next await, at the
+        end of the session's method: the driver must finish its statement.
         """
         future = self._submitted(function)
         is_cancelled = False
@@ -85,6 +85,6 @@ class ThreadCalls:
 
 
 def _fail(future: "asyncio.Future[Result]", error: BaseException) -> None:
-    if isinstance(error, StopIteration):  # a future refuses it
+    if isinstance(error, StopIteration):  # a future cannot hold a StopIteration
         error = RuntimeError(f"a call raised {error!r}")
     future.set_exception(error)

@@ -54,9 +54,9 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutView:
-    """A pending timeout as a person or a command sees it; *size* is the body's bytes.
+    """A pending timeout for people and commands; *size* is the bytes of its body.
 
-    *exception* and *reason* are of the failed attempt before a retry that waits.
+    *exception* and *reason* describe the failed attempt before a pending retry.
     """
 
     id: str
@@ -76,7 +76,7 @@ class TimeoutView:
 class TimeoutGroups:
     """Numbers of timeouts by destination or type; *searched_to* is as in TimeoutPage.
 
-    None is the type of messages without a type.
+    The type None is for messages without a type.
     """
 
     counts: Mapping[str | None, int]
@@ -96,10 +96,10 @@ class TimeoutPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerouteResult:
-    """The effect of a reroute: *rerouted* timeouts, or timeouts that would be rerouted.
+    """Result of a reroute: the ids of timeouts that were *rerouted*, or would be with *dry_run*.
 
-    *left* were dispatched or moved meanwhile, or are being dispatched now: they go where they went.
-    *maybe_sent* of the rerouted timeouts may have been sent to the former destination before.
+    *left* timeouts were dispatched or moved meanwhile, or are being dispatched now, and keep their
+    destination. *maybe_sent* of the rerouted timeouts may have been sent to the former destination.
     *searched_to* is a cursor if the call ended before the last match: give it as *after* to go on.
     """
 
@@ -110,12 +110,12 @@ class RerouteResult:
 
 
 class Timeouts:
-    """Queries and changes of the timeouts that an endpoint's manager stores.
+    """Queries and changes of the timeouts in the store of an endpoint's timeout manager.
 
-    A timeout is named by its id, which ``send`` returned, or by the id of its message. An id that
-    is no text of 1 to 200 characters raises InvalidMessage.
+    Refer to a timeout by its id, which ``send`` returned, or by the id of its message. An id that
+    is not a text of 1 to 200 characters raises InvalidMessage.
 
-    A **selection** is of all timeouts that match each of ``saga_id``, ``destination``,
+    A **selection** has all timeouts that match each of ``saga_id``, ``destination``,
     ``message_type``, ``id_prefix``, ``labels``, and the half-open range of aware datetimes from
     ``due_from`` to ``due_before``; without any, of all. A change refuses a keyword that is None or
     empty: leave it out. A text with NUL or half a surrogate pair raises InvalidMessage.
@@ -151,11 +151,11 @@ class Timeouts:
         until: datetime | timedelta | None = None,
         by: ChangedBy = BY_API,
     ) -> bool:
-        """Dispatch nothing to *destination*, or nothing at all, until an end or a resume.
+        """Pause dispatch to *destination*, or to all destinations, until an end or a resume.
 
         The end is an aware datetime, or a duration from now by the clock of the store. Return
-        whether it was not paused before; the new end counts in any case. Timeouts that come due
-        meanwhile are parked: nothing counts as an attempt, and no other timeout waits for them.
+        whether it was not paused before; the new end replaces the old in any case. Timeouts that
+        come due meanwhile are parked: no attempt is counted, and no other timeout waits for them.
         Raises Unsupported for a store that cannot.
         """
         selection = {"destination": destination}
@@ -190,13 +190,13 @@ class Timeouts:
             return self._store.pauses() if isinstance(self._store, PausesDispatch) else ()
 
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
-        """Return the newest *limit* rows of the audit, or of those of a run, oldest first."""
+        """Return the newest *limit* rows of the audit, or of a run in the audit, oldest first."""
         check_text("run_id", run_id)
         with self._schema_expected():
             return self._audited().audit(limit=checked_limit(limit), run_id=run_id)
 
     def verify_audit(self, heads: Mapping[str, tuple[int, str]] | None = None) -> AuditVerdict:
-        """Check the hashes of all rows of the audit, and that the rows of *heads* are there."""
+        """Check the hashes of all rows of the audit, and that the rows of *heads* exist."""
         with self._schema_expected():
             return self._audited().verify_audit(heads or {})
 
@@ -219,7 +219,7 @@ class Timeouts:
         )
 
     def _unpark(self, store: PausesDispatch) -> int:
-        """Return all parked timeouts of pauses that are ending; return how many they were."""
+        """Unpark all timeouts of pauses that are ending; return how many."""
         returned = 0
         while not (step := store.unpark()).is_last:
             returned += step.returned
@@ -231,8 +231,8 @@ class Timeouts:
     ) -> RestoreReport:
         """Release the claims of a store that was restored to the time *at*; report its window.
 
-        The window begins the duration *overdue* before *at*: so late a timeout may have been sent.
-        To be called before a process of the endpoint starts; raises InvalidMessage if one has.
+        The window begins *overdue* before *at*, because timeouts may have been sent that late. Call
+        this before any process of the endpoint starts; otherwise it raises InvalidMessage.
         """
         instant = check_due(to_micros(at))
         if duration_micros(overdue) < 0:
@@ -245,8 +245,8 @@ class Timeouts:
     def waiting(self) -> int | None:
         """Return the number of messages in ``<endpoint>.Timeouts`` that wait to be stored.
 
-        None while the broker is away. A waiting message is not listed yet; its cancel answers
-        ``will_be_cancelled``.
+        None if the broker is out of reach. A waiting message is not listed yet; a cancel of it
+        returns ``will_be_cancelled``.
         """
         return self._waiting()
 
@@ -267,7 +267,7 @@ class Timeouts:
         by = by or ChangedBy(channel=channel)
         with self._schema_expected(), attempt(self._store, "cancel", by, {"id": timeout_id}):
             known = self._known(timeout_id)
-            # A message that is not stored yet may bear either id, so that both are remembered.
+            # A message that is not stored yet may have either id, so that both are remembered.
             for each in (
                 routes.ids_of(self._store.endpoint, timeout_id) if known is None else (known,)
             ):
@@ -277,7 +277,7 @@ class Timeouts:
         return result
 
     def _known(self, given: str) -> str | None:
-        """Return the id of the timeout named *given*, if one is known."""
+        """Return the id of the timeout that *given* refers to, if there is a known timeout."""
         ids = routes.ids_of(self._store.endpoint, given)
         return next((one for one in ids if self._store.find(one) is not None), None)
 
@@ -312,11 +312,10 @@ class Timeouts:
     ) -> Sequence[Cancelled]:
         """Cancel all timeouts of one label or of one saga; return those that were found.
 
-        A result of TOO_LATE says that the timeout is being dispatched now. The cancel also holds
-        for messages that were sent by now and wait in ``<endpoint>.Timeouts``, for seven days: the
-        clock of this host is compared with the clock of the sender. After a crash the same call
-        does the rest. Raises InvalidMessage for several labels, and Unsupported for a store that
-        cannot find labels.
+        TOO_LATE means that the timeout is being dispatched now. For seven days the cancel also
+        applies to messages sent before it that wait in ``<endpoint>.Timeouts``, by the clocks of
+        this host and the sender. After a crash the same call does the rest. Raises InvalidMessage
+        for several labels, and Unsupported for a store that cannot find labels.
         """
         which = filter_of(saga_id=saga_id, labels=labels)
         if len(which.labels) + (saga_id is not None) != 1 or saga_id == "":
@@ -329,7 +328,7 @@ class Timeouts:
 
     def _cancel_where(self, which: TimeoutFilter, channel: str) -> Sequence[Cancelled]:
         store = self._finding_labels("cancelling timeouts by labels")
-        # By the clock of the sender: of a send and a cancel in one process the order is exact.
+        # By the sender's clock: the order of a send and a cancel in one process is exact.
         now = (self._clock or self._store).now()
         return store.cancel_where(which, sent_until=now, channel=routes.bounded(channel))
 
@@ -388,14 +387,14 @@ class Timeouts:
     ) -> Mapping[str, ChangeResult]:
         """Move all stored timeouts of labels and a saga; return the result for each id.
 
-        Each is a commit of its own: after a crash the same call does the rest.
+        Each move has its own commit; after a crash the same call does the rest.
         """
         if not labels and not saga_id:
             raise InvalidMessage("reschedule_where needs labels or a saga id")
         due = due_of(delay, deliver_at, self._store.now())
         if due is None:
             raise InvalidMessage("reschedule_where needs deliver_at or delay")
-        # All ids first: a timeout that moves on would be met again.
+        # Read all ids first: the search would find a timeout again that moved to a later due time.
         found = [one.id for one in self.list(labels=labels, saga_id=saga_id)]
         return {one: self.reschedule(one, deliver_at=from_micros(due)) for one in found}
 
@@ -419,8 +418,8 @@ class Timeouts:
 
         A call looks at *limit* matches behind the cursor *after* at most, and commits 500 at a
         time: after a crash the same call does the rest. With *dry_run* nothing is changed. Raises
-        DestinationNotAllowed or Unroutable, with nothing changed, where no message may go to *to*,
-        and Unsupported for a store that cannot change destinations.
+        DestinationNotAllowed or Unroutable, with nothing changed, if no message may go to *to*, and
+        Unsupported for a store that cannot change destinations.
         """
         store = self._store
         if not isinstance(store, ReroutesTimeouts):
@@ -469,10 +468,10 @@ class Timeouts:
             return found
 
     def _waiting_for_retry(self, message_id: str) -> tuple[TimeoutState, Timeout] | None:
-        """Return the timeout with which the message *message_id* waits for a retry, if it is found.
+        """Return the timeout that holds the message *message_id* for a retry, if it is found.
 
-        Its id is made of the time of the failure too, which the store has no index for: a search
-        among the earliest timeouts finds it, since retries are soon.
+        The id of that timeout also depends on the time of the failure, and the store has no index
+        for message ids. So search the earliest timeouts, because retries are soon.
         """
         if not isinstance(self._store, Insight) or routes.is_timeout_id(message_id):
             return None
@@ -489,7 +488,7 @@ class Timeouts:
         check_id(timeout_id)
         if not isinstance(self._store, KeepsHistory):
             return None
-        # The history may outlive the tombstone.
+        # The history may be kept longer than the tombstone.
         ids = routes.ids_of(self._store.endpoint, timeout_id)
         found = (self._store.history(each) for each in ids)
         with self._schema_expected():
@@ -503,7 +502,7 @@ class Timeouts:
         yield from map(view, self.stored(which, limit=limit))
 
     def stored(self, which: TimeoutFilter, *, limit: int | None = None) -> Iterator[Timeout]:
-        """Yield pending timeouts as ``list`` does, whole: with their messages."""
+        """Yield pending timeouts as ``list`` does, with their messages."""
         after: Key | None = None
         left = None if limit is None else checked_limit(limit)
         while left is None or left > 0:
@@ -562,8 +561,8 @@ class Timeouts:
     ) -> TimeoutGroups:
         """Return how many of the first *limit* timeouts behind *after* have each value of *by*.
 
-        Of a destination, a saga or labels with more timeouts only the first 50,000 are searched.
-        A search that takes long ends before, behind 1,000 timeouts at the earliest.
+        At most the first 50,000 timeouts of a destination, a saga or labels are searched. A search
+        that takes long ends earlier, after at least 1,000 timeouts.
         """
         if by not in [*GroupBy]:
             raise InvalidMessage(f"groups are by {' or '.join(GroupBy)}, got {by!r:.80}")
@@ -597,7 +596,7 @@ def _end_of_pause(until: datetime | timedelta | None, now: Micros) -> Micros | N
 
 
 class _Rerouting:
-    """The sums of the batches of one call."""
+    """The sums over the batches of a reroute."""
 
     def __init__(self) -> None:
         self._rerouted: list[str] = []
@@ -612,7 +611,7 @@ class _Rerouting:
         self._maybe_sent += [key.id for key in done.maybe_sent]
 
     def result(self, searched_to: str | None) -> RerouteResult:
-        """Return the sums; the call ended at *searched_to*, if not at the last match."""
+        """Return the sums; *searched_to* is given if the call ended before the last match."""
         return RerouteResult(
             rerouted=self._rerouted,
             left=self._left,
@@ -622,7 +621,7 @@ class _Rerouting:
 
 
 def counted(store: TimeoutStore, which: TimeoutFilter) -> Count:
-    """Return how many timeouts in *store* match, as far as the count is cheap there."""
+    """Return how many timeouts in *store* match, as far as counting is cheap."""
     if isinstance(store, Insight):
         return store.count_in_bounds(which)
     return Count(store.count(which))

@@ -33,7 +33,7 @@ MUTANTS = (
         122,
         _INSTALLATION,
         (
-            "        # A queue to which dead messages go is there before their own.\n",
+            "        # The target of dead messages must exist before queues that refer to it.\n",
             "        session.delete_queues(rest)\n",
         ),
         "tests/acceptance/test_installers.py::"
