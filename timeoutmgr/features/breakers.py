@@ -1,4 +1,4 @@
-"""The breakers of one endpoint: made for its features, and checked by its watchdog."""
+"""Circuit breakers of an endpoint, made for its features and checked by its watchdog."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,7 +13,7 @@ from timeoutmgr.resilience.silence import SilenceWatch
 
 
 class Breakers:
-    """Makes breakers that raise critical errors, and keeps them in the order of their making."""
+    """Makes circuit breakers that raise critical errors, and keeps them in order of creation."""
 
     def __init__(self, critical: CriticalErrors, clock: Clock) -> None:
         self._critical = critical
@@ -36,9 +36,9 @@ class Breakers:
         return {breaker.name: breaker.state.value for breaker in self._made}
 
     def outage_in(self, database: SharedDatabase | None) -> SharedOutage:
-        """Return the outage that breakers over *database* share; a new outage without a database.
+        """Return the outage that breakers over *database* share; without a database, a new outage.
 
-        Queues and timeouts in one database share it, however each URL spells that.
+        Queues and timeouts in the same database share it, however their URLs are written.
         """
         if database is None:
             return SharedOutage()
@@ -71,6 +71,6 @@ class Breakers:
     def watch_silence(
         self, database: SharedDatabase | None, breaker: OutageBreaker, wait: timedelta
     ) -> None:
-        """Have *breaker* armed while *database* leaves calls unanswered; a file never hangs."""
+        """Arm *breaker* while *database* leaves calls unanswered, unless it is a file."""
         if database is not None and not database.is_sqlite:
             self._silences.append(SilenceWatch(database, breaker, wait.total_seconds()))

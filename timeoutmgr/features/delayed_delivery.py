@@ -1,4 +1,4 @@
-"""Delayed delivery through a delayed message store: its settings, and the start of the store."""
+"""Settings of delayed delivery through a delayed message store, and the start of the store."""
 
 import logging
 import threading
@@ -45,14 +45,14 @@ _TIMES: Final = (
 
 @dataclass(frozen=True)
 class DelayedDeliverySettings:
-    """Delayed messages of an endpoint are kept in *store*, and sent from there when due.
+    """Settings for delayed messages that are kept in *store*, and sent from there when due.
 
-    *number_of_retries* is how often storing or sending a message is tried again after the first
-    attempt, before it goes to the error queue. A critical error is raised where storing, fetching
-    or dispatching has failed for as long as its *time_to_trigger_..._circuit_breaker*, or where
-    dealing with failed messages fails more than *maximum_recovery_failures_per_second*, over half
-    a minute. *batch* messages are stored, or fetched and sent, in one transaction, where the
-    store has the batch form: a crash repeats at most that many.
+    *number_of_retries* is how often storing or sending a message is retried before it goes to the
+    error queue. A critical error is raised if storing, fetching or dispatching has failed for as
+    long as its *time_to_trigger_..._circuit_breaker*, or if the recovery of failed messages fails
+    more often than *maximum_recovery_failures_per_second*, over half a minute. If the store
+    supports batches, *batch* messages are stored, or fetched and sent, in one transaction: a crash
+    repeats at most that many.
     """
 
     store: DelayedMessageStore
@@ -91,22 +91,22 @@ class DelayedDeliverySettings:
 
     @property
     def attempts(self) -> int:
-        """How often a message is tried in all."""
+        """Total number of attempts at a message."""
         return 1 + self.number_of_retries
 
     @property
     def database(self) -> Database | None:
-        """The SQL database that the store is in, if it says so."""
+        """The SQL database of the store, if it has one."""
         return database_of(self.store)
 
     def close(self) -> None:
-        """Let go of the store's connections, if it can."""
+        """Close the store's connections, if it supports that."""
         if isinstance(self.store, Closes):
             self.store.close()
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The promises of the store; a store without a statement counts as durable."""
+        """The promises of the store; a store that states none counts as durable."""
         if isinstance(self.store, StatesCapabilities):
             found: object = self.store.capabilities
             if isinstance(found, StoreCapabilities):
@@ -127,7 +127,7 @@ def delayed_delivery(
     maximum_recovery_failures_per_second: float = 1,
     batch: int = 200,
 ) -> DelayedDeliverySettings:
-    """Return the settings for the store that a URL (or a bare name) says, as a file gives them."""
+    """Return the settings for the store of a URL (or bare name), with values of a settings file."""
     name = store.partition("://")[0].partition("+")[0]
     given = {"schema": schema, "table": table}
     options = {key: value for key, value in given.items() if value is not None}
@@ -144,22 +144,22 @@ def delayed_delivery(
 
 
 def _missing_methods(stranger: object) -> list[str]:
-    """Return the names of the methods that a delayed message store needs and *stranger* lacks."""
+    """Return the names of methods of a delayed message store that *stranger* lacks."""
     return [name for name in _METHODS if not callable(getattr(stranger, name, None))]
 
 
 def database_of(store: DelayedMessageStore) -> Database | None:
-    """Return the SQL database that *store* is in, if it says so."""
+    """Return the SQL database of *store*, if it has one."""
     found = store.database if isinstance(store, HasDatabase) else None
     return found if isinstance(found, Database) else None
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class StoreStart:
-    """Starts the store of one endpoint, once: sets it up where installers are on, initializes it.
+    """Starts the store of an endpoint once: sets it up if installers are on, and initializes it.
 
-    Safe for many threads; an endpoint may start while the storage is away, and whoever needs the
-    store then starts it when it is back.
+    Thread-safe. An endpoint may start while the storage is out of reach: then the first use of the
+    store after its return starts it.
     """
 
     store: DelayedMessageStore
@@ -174,12 +174,12 @@ class StoreStart:
     _compared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Make the lock, also in a child of a fork."""
+        """Make the lock, now and in each forked child."""
         self.after_fork()
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make a lock that no thread has: a thread of the parent may hold the other for long."""
+        """Replace the lock: in a child it may stay locked by a thread of the parent."""
         self._lock = threading.Lock()
 
     def set_up(self) -> None:
@@ -189,7 +189,7 @@ class StoreStart:
             reach("delayed.set_up")
 
     def start(self, *, install: bool | None = None) -> None:
-        """Start the store if it is not yet; *install* False leaves installers out for once.
+        """Start the store unless it has started; *install* False skips the installers this time.
 
         Raises StorageUnavailable, and ConfigurationError if the store refuses the endpoint.
         """
@@ -203,7 +203,7 @@ class StoreStart:
             self._started = True
 
     def compare(self) -> None:
-        """Compare store and broker, once, or later if the broker is away. Raises WrongPair."""
+        """Compare store and broker, once; retry later if the broker is down. Raises WrongPair."""
         with self._lock:
             if self._compared:
                 return
@@ -219,12 +219,12 @@ class StoreStart:
             self._compared = True
 
     def ready(self) -> None:
-        """Return once the store is started and is that of the broker; else StorageUnavailable."""
+        """Ensure that the store is started and belongs to the broker. Raises StorageUnavailable."""
         try:
             self.start()
             self.compare()
         except (SchemaMissing, WrongPair) as error:
-            # Later it may be there: an operator runs the installer while messages wait.
+            # The tables may come later: an operator runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error
 
     def probe(self) -> None:

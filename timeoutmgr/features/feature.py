@@ -1,4 +1,4 @@
-"""Features: abilities of an endpoint beyond sending and handling. Enabled, checked, then set up."""
+"""Features: abilities of an endpoint beyond sending and handling, with checks and a set-up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAST: Final = 20
 
 
 class ManagerDisabled(Enum):
-    """Whether a timeout manager beside native delayed delivery was said to be gone for good."""
+    """Whether the settings say that there is no timeout manager beside native delayed delivery."""
 
     NOT_SAID = "not said"
     ONCE_DRAINED = "once drained"
@@ -34,7 +34,7 @@ class ManagerDisabled(Enum):
 
 
 class FeatureSettings(Protocol):
-    """The settings of an endpoint that features read."""
+    """Contract of the endpoint settings that features read."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class FeatureSettings(Protocol):
 
     @property
     def persistence(self) -> Persistence | None:
-        """The place of stored timeouts."""
+        """The persistence of timeouts."""
         ...
 
     @property
@@ -63,12 +63,12 @@ class FeatureSettings(Protocol):
 
     @property
     def external_timeout_manager(self) -> str | None:
-        """The address of a timeout manager elsewhere."""
+        """The address of an external timeout manager."""
         ...
 
     @property
     def manager_disabled(self) -> ManagerDisabled:
-        """Whether a timeout manager is gone for good."""
+        """Whether the timeout manager is disabled."""
         ...
 
     @property
@@ -109,14 +109,14 @@ class FeatureSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """Something that must hold for a feature; the sentence says why it does not."""
+    """A condition of a feature, with a sentence that explains why it is not met."""
 
     holds: bool
     sentence: str
 
     @classmethod
     def no_external_manager(cls, settings: FeatureSettings) -> Prerequisite:
-        """Return the prerequisite that the endpoint sends its timeouts to no other endpoint."""
+        """Return the prerequisite that the endpoint has no external timeout manager."""
         return cls(
             settings.external_timeout_manager is None,
             "A user configured timeoutmanager address has been found and this endpoint will send "
@@ -126,9 +126,9 @@ class Prerequisite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureContext:
-    """The endpoint as a feature finds it at its set-up.
+    """The endpoint as a feature sees it during the set-up.
 
-    *delivery* and *stored_delays* come from features of a lower priority.
+    *delivery* and *stored_delays* come from features that were set up before.
     """
 
     settings: FeatureSettings
@@ -162,11 +162,11 @@ class Feature(Protocol):
 
     @property
     def priority(self) -> int:
-        """Its place in the order of set-up, the lowest first; see FIRST, USUAL and LAST."""
+        """Its priority in the set-up, the lowest first; see FIRST, USUAL and LAST."""
         ...
 
     def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
-        """Return the conditions; the first that does not hold ends the start with its sentence."""
+        """Return the conditions; the first that is not met prevents the start with its sentence."""
         ...
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
@@ -175,7 +175,7 @@ class Feature(Protocol):
 
 
 def check_prerequisites(features: Iterable[Feature], settings: FeatureSettings) -> None:
-    """Raise FeatureRefused with the sentence of the first prerequisite that does not hold."""
+    """Raise FeatureRefused with the sentence of the first prerequisite that is not met."""
     for feature in features:
         for prerequisite in feature.prerequisites(settings):
             if not prerequisite.holds:

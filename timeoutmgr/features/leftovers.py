@@ -1,4 +1,4 @@
-"""The queues and timeouts of an endpoint's timeout manager: its queues, and pending rows."""
+"""Leftovers of a timeout manager: its queues and its pending timeouts."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -18,7 +18,7 @@ KEEP_OR_FORCE: Final = "wait until it is empty, or use --force, which loses what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uninstalled:
-    """The removed parts: *queues* with the numbers of their messages; *tables* as a sentence.
+    """The removed parts: *queues* with their numbers of messages; *tables* as a sentence.
 
     After a dry run, the parts that would be removed.
     """
@@ -29,9 +29,9 @@ class Uninstalled:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The timeout manager's queues that exist, with their messages, and the timeouts in its store.
+    """Existing queues of the timeout manager with their messages, and timeouts in its store.
 
-    *stored* is None where no store is configured or installed; *has_store* says which of the two.
+    *stored* is None if no store is configured or installed; *has_store* tells the two apart.
     """
 
     queues: Mapping[str, int]
@@ -40,12 +40,12 @@ class Leftovers:
 
     @property
     def pending(self) -> int:
-        """How many messages still wait for the timeout manager, as far as can be seen."""
+        """How many messages still wait for the timeout manager, as far as is known."""
         return sum(self.queues.values()) + (self.stored or 0)
 
     @property
     def is_hidden(self) -> bool:
-        """Whether there was a timeout manager, and nothing says where it has stored."""
+        """Whether there was a timeout manager whose store is unknown."""
         return bool(self.queues) and not self.has_store
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Leftovers:
 
 
 def advice(settings: FeatureSettings, found: Leftovers, *, falls_back: bool) -> str:
-    """Return a sentence on the future of the timeout manager beside native delays."""
+    """Return advice about the timeout manager beside native delays."""
     if _is_enabled(settings) and falls_back:
         return (
             "the store will not drain: fallback_to_store sends it what the levels cannot hold; "
@@ -92,11 +92,11 @@ def find_leftovers(settings: FeatureSettings) -> Leftovers:
 
 
 def refuse_leftovers(settings: FeatureSettings) -> None:
-    """Raise FeatureRefused where this endpoint would leave stored messages undelivered.
+    """Raise FeatureRefused if this endpoint would leave stored messages undelivered.
 
-    For an endpoint without a timeout manager: only a timeout manager can send the timeouts that
-    were stored here before. Raises StorageUnavailable where that cannot be known. Once its queues
-    are uninstalled it is gone for good, and its database need not be there.
+    This is for an endpoint without a timeout manager: only a timeout manager can send timeouts that
+    were stored before. Raises StorageUnavailable if that is unknown. After its queues are
+    uninstalled, the database of the timeout manager need not exist.
     """
     if settings.manager_disabled is ManagerDisabled.FORCED or not _queues(settings):
         return
@@ -134,7 +134,7 @@ def _queues(settings: FeatureSettings) -> dict[str, int]:
 
 
 def stored_of(settings: FeatureSettings) -> TimeoutStore | None:
-    """Return the store of a timeout manager of this endpoint; None where none is installed."""
+    """Return the store of this endpoint's timeout manager; None if it is not installed."""
     persistence = settings.persistence
     if not isinstance(persistence, KeepsTimeouts):
         return None

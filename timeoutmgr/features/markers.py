@@ -1,7 +1,7 @@
-"""Does the store of an endpoint belong to its broker? A marker in both tells.
+"""Markers: a word in the store and the broker of an endpoint shows that they belong together.
 
-Two endpoints of one name and one store, but with different brokers, would dispatch each other's
-timeouts into the wrong broker; two stores beside one broker would hold a part each.
+Two endpoints with the same name and store, but different brokers, would dispatch each other's
+timeouts to the wrong broker. Two stores beside one broker would each have a part of the timeouts.
 """
 
 import logging
@@ -22,23 +22,23 @@ logger = logging.getLogger(__name__)
 
 
 def compare_markers(settings: FeatureSettings, *, write: bool) -> str | None:
-    """Return the marker that store and broker share; None where there is none to share.
+    """Return the marker that store and broker share; None if they cannot share a marker.
 
-    A pair that was never marked is marked, with *write*. Raises WrongPair for a store that belongs
-    to another broker, or a broker to another store.
+    With *write*, a pair without markers is marked. Raises WrongPair if the store belongs to another
+    broker, or the broker to another store.
     """
     with _both(settings) as both:
         return None if both is None else both.compared(write=write)
 
 
 def check_pair(settings: FeatureSettings) -> None:
-    """Refuse a wrong pair at start; mark a new pair where the settings have a start install."""
+    """Refuse a wrong pair at start; mark a new pair if the settings let a start install."""
     try:
         compare_markers(settings, write=settings.install)
     except WrongPair:
         raise
     except ConfigurationError as error:
-        # The queues are there, so that this user may do all that a worker needs.
+        # The queues exist, so this user has all permissions that a worker needs.
         logger.warning(
             "endpoint %s could not mark store and broker: %s",
             settings.name,
@@ -48,14 +48,14 @@ def check_pair(settings: FeatureSettings) -> None:
 
 
 def renew_marker(settings: FeatureSettings) -> None:
-    """Give store and broker a new marker: they belong together from now on."""
+    """Give store and broker a new marker, so that they belong together from now on."""
     with _both(settings) as both:
         if both is not None:
             both.write_marker(os.urandom(8).hex())
 
 
 def unmark_broker(settings: FeatureSettings) -> None:
-    """Take the marker off the broker; uninstalling takes it out of the store."""
+    """Remove the marker from the broker; uninstalling removes it from the store."""
     store = settings.persistence
     with closing(settings.transport.session()) as session:
         if not isinstance(session, BearsMarkers):
@@ -66,7 +66,7 @@ def unmark_broker(settings: FeatureSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _MarkedStore:
-    """The store whose marker counts, and the *name* for which the broker bears it."""
+    """The store with the marker that counts, and the *name* of the marker on the broker."""
 
     store: object
     name: str
@@ -76,8 +76,8 @@ class _MarkedStore:
 def _marked_store(settings: FeatureSettings) -> _MarkedStore:
     delayed = settings.delayed_delivery
     if delayed is not None:
-        # The queue's name, which no endpoint has: an endpoint that had a timeout manager before
-        # has left the marker of its other store in the broker.
+        # The queue's name, which no endpoint has: if the endpoint had a timeout manager before, the
+        # marker of that other store is still on the broker.
         return _MarkedStore(delayed.store, settings.name + DELAYED, delayed.database)
     persistence = settings.persistence
     database = None if persistence is None else persistence.database
@@ -106,7 +106,7 @@ class _Pair:
     def compared(self, *, write: bool) -> str | None:
         kept, borne = self._read()
         if kept is None and borne is not None:
-            # A process that marks them now writes the store first: it may have come in between.
+            # A process that marks them writes the store first, and may do so at this moment.
             kept, borne = self._read()
         if kept is None and borne is None:
             return self._first() if write else None
@@ -130,7 +130,7 @@ class _Pair:
         return kept.word
 
     def _may_be_lost(self, kept: StoreMarker) -> bool:
-        """Return whether a broker at the same place may bear no marker and be the same broker."""
+        """Return whether the same broker may have lost its marker."""
         if not kept.confirmed:
             return True
         if self._forgets:
@@ -148,7 +148,7 @@ class _Pair:
         return kept, self._broker.borne_marker(self._borne_for, kept.word if kept else None)
 
     def write_marker(self, word: str) -> str:
-        """Have the broker bear *word* first: until the store confirms it, this can be repeated."""
+        """Write *word* to the broker first: until the store confirms it, this can be repeated."""
         self._broker.bear_marker(self._borne_for, word, self._store_place)
         reach("install.broker_marked")
         self._store.confirm_marker(self._endpoint, word, self._broker_place)
@@ -159,14 +159,14 @@ class _Pair:
         kept = self._store.propose_marker(self._endpoint, word, self._broker_place)
         reach("install.marker_kept")
         if kept.word != word:
-            # Another process was faster; it says by now to which broker the store belongs.
+            # Another process was faster, and has set the broker to which the store belongs.
             return self.compared(write=True)
         return self.write_marker(word)
 
 
 @contextmanager
 def _both(settings: FeatureSettings) -> Iterator[_Pair | None]:
-    """Lend store and broker, if both can keep a marker."""
+    """Yield store and broker, if both can keep a marker."""
     marked = _marked_store(settings)
     store = marked.store
     if not isinstance(store, KeepsMarkers):

@@ -1,4 +1,4 @@
-"""The parts that features give an endpoint: frozen values, merged and checked in one place."""
+"""The parts that features give an endpoint: immutable values, merged and checked here."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from timeoutmgr.features.delayed_delivery import StoreStart
 
 MissingDestinations: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
-"""Returns the queues that do not exist, and readies the other queues for delayed messages."""
+"""Returns the queues that do not exist; prepares the other queues for delayed messages."""
 
 
 class Installed(Protocol):
-    """Something of a feature's own that installers create: tables, say."""
+    """A part of a feature that installers create, such as tables."""
 
     def install(self) -> None:
-        """Create missing parts; twice and concurrently is fine."""
+        """Create missing parts; idempotent and safe to run concurrently."""
         ...
 
     def check(self) -> None:
-        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        """Raise SchemaMissing, with the command to run, if ``install`` is needed."""
         ...
 
     def ddl(self) -> str:
-        """Return the statements that ``install`` would run where nothing is yet."""
+        """Return the statements that ``install`` would run if nothing were installed."""
         ...
 
 
 class NativeDelays(Protocol):
-    """The route into the delays of the broker itself."""
+    """Route of delayed messages through the broker's own delays."""
 
     @property
     def falls_back(self) -> bool:
-        """Whether the timeout manager's store keeps a message that the broker cannot delay."""
+        """Whether a message that the broker cannot delay goes to the timeout manager."""
         ...
 
     def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
-        """Return *outgoing* on its way; raise InvalidMessage if it cannot be delayed."""
+        """Return *outgoing* with its route; raise InvalidMessage if it cannot be delayed."""
         ...
 
 
@@ -64,7 +64,7 @@ QUEUE_HOLDS_UP: Final = (
     "once the queue is full it refuses what the delay levels deliver, and after 32 refused "
     "messages a level delivers nothing to any endpoint on the broker"
 )
-"""Why native delays may not lead to a queue that refuses messages."""
+"""Reason why native delays must not lead to a queue that refuses messages."""
 QUEUE_HOLDS_UP_REMEDY: Final = (
     "Take the length off: a policy's at once, an argument's by a new queue (empty it, delete it "
     "and run `timeoutmgr install`). Or use TimeoutManager, where such messages hold up no others."
@@ -73,28 +73,28 @@ QUEUE_HOLDS_UP_REMEDY: Final = (
 
 
 class Task(Protocol):
-    """Something that runs beside the satellites while the endpoint runs."""
+    """Work that runs beside the satellites while the endpoint runs."""
 
     def start(self) -> None:
         """Start; returns at once."""
         ...
 
     def stop(self) -> None:
-        """Stop; returns when all is still. Stop before start and twice is fine."""
+        """Stop, and wait for the end; idempotent, and allowed before ``start``."""
         ...
 
     def watch(self) -> None:
-        """Look after itself; called about every second from the endpoint's watchdog."""
+        """Check the task; the endpoint's watchdog calls this about every second."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Satellite:
-    """A receiver on a queue of the endpoint's own.
+    """A receiver on a further queue of the endpoint.
 
-    A satellite on an *optional_queue* drains the queue of another feature, which an earlier
-    configuration had: it consumes if the queue exists when the endpoint starts, and installers do
-    not create the queue.
+    A satellite on an *optional_queue* drains the queue of a feature that an earlier configuration
+    had: it consumes only if the queue exists at the start of the endpoint, and installers do not
+    create it.
     """
 
     consumption: Consumption
@@ -112,7 +112,7 @@ class Satellite:
 
 @dataclass(frozen=True, slots=True)
 class ManagerRoute:
-    """The way of delayed messages to the timeout manager at *address*."""
+    """Route of delayed messages to the timeout manager at *address*."""
 
     address: str
     delays: DelayRoute
@@ -122,11 +122,11 @@ class ManagerRoute:
 class FeatureParts:
     """The parts that a feature gives the endpoint, or the parts of all its features.
 
-    *native_delays* come before *manager*, even beside a store, and go through the queues *levels*;
-    *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
-    steps and failures; commands use *dead_letters*; a broker sends dead messages of the endpoint's
-    queue to *dead_messages_to*, in place of the error queue; *wake* has the pollers hear of a
-    stored timeout; *databases* are those beside queues and timeouts.
+    *native_delays* take precedence over *manager*, even beside a store, and use the queues
+    *levels*. *missing_destinations* checks the destinations of delayed messages. *delivery* wraps
+    sends, steps and failures. Commands use *dead_letters*. A broker sends dead messages of the
+    endpoint's queue to *dead_messages_to* instead of the error queue. *wake* notifies the pollers
+    of a stored timeout. *databases* are further databases, beside those of queues and timeouts.
     """
 
     satellites: tuple[Satellite, ...] = ()
@@ -148,7 +148,7 @@ class FeatureParts:
 
     @property
     def policies(self) -> DeliveryPolicies:
-        """The policies of sends, steps and failures; plain policies without a feature."""
+        """The policies of sends, steps and failures; default policies if no feature has any."""
         return self.delivery or PLAIN
 
     @property
@@ -158,30 +158,30 @@ class FeatureParts:
 
     @property
     def stored_delays(self) -> DelayRoute | None:
-        """The way of a delayed message into a store, or None."""
+        """The route of a delayed message to a store, or None."""
         return None if self.manager is None else self.manager.delays
 
     @property
     def delays(self) -> DelayRoute | None:
-        """The way of a delayed message: the broker's own way comes first."""
+        """The route of a delayed message: the broker's own route takes precedence."""
         return self.native_delays or self.stored_delays
 
     @property
     def remembering_delays(self) -> DelayRoute | None:
-        """The way of a delayed message to a store that remembers ids, or None."""
+        """The route of a delayed message to a store that remembers ids, or None."""
         return self.stored_delays if self.delayed is None else None
 
     @property
     def cancellable_delays(self) -> DelayRoute | None:
-        """The way of a delayed message that can still be cancelled, or None."""
+        """The route of a delayed message that can still be cancelled, or None."""
         native = self.native_delays
         return self.stored_delays if native is None or native.falls_back else None
 
 
 def merged(parts: Mapping[str, FeatureParts]) -> FeatureParts:
-    """Return the parts of all features, which are given by name in the order of their set-up.
+    """Return the merged parts of all features, which are given by name in order of set-up.
 
-    Raises ConfigurationError if two features give a part that an endpoint has once.
+    Raises ConfigurationError if two features give a part that an endpoint has only once.
     """
     found: dict[str, Any] = {}
     givers: dict[str, str] = {}
@@ -231,6 +231,6 @@ def missing_schema(
     except SchemaMissing as missing:
         return missing
     except TimeoutManagerError:
-        # On SQLite the caller's own transaction keeps a check of a new file out.
+        # On SQLite the caller's own transaction prevents the check of a new file.
         return SchemaMissing(f"{error}; run `timeoutmgr install`")
     return None
