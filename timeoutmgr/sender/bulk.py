@@ -1,9 +1,9 @@
-"""Many messages in one call: drawn window by window, and the result of each is known.
+"""Bulk sends: many messages in one call, drawn window by window, each with a known result.
 
 The caller's iterable is drawn only as far as messages are sent, so a million messages take the
-memory of a window; the broker works on its beginning while the rest is drawn. After an error the
-messages that were drawn and not confirmed come back under fixed ids, and the rest still lies in the
-caller's iterator: ``chain(error.unsent, iterator)`` goes on from there.
+memory of a window; the broker works on the first messages of a window while the rest is drawn.
+After an error, messages that were drawn and not confirmed are returned under fixed ids, and the
+rest is still in the caller's iterator: ``chain(error.unsent, iterator)`` goes on from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,13 +22,13 @@ from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
 WINDOW: Final = 500
-"""Messages that are sent before the confirms of all of them are awaited."""
+"""Maximum messages that are sent before their confirms are awaited."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of bodies after which a window is full, however few they are."""
+"""Bytes of bodies after which a window is full, however few the messages."""
 BURST: Final = 64
-"""Messages of a window that are sent off while the next messages are drawn."""
+"""Maximum messages that are sent off together, while the next messages are drawn."""
 BURST_BYTES: Final = 64 * 1024
-"""Bytes of bodies after which they are sent off, however few they are."""
+"""Bytes of bodies after which messages are sent off, however few they are."""
 
 OnSent: TypeAlias = Callable[[Sequence[Sent]], None]
 
@@ -36,11 +36,11 @@ OnSent: TypeAlias = Callable[[Sequence[Sent]], None]
 class BulkInterrupted(TimeoutManagerError):
     """A bulk stopped half-way.
 
-    *sent* messages were confirmed. *unsent* messages were drawn and were not, or perhaps not,
-    sent; they carry the ids they were sent under, so sending them again makes no second message.
-    The cause (``__cause__``) is first of all the error that ended the drawing: InvalidMessage for
-    the message that was drawn last, which is then the last of *unsent*; or an error of the
-    iterable itself, which may have no more to give, or of ``on_sent``.
+    *sent* messages were confirmed. *unsent* messages were drawn, and were not sent or may not have
+    been sent; they have the ids of the first send, so sending them again makes no second message.
+    The cause (``__cause__``) may be an error while drawing: InvalidMessage for the message that was
+    drawn last, which is then the last of *unsent*, or an error of ``on_sent`` or of the iterable
+    itself, which may then be exhausted.
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:
@@ -55,18 +55,18 @@ class BulkInterrupted(TimeoutManagerError):
 
 @dataclass(slots=True)
 class _Window:
-    """Messages that are sent together: as they were drawn and composed, and their results."""
+    """Messages that are sent together, as drawn and as composed, and their results."""
 
     items: list[ToSend] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
     size: int = 0
     refused: list[ToSend] = field(default_factory=list)
-    """The last that was drawn, where no message could be made of it."""
+    """The item that was drawn last, if no message could be made of it."""
     is_last: bool = False
     error: Exception | None = None
     """The error that ended it early."""
     results: list[SendResult] = field(default_factory=list)
-    """Results of the sent messages, which are the first of the window."""
+    """Results of the sent messages, which are the first messages of the window."""
 
     def add(self, item: ToSend, composed: Composed) -> None:
         self.items.append(item)
@@ -74,7 +74,7 @@ class _Window:
         self.size += len(composed.outgoing.message.body)
 
     def answer(self, repeats: Sequence[RepeatKind | None]) -> None:
-        """Note the answers of the store on the ids."""
+        """Record the answers of the store about the ids."""
         if any(repeats):
             both = zip(self.composed, repeats, strict=True)
             self.composed = [one.answered(repeat) for one, repeat in both]
@@ -84,7 +84,7 @@ class _Window:
         return not (is_full or self.is_last or self.error is not None)
 
     def end(self, error: Exception) -> None:
-        """Note the error that ends it; the first error counts."""
+        """Record the error that ends the window; the first error counts."""
         if self.error is None:
             self.error = error
 
@@ -105,7 +105,7 @@ class _Window:
         return replace(item, options=replace(item.options, message_id=message_id))
 
     def check(self) -> None:
-        """Raise the error that ended it, or the error of the first unconfirmed message."""
+        """Raise the error that ended the window, or the error of the first unconfirmed message."""
         if self.error is not None:
             raise self.error
         sent = [one.outgoing for one in self.composed[: len(self.results)]]
@@ -114,7 +114,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Bulk:
-    """One call: its source, its outlet, and the number of messages confirmed so far."""
+    """A bulk call: its source, its outlet, and the number of messages confirmed so far."""
 
     outlet: Outlet
     drawn: Iterator[ToSend]
@@ -129,14 +129,14 @@ class _Bulk:
         self.clock = CarriedClock(ask, self.outlet.clock)
 
     def draw(self, window: _Window, most: int, most_bytes: int) -> list[Composed]:
-        """Draw at most so many into *window*, and return them; it knows why there are no more."""
+        """Draw messages into *window* up to a limit, and return them; *window* keeps an error."""
         before, full = len(window.items), window.size + most_bytes
         try:
             for message in self.drawn:
                 try:
                     window.add(message, self._compose(message))
                 except Exception as error:
-                    window.refused = [message]  # it is drawn, and the caller has it no more
+                    window.refused = [message]  # it was drawn, and the caller no longer has it
                     window.end(error)
                 if (
                     len(window.items) - before >= most
@@ -175,7 +175,7 @@ class _Bulk:
         return composed
 
     def to_check(self, composed: Sequence[Composed]) -> list[str]:
-        """Return the destinations that must exist now, since they are used only later."""
+        """Return the destinations that must exist already, although they are used later."""
         if not self.outlet.check_destinations:
             return []
         return sorted({name for one in composed if (name := one.final_queue) is not None})
@@ -183,8 +183,8 @@ class _Bulk:
     def settle(self, window: _Window) -> None:
         """Count and report confirmed messages; raise for the rest, and for the end of *window*.
 
-        The messages before a wrong message, or before an error of the iterable, are sent: they
-        were drawn, and the caller has them no more.
+        Messages before an invalid message, or before an error of the iterable, are sent: they were
+        drawn, and the caller no longer has them.
         """
         done, left = window.confirmed(), window.left()
         self.sent += len(done)
@@ -203,7 +203,7 @@ class _Bulk:
 
 
 def send_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
-    """Send *messages* in confirm windows; return how many, which is all of them."""
+    """Send all *messages* in confirm windows; return how many."""
     bulk = _Bulk(outlet, iter(messages), on_sent)
     is_more = True
     while is_more:
@@ -221,7 +221,7 @@ def send_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None
 
 
 def _send_off(bulk: _Bulk, window: _Window, sending: SendingWindow) -> None:
-    """Draw a burst, and send it; an error ends *window*, with nothing of this burst sent."""
+    """Draw a burst, and send it; an error ends *window*, and nothing of the burst is sent."""
     burst = bulk.draw(window, BURST, BURST_BYTES)
     if burst:
         try:
@@ -231,10 +231,10 @@ def _send_off(bulk: _Bulk, window: _Window, sending: SendingWindow) -> None:
 
 
 def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
-    """Store *messages*, all delayed, past their queue; return how many.
+    """Store *messages*, all delayed, bypassing their queue; return how many.
 
-    Each window is one transaction. The manager is woken through its queue, since it may run in
-    another process, after a window that holds a message due earlier than the last wake.
+    Each window is one transaction. The manager may run in another process, so it is woken through
+    its queue, after each window with a message due earlier than the last wake.
     """
     if outlet.direct is None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""From a call of ``send`` to a message with its headers, checked and routed. No I/O."""
+"""Composition of messages: from a call of ``send`` to a checked, routed message. No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from timeoutmgr.contracts import DeliveryOptions
 
 _BESIDE_NAMES: Final = f"{whitespace};"
-"""Characters that end the name of a message type, or stand around it."""
+"""Characters that end or surround the name of a message type."""
 
 DelayClock: TypeAlias = Callable[[], Micros | None]
-"""Returns a database's time; None where only the host's clock counts."""
+"""Returns a database's time; None if only the host's clock counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions:
-    """How to send; may be used for many sends.
+    """Options of a send; an object can be used for many sends.
 
     *delay* (a timedelta or seconds) and *deliver_at* (an aware datetime) exclude each other.
-    *saga_id* joins several timeouts, so that they can be cancelled together.
-    *message_id* is made if not given; give it again when a send's outcome is unknown.
-    *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
-    *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
-    *on_conflict* decides about a *message_id* that was used for another delayed message, see
-    OnConflict; ``keep`` if not given. *labels* are names and values by which a stored timeout is
-    found, as ``endpoint.timeouts.list(labels=…)`` does; a message without delay drops them.
+    *saga_id* groups timeouts, so that they can be cancelled together. *message_id* is generated if
+    not given; repeat it when a send's outcome is unknown. *delivery* requests journaling and
+    acknowledgements, if dead-letter queues are enabled. *cancellable* means that the timeout may be
+    cancelled or moved later, which only a store can do. *on_conflict* decides about a *message_id*
+    that was used for another delayed message, see OnConflict; the default is ``keep``. *labels* are
+    names and values for finding a stored timeout, as in ``endpoint.timeouts.list(labels=…)``; a
+    message without delay drops them.
     """
 
     delay: timedelta | float | None = None
@@ -68,7 +68,7 @@ class SendOptions:
 
 
 class SendKeywords(TypedDict, total=False):
-    """The keywords of each send, for type checkers: the fields of SendOptions."""
+    """The keywords of a send, for type checkers: the fields of SendOptions."""
 
     delay: timedelta | float | None
     deliver_at: datetime | None
@@ -91,10 +91,10 @@ class TypedSendKeywords(SendKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message that was accepted. *due* is None where it was not delayed.
+    """Result of a send: an accepted message. *due* is None if it was not delayed.
 
-    *id* is that of the stored timeout; None where none is stored, so that nothing can be cancelled.
-    *repeat* is given where the store itself was asked (``session=``, ``store_many``) and knew the
+    *id* is the id of the stored timeout; None if none is stored, so that nothing can be cancelled.
+    *repeat* is given if the store was asked directly (``session=``, ``store_many``) and knew the
     message id: a CONFLICT was neither stored nor put into a queue.
     """
 
@@ -107,7 +107,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class ToSend:
-    """One message of a bulk, or of a send middleware: what ``Endpoint.send`` takes."""
+    """A message for a bulk send or for send middleware: the arguments of ``Endpoint.send``."""
 
     destination: str
     message_type: str
@@ -118,21 +118,21 @@ class ToSend:
     def of(
         cls, destination: str, message: TypedMessage, options: SendOptions | None = None
     ) -> "ToSend":
-        """Return *message* as a message of a bulk: an object that gives its type and body."""
+        """Return a ToSend for *message*, an object that gives both type and body."""
         message_type, body = type_and_body(message, NO_BODY)
         return cls(destination, message_type, body, options or SendOptions())
 
 
 SendMiddleware: TypeAlias = Callable[[ToSend], ToSend]
-"""Returns the message to send in place of the message that a program gave."""
+"""Returns the message to send in place of the program's message."""
 
 
 class Composed(NamedTuple):
-    """A message ready to be sent, and the answer for its sender.
+    """A message that is ready to be sent, and the result for its sender.
 
-    *destination* is the queue that it is finally for. *timeout_id_of* gives the id of the timeout
-    from that of the message, where a timeout is stored. *may_repeat* says that its id was given,
-    and may have been used before; *repeat* is the store's answer on that.
+    *destination* is its final queue. If a timeout is stored, *timeout_id_of* maps the message id to
+    the timeout's id. *may_repeat* means that the message id was given, and may have been used
+    before; *repeat* is the store's answer about that.
     """
 
     outgoing: Outgoing
@@ -144,7 +144,7 @@ class Composed(NamedTuple):
 
     @property
     def sent(self) -> Sent:
-        """The answer, made when it is asked for: a bulk asks for few of its answers."""
+        """The result, made on demand, because a bulk needs few of its results."""
         message_id, id_of = self.outgoing.message.id, self.timeout_id_of
         return Sent(
             message_id=message_id,
@@ -156,7 +156,7 @@ class Composed(NamedTuple):
 
     @property
     def final_queue(self) -> str | None:
-        """The queue of a delayed message, which must exist by now though it is used later.
+        """The queue of a delayed message, which must exist already although it is used later.
 
         None for a message that is not delayed, or goes by a route: the session that dispatches it
         declares its queues.
@@ -165,7 +165,7 @@ class Composed(NamedTuple):
         return None if self.due is None or is_routed else self.destination
 
     def answered(self, repeat: RepeatKind | None) -> "Composed":
-        """Return it with the store's answer for its sender."""
+        """Return the message with the store's answer."""
         return self if repeat is None else self._replace(repeat=repeat)
 
 
@@ -185,7 +185,7 @@ class Composer:
     remembering_delays: DelayRoute | None = None
     policy: SendingPolicy = PLAIN_SENDING
     goes_by_host: bool = False
-    """Whether due times are compared with the host's clock though the queues have another."""
+    """Whether due times are compared with the host's clock although the queues have a clock."""
     middleware: Sequence[SendMiddleware] = ()
 
     def compose(
@@ -202,10 +202,10 @@ class Composer:
     ) -> Composed:
         """Return the checked and routed message; raise InvalidMessage if it is wrong.
 
-        *cause* is the message being handled, to which the new message is related; *ids* are given
-        to new messages if the cause may be handled again. With *stored* a delayed message must go
-        where it can be stored past a queue; Unsupported is raised if there is no such place. A
-        relative delay counts from the time of *delay_clock*, or else of the endpoint's clock.
+        *cause* is the message being handled, to which the new message is related; *ids* are its
+        repeatable ids, if the cause may be handled again. With *stored* a delayed message must go
+        to a store that can bypass a queue; otherwise Unsupported is raised. A relative delay counts
+        from the time of *delay_clock*, or else of the endpoint's clock.
         """
         if self.middleware:
             changed = self._changed(ToSend(destination, message_type, body, options))
@@ -240,7 +240,7 @@ class Composer:
         return Composed(routed, destination, due, id_of, may_repeat=options.message_id is not None)
 
     def _changed(self, message: ToSend) -> ToSend:
-        """Return *message* as middleware changes it, before any check of it."""
+        """Return *message* as changed by the middleware, before any check."""
         for each in self.middleware:
             message = each(message)
             if not isinstance(message, ToSend):
@@ -258,7 +258,7 @@ class Composer:
         return now if theirs is None else theirs
 
     def clear(self, saga_id: str, *, ids: RepeatableIds | None = None) -> ClearOrder:
-        """Return the order to forget the timeouts of *saga_id*; raise if no manager takes it."""
+        """Return the order to cancel the timeouts of *saga_id*; raise if no manager accepts it."""
         content = str(saga_id).encode("utf-8", "surrogatepass")
         message_id = (
             self.new_id() if ids is None else ids.next(self.endpoint, "ClearTimeouts", content)
@@ -283,7 +283,7 @@ class Composer:
         return self._remembering(self.cancellable_delays, options)
 
     def _remembering(self, route: DelayRoute, options: SendOptions) -> DelayRoute:
-        """Return *route*; raise Unsupported if it must remember ids or labels and cannot."""
+        """Return *route*; raise Unsupported if it cannot remember ids or labels that are needed."""
         asked = "on_conflict" if options.on_conflict is not None else "labels"
         if route is self.remembering_delays or not (options.labels or asked == "on_conflict"):
             return route
@@ -306,7 +306,7 @@ class Composer:
     ) -> Message:
         if (
             not isinstance(message_type, str)
-            # The first of the types that a receiver would read; not all of a text is a name.
+            # The first type that a receiver would read: the text may have more than a name.
             or not message_type.partition(",")[0].strip(_BESIDE_NAMES)
         ):
             raise InvalidMessage(f"a message type is a name, got {message_type!r:.80}")
@@ -358,7 +358,7 @@ RESERVED = frozenset(
     | {headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN, headers.KEEPS_TIMEOUTS}
     | {headers.LABELS, headers.FOREIGN, headers.FOREIGN_CONTENT, headers.FOREIGN_DUE, headers.ROUTE}
 )
-"""Headers that a sender may not give."""
+"""Headers that a sender must not set."""
 
 
 def _refuse_reserved(given: Mapping[str, str]) -> None:
@@ -369,7 +369,7 @@ def _refuse_reserved(given: Mapping[str, str]) -> None:
 
 @remembers_short(1024)
 def _refuse_reserved_names(names: tuple[str, ...]) -> None:
-    # A program has a few sets of headers, and sends them again and again.
+    # A program uses a few sets of headers again and again.
     for name in names:
         _refuse_reserved_name(name)
 
@@ -397,7 +397,7 @@ def _carried(foreign: Foreign, destination: str) -> dict[str, str]:
 
 
 def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict | None:
-    """Return on_conflict; raise InvalidMessage for options that only a delayed message may have."""
+    """Return on_conflict; raise InvalidMessage if a message without delay has such options."""
     given = options.on_conflict
     if given is None and not options.cancellable:
         return None
@@ -418,7 +418,7 @@ def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict
 def _with_conflict_headers(
     routed: Outgoing, on_conflict: OnConflict | None, *, due_given: bool
 ) -> Outgoing:
-    """Return *routed* with the headers for a used id; the default needs no header."""
+    """Return *routed* with the headers for on_conflict; the default needs no header."""
     added: dict[str, str] = {}
     if on_conflict not in (None, OnConflict.KEEP):
         added[headers.ON_CONFLICT] = str(on_conflict)
@@ -445,12 +445,12 @@ def _checked_expiry(limit: timedelta) -> str:
 
 
 def not_options(given: object) -> InvalidMessage:
-    """Return the error of a send with *given* in place of its options."""
+    """Return the error of a send with *given* instead of SendOptions."""
     return InvalidMessage(f"options of a send are a SendOptions, got {given!r:.80}")
 
 
 def _checked_content_type(given: str) -> str:
-    if not isinstance(given, str) or "\0" in given:  # databases keep no NUL
+    if not isinstance(given, str) or "\0" in given:  # databases refuse NUL
         raise InvalidMessage(
             f"a content type is a text without NUL, got {given!r:.80}; name one such as text/plain"
         )

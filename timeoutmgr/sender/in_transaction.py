@@ -1,4 +1,4 @@
-"""Sending inside a caller's own database transaction: the message exists if the commit does."""
+"""Sends inside a caller's own database transaction: a rollback undoes the message too."""
 
 import logging
 from collections.abc import Iterator
@@ -44,21 +44,21 @@ class _OrmSession(Protocol):
         ...
 
     def query(self) -> object:
-        """Return a query, as no session of asyncio does."""
+        """Return a query; no asyncio session has this method."""
         ...
 
 
 @runtime_checkable
 class _OnLoop(Protocol):
-    """A session or connection of SQLAlchemy's asyncio, whose statements are awaited."""
+    """An asyncio session or connection of SQLAlchemy, whose statements are awaited."""
 
     def run_sync(self, call: object) -> object:
-        """Call *call* with the session's plain part."""
+        """Call *call* with the synchronous session."""
         ...
 
 
 def require_endpoint_of(session: object, *, on_loop: bool) -> None:
-    """Raise CombinationRefused for a *session* that the other class of endpoints sends inside."""
+    """Raise CombinationRefused for a *session* that needs the other class of endpoints."""
     if isinstance(session, _OnLoop) != on_loop:
         raise unusable(
             session,
@@ -70,11 +70,11 @@ def require_endpoint_of(session: object, *, on_loop: bool) -> None:
 
 @contextmanager
 def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Connection]:
-    """Lend the connection of the caller's *session*, whose transaction stays the caller's.
+    """Yield the connection of the caller's *session*; the caller keeps the transaction.
 
     Raises CombinationRefused for a connection outside of a transaction or in a failed one, a
-    driver's connection to another database than that of the queues or timeouts, and a session that
-    lends no connection.
+    driver's connection to a database without the queues or timeouts, and a session that gives no
+    connection.
     """
     require_endpoint_of(session, on_loop=False)
     try:
@@ -109,16 +109,16 @@ def _lent(session: Connection | _OrmSession) -> Connection:
 def _in_transaction(connection: Connection) -> Connection:
     """Return *connection*; raise CombinationRefused if its driver commits each statement.
 
-    The driver answers by itself, without a round trip.
+    The driver knows this without a round trip.
     """
     driver = connection.connection.dbapi_connection
     if driver is None:
         return connection
     if connection.dialect.name == "sqlite" and not connection.in_transaction():
-        connection.begin()  # listeners for it may begin the driver's transaction
+        connection.begin()  # its listeners may begin the driver's transaction
     try:
         is_safe = driver_of(driver).is_in_transaction(driver)
-    except CombinationRefused:  # a driver of SQLAlchemy alone, such as psycopg2
+    except CombinationRefused:  # a driver that only SQLAlchemy supports, such as psycopg2
         is_safe = getattr(driver, "autocommit", False) is not True
     if is_safe:
         return connection
@@ -130,7 +130,7 @@ def _in_transaction(connection: Connection) -> Connection:
 
 
 def _stored_in(outlet: Outlet) -> SharedDatabase | None:
-    """Return the database of the endpoint's own store; None without one."""
+    """Return the database of the endpoint's own store, or None."""
     return None if outlet.direct is None else outlet.direct.database
 
 
@@ -140,13 +140,13 @@ def _databases(outlet: Outlet) -> list[Database]:
 
 
 def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> Sent:
-    """Enqueue *composed* in the transaction of *connection*; return the answer for its sender.
+    """Enqueue *composed* in the transaction of *connection*; return the result for its sender.
 
-    As the row of its queue where queues live in that database; else, if it is delayed and the
-    timeouts live there, as the stored timeout itself, by the satellite's own rules. A delayed
-    message of another program is stored itself if it can be, since that program cancels it in the
-    store. An id that the store knows is answered at once. Raises CombinationRefused where neither
-    does, and IdInUse.
+    If the queues are in that database, insert a row into its queue. Otherwise, if the message is
+    delayed and the timeouts are in that database, store the timeout itself, by the satellite's
+    rules. A delayed message of another program is stored directly if possible, because that program
+    cancels it in the store. An id that the store knows is answered at once. Raises IdInUse, and
+    CombinationRefused if neither queues nor timeouts are there.
     """
     if composed.final_queue is not None and outlet.check_destinations:
         outlet.sender.require_queues([composed.final_queue])
@@ -185,7 +185,7 @@ def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> S
 
 
 def time_in(outlet: Outlet, connection: Connection) -> Micros | None:
-    """Return the time of the database of *connection*; None where only the host's counts.
+    """Return the time of *connection*'s database; None if only the host's clock counts.
 
     Raises TransportUnavailable.
     """
@@ -199,7 +199,7 @@ def time_in(outlet: Outlet, connection: Connection) -> Micros | None:
 
 
 def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> RepeatKind | None:
-    """Return the store's answer on the message's id, if the store is in this very database."""
+    """Return the store's answer about the message's id, if the store is in this database."""
     direct = outlet.direct
     if direct is None or direct.examine is None:
         return None
@@ -209,18 +209,18 @@ def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> Rep
 
 
 _WRITE: Final = "PRAGMA incremental_vacuum(1)"
-"""A statement that locks a SQLite file for writing, whatever tables it has.
+"""Statement that locks a SQLite file for writing, whatever tables the file has.
 
-It changes a file only if the file is set to be vacuumed in steps: then one free page goes.
+It changes a file only with incremental vacuum: then it frees a page.
 """
 
 
 def _begin(connection: Connection) -> None:
-    """Begin the caller's transaction in SQLite for sure, and lock the file before any read.
+    """Ensure that the caller's transaction in SQLite has begun, and lock the file before any read.
 
-    The driver's own way begins with the first change, but not with a savepoint: releasing an
-    outermost savepoint would commit, and a rollback of the caller come too late. After a read
-    SQLite refuses the lock at once if another process has committed meanwhile.
+    The driver begins a transaction with the first change, but not with a savepoint: releasing an
+    outermost savepoint would commit, and a rollback by the caller would come too late. After a read
+    SQLite refuses the lock at once if another process has committed since.
     """
     if connection.dialect.name != "sqlite":
         return
@@ -250,9 +250,9 @@ def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None
 
 
 def _wake_on_commit(outlet: Outlet, composed: Composed, connection: Connection) -> None:
-    """Wake the poller once the caller has committed; at once if no commit can be seen.
+    """Wake the poller after the caller's commit; at once if the commit cannot be observed.
 
-    A wake names the due time, at which the poller polls: it may come before the commit.
+    A wake names the due time at which the poller polls, so it may come before the commit.
     """
     due = composed.due
     assert due is not None, "only delayed messages are stored"
@@ -261,15 +261,15 @@ def _wake_on_commit(outlet: Outlet, composed: Composed, connection: Connection) 
 
 
 _POLLED_BEFORE: Final = 120_000_000
-"""Twice the longest poll interval: by then each poller has looked, and clocks may differ."""
+"""Twice the longest poll interval: by then each poller has polled, even if clocks differ."""
 
 
 def wake_or_wait(outlet: Outlet, due: Micros) -> None:
-    """Tell the manager, through its queue, of a row that was stored or moved past it.
+    """Notify the manager, through its queue, of a row that was stored or moved directly.
 
-    The row is durable by now; should the wake be lost, it is late by at most one poll. A row that
-    is due after the next poll needs no wake, which costs a send, and waits in the queue of an
-    endpoint that no process runs.
+    The row is already durable: if the wake is lost, the row is late by at most one poll. A row that
+    is due after the next poll needs no wake: a wake costs a send, and would stay in the queue of an
+    endpoint that runs nowhere.
     """
     if due - outlet.clock.now() > _POLLED_BEFORE:
         return

@@ -1,4 +1,4 @@
-"""The sender of an endpoint: pooled sessions for any thread, and a check of every result."""
+"""Sender of an endpoint: pooled sessions for any thread, and a check of every result."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from timeoutmgr.transport.work import require_confirmed
 Result = TypeVar("Result")
 
 _KNOWN_FOR = 60.0
-"""Seconds for which a queue that was found counts as existing."""
+"""Seconds for which a queue counts as existing after it was found."""
 
 
 class SessionPool:
@@ -32,7 +32,7 @@ class SessionPool:
 
     @contextmanager
     def session(self) -> Iterator[TransportSession]:
-        """Lend a session; a session that met an error is closed, not lent again."""
+        """Yield a session; after an error, close the session instead of reusing it."""
         session = self._popped() or self._transport.session()
         try:
             yield session
@@ -42,14 +42,14 @@ class SessionPool:
         self._idle.append(session)
 
     def _popped(self) -> TransportSession | None:
-        # No lock: a signal handler that sends would wait for ever for its own thread.
+        # No lock: a signal handler that sends would wait forever for its own thread.
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
     def after_fork(self) -> None:
-        """Keep the parent's sessions unused: the garbage collector may close them."""
+        """Keep the parent's sessions, unused: the garbage collector would close them."""
         of_parent.extend(self._idle)
         self._idle = []
 
@@ -60,7 +60,7 @@ class SessionPool:
 
 
 class Sender:
-    """Puts messages into queues and raises unless all are confirmed. Safe for many threads."""
+    """Puts messages into queues, and raises unless all are confirmed. Thread-safe."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Sender:
     def send(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
         """Send all of *outgoing*.
 
-        *finally_for* are the destinations of delayed messages: a queue that is missing now would
-        be found out only when the message is due, so it is an error at the door.
+        *finally_for* are the destinations of delayed messages: a missing queue is an error now,
+        because it would otherwise be noticed only when the message is due.
 
         Raises Unroutable, with nothing sent for a missing queue of *finally_for*; DeliveryUnknown
         or TransportUnavailable.
@@ -95,7 +95,7 @@ class Sender:
         require_confirmed(outgoing, results)
 
     def now(self) -> Micros | None:
-        """Return the time of the clock beside the queues; None where only the host's counts.
+        """Return the time of the clock beside the queues; None if only the host's clock counts.
 
         Raises TransportUnavailable.
         """
@@ -122,12 +122,12 @@ class Sender:
                 raise Unroutable(missing[0])
 
     def _missing_now(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
-        """Return the *queues* that do not exist; a queue seen within a minute is not asked for."""
+        """Return the *queues* that do not exist; skip queues that were found within a minute."""
         unseen = self._unseen(queues)
         missing = self._missing(session, sorted(unseen)) if unseen else []
         if missing:
             return missing
-        if len(self._seen) > 10_000:  # destinations come from callers: bounded
+        if len(self._seen) > 10_000:  # bounded, because destinations come from callers
             self._seen.clear()
         self._seen |= dict.fromkeys(unseen, self._clock.monotonic() + _KNOWN_FOR)
         return []
@@ -141,14 +141,14 @@ class Sender:
         return {queue for queue in queues if self._seen.get(queue, 0.0) <= now}
 
 
-# --- the outlet of an endpoint: the parts with which a program sends messages -----------------
+# --- the outlet of an endpoint: the parts that send messages ----------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlet:
-    """The parts of one endpoint that take part in sending.
+    """The parts of an endpoint that are needed to send.
 
-    *manager_address* is the queue of the timeout manager; *direct* stores past that queue.
+    *manager_address* is the queue of the timeout manager; *direct* bypasses that queue.
     *missing_schema* returns which tables an error is about, if they are missing or too old.
     """
 

@@ -1,4 +1,4 @@
-"""The window of a bulk send: messages written as they come, and one wait for all results."""
+"""Window of a bulk send: messages are written as they are added, with one wait for all results."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -16,10 +16,10 @@ Missing: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
 
 @dataclass(slots=True)
 class SendingWindow:
-    """A context for one thread over one session, which is lent with the first messages.
+    """A context for one thread and one session, which is acquired with the first messages.
 
-    With *at_once*, a session that need not wait for its broker writes messages when they are
-    added. Otherwise the window keeps the messages, and *send* sends them with ``results``.
+    With *at_once*, a session that need not wait for its broker writes messages when they are added.
+    Otherwise the window collects the messages, and ``results`` sends them by *send*.
     """
 
     lend: Callable[[], AbstractContextManager[TransportSession]]
@@ -41,7 +41,7 @@ class SendingWindow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an error the pool must close the session, even if its user went on.
+        # After an error the pool must close the session, even if its user continued.
         failure = error or self._failure
         if failure is None:
             self._stack.close()
