@@ -1,1 +1,1 @@
-"""Messages as pure values: their headers, ids, instants, routes, and the checks at the door."""
+"""Messages as pure values: headers, ids, instants, routes, and checks before a send."""

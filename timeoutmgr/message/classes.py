@@ -1,4 +1,4 @@
-"""Messages that are objects of a class: the class gives the message type, and a library the JSON.
+"""Typed messages: a class gives the message type, and a library converts objects to JSON.
 
 Dataclasses and msgspec.Struct are converted by msgspec, pydantic's models by pydantic. Neither is
 imported before a program names such a class.
@@ -54,7 +54,7 @@ PLAIN: Final = (dict, str, list, bytes, int, float, bool, type(None), tuple)
 
 
 class BodyMismatch(MessageRejected):
-    """A body that does not fit the class of its handler. Neither text nor cause has its values."""
+    """A body does not fit the handler's class. Neither text nor cause contains its values."""
 
     def __init__(self, name: str, reasons: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class BodyMismatch(MessageRejected):
 _WITH_FIELDS: Final = "'(?:model-fields|dataclass-args|typed-dict|definition-ref)'"
 """Parts of pydantic's schemas that may have fields."""
 _MASKED: Final = b"**********"
-"""What pydantic writes for a SecretStr or SecretBytes."""
+"""Text that pydantic writes for a SecretStr or SecretBytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class TypedMessageClass:
     plain: Callable[[Any], object]
     """Returns the fields as mappings, lists and plain values."""
     whole: Callable[[Any, bytes], bytes] | None
-    """Returns, of a message and its body, JSON with the fields that the body lacks too.
+    """Returns JSON of a message and its body, including fields that the body lacks.
 
-    None for a class with plain fields, which can lose none.
+    None for a class with plain fields, which cannot lose a field.
     """
     reasons: Callable[[Exception], str]
-    """Returns why a body does not fit, with no value of the body."""
+    """Returns why a body does not fit, without values of the body."""
     errors: tuple[type[Exception], ...]
     """Errors of *decode* about a body."""
 
@@ -95,16 +95,16 @@ class TypedMessageClass:
         try:
             return self.decode(body)
         except self.errors as error:
-            # Without the cause: its text has values of the body, and the log shows causes.
+            # Without the cause, whose text has values of the body: the log shows causes.
             raise BodyMismatch(self.name, self.reasons(error)) from None
 
     def write(self, message: object) -> bytes:
-        """Return *message* as JSON from which it can be read; raise InvalidMessage otherwise.
+        """Return *message* as JSON that ``read`` accepts; otherwise raise InvalidMessage.
 
-        A dataclass does not check its own values: without the reading, the receiver would be the
-        first to find an error. A float that JSON has not, NaN say, is refused if the converter
-        writes it as null, and a secret if the converter writes asterisks for it. So is a field or
-        key that the declared class has not, say of a subclass: the reading ignores it.
+        The JSON is read back, because a dataclass does not check its own values, and the receiver
+        would be the first to find an error. Also refused are a float that JSON lacks, such as NaN,
+        if the converter writes null; a secret, if the converter writes asterisks; and a field or
+        key that the declared class lacks, such as of a subclass, which the reading would ignore.
         """
         try:
             body = self.encode(message)
@@ -139,16 +139,16 @@ def _odd_floats_in(value: object) -> int:
 
 
 def _lost_in(sent: object, read: object, at: str = "") -> Iterator[str]:
-    """Yield the places of the fields and keys that *sent* has and *read* has not."""
+    """Yield the places of the fields and keys that *sent* has and *read* lacks."""
     if isinstance(sent, Set) and isinstance(read, Set):
-        # What both have lost nothing; a set has no order for the rest.
+        # Common items lost nothing; a set has no order by which to compare the rest.
         both = sent - read, read - sent
         sent, read = (sorted(each, key=lambda one: type(one).__qualname__) for each in both)
     ours, theirs = _members(sent), _members(read)
     if ours is None or theirs is None or (theirs is read and ours is not sent):
-        return  # A plain value, or an object that a field of any type has by other names.
+        return  # A plain value, or an object under a field of any type, whose names may differ.
     if theirs is read and len(ours) <= len(theirs):
-        # The same keys in the same order, which may be of another type: 1 is read as 1.0.
+        # The same keys in the same order; their types may differ: 1 is read as 1.0.
         theirs = dict(zip(ours, theirs.values(), strict=False))
     for name, value in ours.items():
         if name in theirs:
@@ -158,7 +158,7 @@ def _lost_in(sent: object, read: object, at: str = "") -> Iterator[str]:
 
 
 def _members(own: Any) -> Mapping[Any, object] | None:
-    """Return what *own* has, by field, key or index; None for a plain value."""
+    """Return the members of *own* by field, key or index; None for a plain value."""
     if isinstance(own, Mapping):
         return own
     if isinstance(own, Sequence):
@@ -206,7 +206,7 @@ def is_message(given: object) -> bool:
 
 
 def type_and_body(message_type: object, body: object) -> tuple[str, object]:
-    """Return the message type and the body of a send, which gives both or an object that is both.
+    """Return the type and body of a send, which gives both or an object that is both.
 
     Raises InvalidMessage if neither is given.
     """
@@ -238,7 +238,7 @@ def _of_msgspec(given: type) -> TypedMessageClass:
             "or name the message type as a text"
         ) from error
     try:
-        # Refuses the types that the decoder would accept unread.
+        # This refuses types that the decoder would accept without reading.
         nests = str(msgspec.json.schema(given)).count("$ref") > 1
         decode: Callable[[bytes], object] = msgspec.json.Decoder(given).decode
     except (TypeError, NameError, ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ def _of_pydantic(given: Any) -> TypedMessageClass:
         return dump(message, by_alias=True, round_trip=True)
 
     def whole(message: object, _body: bytes) -> bytes:
-        # The body has the fields of declared classes alone, unless a field is SerializeAsAny.
+        # The body has only the fields of declared classes, unless a field is SerializeAsAny.
         return dump(message, by_alias=True, round_trip=True, serialize_as_any=True, warnings=False)
 
     errors, decode = (ValidationError, RecursionError), adapter.validate_json
@@ -297,7 +297,7 @@ def _name(given: type) -> str:
     if isinstance(named, str) and named and not is_field:
         return named
     if "," in given.__name__ or ";" in given.__name__:
-        # A generic class with two parameters, of which a receiver would read the half.
+        # A generic class with two parameters: a receiver would read only half of its name.
         raise ConfigurationError(
             f"the name of the class {given.__name__!r:.80} has a comma or semicolon, behind which "
             "a receiver reads no message type; give the class a message_type (a ClassVar)"
@@ -318,7 +318,7 @@ def _is_struct(given: type) -> bool:
 
 
 def _msgspec_reasons(error: Exception) -> str:
-    """Return the text of *error*: msgspec shows values of enumerations, and texts of a class."""
+    """Return a text for *error*: msgspec's own may show enum values, and texts of a class."""
     said, at, place = str(error).rpartition(" - at ")
     if not at:
         said, place = str(error), "`$`"
@@ -330,9 +330,9 @@ def _msgspec_reasons(error: Exception) -> str:
 
 
 def _pydantic_reasons(error: Any, adapter: Any) -> str:
-    """Return the kinds and places of the first errors; keys that the class does not name are data.
+    """Return the kinds and places of the first errors, without keys that are data of the body.
 
-    The texts of pydantic have tags of the input, and texts of the validators of the model.
+    Pydantic's own texts contain tags of the input, and texts of the model's validators.
     """
     if isinstance(error, RecursionError):
         return "it nests too deeply"
@@ -351,7 +351,7 @@ def _place(parts: tuple[str | int, ...], known: frozenset[str]) -> str:
 
 
 def _properties(adapter: Any) -> frozenset[str]:
-    """Return the names of all fields in a body, by the class; none if it has no schema."""
+    """Return the names of all body fields of the class; empty if it has no schema."""
     from pydantic.errors import PydanticUserError
 
     try:

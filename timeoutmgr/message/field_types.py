@@ -1,4 +1,4 @@
-"""The types of settings that a program gives: checked where they are given, by the annotations."""
+"""Type checks of settings, by the annotations, at the place where a program gives them."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,14 +14,14 @@ _REMEDY: Final = {timedelta: "a timedelta, such as timedelta(seconds=5)", NoneTy
 
 
 def check_field_types(settings: Any) -> None:
-    """Raise ConfigurationError for a field of the dataclass *settings* that has another type."""
+    """Raise ConfigurationError for a field of the dataclass *settings* with a wrong type."""
     of: type = type(settings)
     for name, kinds in kinds_of(of).items():
         check_kind(f"{of.__name__}.{name}", getattr(settings, name), kinds)
 
 
 def check_kind(name: str, value: object, kinds: Kinds) -> None:
-    """Raise ConfigurationError unless *value* is of one of *kinds*; True and False are no int."""
+    """Raise ConfigurationError unless *value* is of one of *kinds*; a bool is not an int."""
     if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
         expected = " or ".join(_REMEDY.get(kind, kind.__name__) for kind in kinds)
         raise ConfigurationError(

@@ -1,10 +1,9 @@
-"""Messages of other programs: opaque in the encoding of their broker, and sent by a route.
+"""Foreign messages, of other programs: opaque, in their broker's encoding, sent by a route.
 
-A foreign message has headers of any kind and properties that a message of ours lacks. It travels
-as a message of ours whose header ``TimeoutManager.Foreign`` holds the encoded headers and
-properties, so that queues, stores, error queues and migrations need to know nothing of it. Its
-route travels in the header ``TimeoutManager.Route``. The session that sends it to its destination
-decodes both (ADR 33).
+A foreign message has headers of any kind, and properties that our messages lack. It travels as one
+of our messages, whose header ``TimeoutManager.Foreign`` has the encoded headers and properties, so
+that queues, stores, error queues and migrations need not know about it. Its route travels in the
+header ``TimeoutManager.Route``. The session that sends it to its destination decodes both (ADR 33).
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ AMQP: Final = "amqp-0-9-1"
 KOMBU: Final = "kombu"
 """The codec of kombu's virtual transports: headers, properties and content type as JSON."""
 UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
-"""NUL and half a surrogate pair, which databases and brokers refuse in a text."""
+"""NUL and lone surrogates, which databases and brokers refuse in a text."""
 _OF_AN_EXCHANGE: Final = "exchange:"
 _NAME_BYTES: Final = 255
-"""Bytes of UTF-8 in the longest name that AMQP has."""
+"""Maximum bytes of UTF-8 in a name of AMQP."""
 _NAMES: Final = frozenset({"queue", "exchange", "exchange_type", "routing_key"})
 _CODECS: Final = frozenset({AMQP, KOMBU})
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """A queue that exists before a message is routed, with its exchange and its binding.
+    """A queue to declare before a message is routed, with its exchange and its binding.
 
-    An *exchange* of no name binds nothing: the broker routes to each queue by its name.
+    An empty *exchange* binds nothing: the broker routes to each queue by its name.
     """
 
     queue: str
@@ -81,10 +80,10 @@ class Route:
 
     @property
     def destination(self) -> str:
-        """The route as the name of a destination: allow-lists match it, lists show it.
+        """The route as the name of a destination, for allow-lists and for lists.
 
-        The default exchange routes to queues by their names, so its routes are called like
-        queues. No two other routes have the same destination.
+        The default exchange routes to queues by their names, so its routes are named like queues.
+        Any two other routes have different destinations.
         """
         if not self.exchange:
             return self.routing_key
@@ -96,11 +95,11 @@ class Route:
         return self.exchange, self.routing_key
 
     def numbers(self, message: Message) -> Mapping[str, int]:
-        """Return no headers: a foreign message is sent as it came."""
+        """Return no headers: a foreign message is sent unchanged."""
         return NO_NUMBERS
 
     def as_headers(self) -> dict[str, str]:
-        """Return the header that carries it through queues and stores. Raises InvalidMessage."""
+        """Return the header with the route for queues and stores. Raises InvalidMessage."""
         try:
             return {headers.ROUTE: json.dumps(asdict(self), separators=(",", ":"))}
         except (TypeError, ValueError, RecursionError) as error:
@@ -111,7 +110,7 @@ class Route:
 
 
 def is_of_an_exchange(destination: str) -> bool:
-    """Return whether *destination* is that of a route by an exchange, not a queue."""
+    """Return whether *destination* names a route by an exchange, not a queue."""
     return destination.startswith(_OF_AN_EXCHANGE)
 
 
@@ -160,9 +159,9 @@ def require_storable(what: str, text: str) -> None:
 
 
 def _check_names(**names: object) -> None:
-    """Raise ValueError for a name that AMQP cannot carry: each transport would refuse it later.
+    """Raise ValueError for a name that is invalid in AMQP: each transport would refuse it later.
 
-    By then the message is in a batch, and a refusal without a name concerns the whole batch.
+    By then the message is in a batch, and a refusal that names no message affects the whole batch.
     """
     for what, name in names.items():
         if not isinstance(name, str):
@@ -175,9 +174,9 @@ def _check_names(**names: object) -> None:
 
 
 def outgoing_to(destination: str, message: Message) -> Outgoing:
-    """Return *message* on its way to *destination*: by its route, if that leads there.
+    """Return *message* addressed to *destination*: by its route, if that leads there.
 
-    Otherwise *destination* is a queue: that of a satellite or an error queue, say.
+    Otherwise *destination* is a queue, such as a satellite's or an error queue.
     """
     if headers.ROUTE not in message.headers:
         return Outgoing(destination, message)
@@ -187,9 +186,9 @@ def outgoing_to(destination: str, message: Message) -> Outgoing:
 
 
 def finally_to(destination: str, message: Message) -> Outgoing:
-    """Return *message* on its way to *destination*, its last: the queue of its consumer.
+    """Return *message* addressed to its final *destination*, the queue of its consumer.
 
-    A foreign message that was rerouted to a queue goes there by the default exchange.
+    If a foreign message was rerouted to a queue, the default exchange delivers it.
     """
     outgoing = outgoing_to(destination, message)
     is_rerouted = outgoing.via is None and headers.FOREIGN in message.headers
@@ -202,11 +201,11 @@ def finally_to(destination: str, message: Message) -> Outgoing:
 class Foreign:
     """A message of another program, as the body of a send to ``route.destination``.
 
-    *codec* names the encoding of *properties*: all that the message has beside its *body*. The
-    destination's broker must be of the same codec. *content*, if given, tells whether two messages
-    under one id are the same (see ``content_of``): programs add headers that differ in each repeat.
-    *due_header* names a header with the due time as ISO 8601: a consumer that obeys it would wait
-    for it again if the timeout was moved to an earlier time, so it is moved too.
+    *codec* names the encoding of *properties*: everything in the message except its *body*. The
+    destination's broker must have the same codec. *content*, if given, decides whether two messages
+    with one id are the same (see ``content_of``), because programs add headers that differ in each
+    repeat. *due_header* names a header with the due time as ISO 8601. It changes when the timeout
+    is moved: a consumer that obeys it would otherwise wait again after a move to an earlier time.
     """
 
     route: Route
@@ -234,7 +233,7 @@ class Foreign:
             )
 
     def as_headers(self) -> dict[str, str]:
-        """Return the headers that carry it through queues and stores."""
+        """Return the headers that represent the message in queues and stores."""
         text = f"{self.codec} {base64.b64encode(self.properties).decode()}"
         carried = {**self.route.as_headers(), headers.FOREIGN: text}
         if self.content:
@@ -265,7 +264,7 @@ def foreign_of(outgoing: Outgoing) -> Foreign | None:
 
 
 def is_delayed_by_broker(outgoing: Outgoing) -> bool:
-    """Return whether *outgoing* rests in a broker's delay levels on its way."""
+    """Return whether *outgoing* goes through a broker's delay levels."""
     return outgoing.via is not None and not isinstance(outgoing.via, Route)
 
 

@@ -1,4 +1,4 @@
-"""Header names: NServiceBus' names if they exist, so that endpoints of both kinds read each other.
+"""Header names: NServiceBus' names if they exist, so that both can read each other's messages.
 
 A header's value is always a string. Names that start with ``NServiceBus.`` or ``Timeout.`` are
 fixed by the wire format; ours start with ``TimeoutManager.``.
@@ -24,20 +24,20 @@ ORIGINATING_MACHINE: Final = "NServiceBus.OriginatingMachine"
 VERSION: Final = "NServiceBus.Version"
 SAGA_ID: Final = "NServiceBus.SagaId"
 
-# A delayed message on its way to the timeout manager. Both are taken off when it is dispatched:
-# left on, they would send every forwarded copy of it back to where it once was delayed to.
+# On a delayed message on its way to the timeout manager. The dispatch removes both: otherwise every
+# forwarded copy would be sent back to the destination of the former delay.
 EXPIRE: Final = "NServiceBus.Timeout.Expire"
 DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
-# The same for a delayed message store, in the words of NServiceBus' MSMQ transport. It sends
-# instructions for a message under this prefix; no receiver ever sees it.
+# The same for a delayed message store, with the names of NServiceBus' MSMQ transport, whose
+# instructions for a message have this prefix. No receiver ever sees them.
 DELAYED_DESTINATION: Final = "NServiceBus.Timeout.Destination"
 PROPERTY_PREFIX: Final = "NServiceBus.Timeouts.Properties."
 CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
 ROUTING: Final = (EXPIRE, DESTINATION, DELAYED_DESTINATION)
 """The headers that routing adds to a delayed message, and removes again."""
 
-# A sender's instructions to the timeout manager for an id that was used before; removed when the
-# message is stored.
+# Instructions of the sender to the timeout manager for a used id; removed when the message is
+# stored.
 ON_CONFLICT: Final = "TimeoutManager.OnConflict"
 DELIVER_AT_GIVEN: Final = "TimeoutManager.DeliverAtGiven"
 
@@ -46,19 +46,19 @@ RELATED_TO_TIMEOUT: Final = "NServiceBus.RelatedToTimeoutId"
 DELIVER_AT: Final = "NServiceBus.DeliverAt"
 DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
 RECURRING: Final = "TimeoutManager.Recurring"
-"""The name of the recurring timeout that the message is a run of."""
+"""The name of the recurring timeout, if the message is a run."""
 
 LABELS: Final = "TimeoutManager.Labels"
 """Texts ``name=value`` by which the timeout is found, as a JSON list (``message.labels``)."""
 
-# A control message to <endpoint>.TimeoutsDispatcher: a single id in NServiceBus' form, or a
-# chunk of ours, whose body is then of this version.
+# On a control message to <endpoint>.TimeoutsDispatcher: a single id in NServiceBus' form, or the
+# version of the body with our chunk.
 TIMEOUT_ID: Final = "Timeout.Id"
 CHUNK_VERSION: Final = "TimeoutManager.Chunk"
 WAKE: Final = "TimeoutManager.Wake"
 KEEPS_TIMEOUTS: Final = "TimeoutManager.KeepsTimeouts"
-"""Says that the body of an order to clear names timeouts to keep; orders of other programs may have
-a body of their own."""
+"""Marks an order to clear whose body names timeouts to keep; orders of other programs may have
+another body."""
 
 # A message of another program, carried by a message of ours (``message.foreign``).
 FOREIGN: Final = "TimeoutManager.Foreign"
@@ -68,7 +68,7 @@ FOREIGN_DUE: Final = "TimeoutManager.ForeignDue"
 ROUTE: Final = "TimeoutManager.Route"
 """Exchange and routing key of the destination."""
 
-# An empty message that only finds out whether a broker knows a way; the receiver drops it.
+# On an empty message that only tests whether a broker has a route; the receiver drops it.
 PROBE: Final = "TimeoutManager.Probe"
 
 # Delayed retries of an endpoint's own handlers.
@@ -107,8 +107,8 @@ FAILURE_HEADERS: Final = frozenset(
 )
 """The headers that a failure adds; removed again when a message is retried from the error queue."""
 
-# How an NServiceBus sender says the whole delay of a message in RabbitMQ's delay levels, counted
-# from TimeSent, and the number under which it waits for the confirm.
+# An NServiceBus sender's headers for the whole delay of a message in RabbitMQ's delay levels,
+# counted from TimeSent, and for the number by which it awaits the confirm.
 DELAY_IN_SECONDS: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 CONFIRMATION_ID: Final = "NServiceBus.Transport.RabbitMQ.ConfirmationId"
 
@@ -131,11 +131,11 @@ BROKER_HEADERS: Final = frozenset(
         CONFIRMATION_ID.lower(),
     }
 )
-"""Headers (lower case) that steer a broker, kombu or another transport, and never travel on.
+"""Headers (lower case) that control a broker, kombu or another transport; never sent on.
 
 CC and BCC would deliver copies elsewhere, x-death makes RabbitMQ drop a message that comes back,
-kombu decompresses a body by its 'compression' header, and NServiceBus' tools take a message that
-is sent on with the delay of its first way for a message of that delay.
+kombu decompresses a body by its 'compression' header, and NServiceBus' tools would read the old
+delay of a message that is sent on.
 """
 
 OF_PROPERTIES: Final = (
@@ -145,13 +145,13 @@ OF_PROPERTIES: Final = (
     (ENCLOSED_MESSAGE_TYPES, "type"),
     (CONTENT_TYPE, "content_type"),
 )
-"""Headers, and the property of AMQP that stands for each on a message without the header."""
+"""Headers, each with the AMQP property that replaces it on a message without the header."""
 
 
 def filled(given: dict[str, str], properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the headers *given*, missing ones filled from the *properties* of the message.
+    """Return the headers *given*, with missing headers filled from the message's *properties*.
 
-    A sender that knows AMQP alone need then set no header of ours.
+    So a sender that knows only AMQP need not set any of our headers.
     """
     for name, of in OF_PROPERTIES:
         if name not in given and isinstance(value := properties.get(of), str) and value:
@@ -167,10 +167,10 @@ Found = TypeVar("Found")
 
 
 def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callable[[Names], Found]]:
-    """Return a decorator that keeps *entries* results at most, for names that are few and short.
+    """Return a decorator that caches up to *entries* results, for names that are few and short.
 
-    For longer names the function is called each time: a sender chooses the names, and must not fill
-    the memory with them. An error is never kept.
+    Longer names are not cached: senders choose names, and must not fill the memory with them.
+    Errors are not cached.
     """
 
     def decorate(function: Callable[[Names], Found]) -> Callable[[Names], Found]:
@@ -178,8 +178,8 @@ def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callab
 
         @wraps(function)
         def call(names: Names) -> Found:
-            # Looked up first: each message passes here three times, and few names are new. That is
-            # why this is no lru_cache, which would have to be asked after the length.
+            # Look up first: each message passes here three times, and few names are new. An
+            # lru_cache could be asked only after a check of the length.
             try:
                 return remembered[names]
             except KeyError:
@@ -198,5 +198,5 @@ def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callab
 def _is_short(names: str | tuple[str, ...]) -> bool:
     try:
         return len(names) <= MOST_NAMES and len("".join(names)) <= MOST_CHARACTERS
-    except TypeError:  # a header of a program's own whose name is no text
+    except TypeError:  # a header of the program whose name is not a text
         return False

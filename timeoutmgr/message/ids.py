@@ -12,9 +12,9 @@ _OF_CONTENT: Final = 8
 
 
 def uuid_text(octets: bytes, version: int) -> str:
-    """Return the UUID of RFC 4122 of 16 *octets*, except the bits of version and variant.
+    """Return a UUID of RFC 4122 from 16 *octets*; version and variant replace some bits.
 
-    As ``uuid.UUID`` spells it, without the object in between: each message needs three of them.
+    The text is that of ``uuid.UUID``, without its object: each message needs three UUIDs.
     """
     text = octets.hex()
     low, high, variant = text[8:12], text[13:16], _VARIANT[text[16]]
@@ -27,17 +27,17 @@ def random_id() -> str:
 
 
 def id_of(*parts: str) -> str:
-    """Return the id that the same *parts* give each time, and no other parts."""
+    """Return an id that the same *parts*, and no other parts, always give."""
     digest = _digest(*map(_encoded, parts))
     return uuid_text(digest[:16], _OF_CONTENT)
 
 
 class RepeatableIds:
-    """Ids of messages sent while one message is handled: a repeat of the handler gets the same ids.
+    """Ids of messages that a handler sends: a repeat of the handler gets the same ids.
 
-    Without one transaction for receiving and sending, a handler's messages are sent although it
-    failed later, or its process died. Under the same ids a store knows it, and a receiver can.
-    *cause* identifies the handled message. Safe for many threads.
+    Unless receiving and sending share a transaction, a handler's messages may be sent although it
+    failed later, or its process died. With the same ids, a store recognizes the repeats, and a
+    receiver can. *cause* identifies the handled message. Thread-safe.
     """
 
     def __init__(self, *cause: str) -> None:
@@ -48,25 +48,25 @@ class RepeatableIds:
         """Return the id of the next message.
 
         The id depends on the content, and on the number of equal messages before it. It does not
-        depend on the place among all messages, which may change with the next try, nor on the due
-        time, which a handler often computes from now.
+        depend on the position among all messages, which may change with the next try, or on the due
+        time, which a handler often computes from the current time.
         """
         content = _digest(self._cause, _encoded(destination), _encoded(message_type), body)
-        # Each of the two is one step: of two threads that send the same none gets the other's id.
+        # Each of the two calls is atomic: two threads that send equal messages get different ids.
         number = next(self._numbers.setdefault(content, count()))
         digest = _digest(content, str(number).encode())
         return uuid_text(digest[:16], _OF_CONTENT)
 
 
 def _encoded(text: str) -> bytes:
-    # Half a surrogate pair gets an id too: a later check refuses the message, with a sentence.
+    # A lone surrogate gets an id too: a later check refuses the message, with a clear error.
     return text.encode("utf-8", "surrogatepass")
 
 
 def _digest(*parts: bytes) -> bytes:
     found = hashlib.sha256()
     for part in parts:
-        # The length tells where one ends and the next begins.
+        # The length marks where a part ends and the next begins.
         found.update(len(part).to_bytes(8, "big"))
         found.update(part)
     return found.digest()

@@ -1,9 +1,9 @@
-"""Instants: one count of UTC microseconds inside, aware datetimes at the face, text on the wire.
+"""Instants: UTC microseconds internally, aware datetimes in the API, text on the wire.
 
-Inside, an instant is an ``int``: databases lose time zones and fractions, integers do not.
-The wire form is NServiceBus' ``yyyy-MM-dd HH:mm:ss:ffffff Z`` (a colon before the microseconds,
-always UTC), so that endpoints of both kinds read each other's due times. Durations are parsed here
-too, as people write them in settings and on the command line.
+Internally an instant is an ``int``: databases lose time zones and fractions, but not integers. The
+wire form is NServiceBus' ``yyyy-MM-dd HH:mm:ss:ffffff Z`` (a colon before the microseconds, always
+UTC), so that endpoints of both kinds read each other's due times. This module also parses durations
+in settings and on the command line.
 """
 
 import math
@@ -51,9 +51,9 @@ def from_micros(instant: Micros) -> datetime:
 
 
 def require_window(error: type[TimeoutManagerError], **bounds: Micros | datetime | None) -> None:
-    """Raise *error* unless *bounds*, a begin and an end by their names, have an instant between.
+    """Raise *error* if the window of *bounds*, a begin and an end by name, is empty.
 
-    The end is exclusive; None leaves a side open.
+    The end is exclusive; None means no bound.
     """
     known = {name: to_micros(at) if isinstance(at, datetime) else at for name, at in bounds.items()}
     (first, begin), (last, end) = known.items()
@@ -88,21 +88,21 @@ def duration_micros(duration: timedelta) -> int:
 
 
 def to_wire(instant: Micros) -> str:
-    """Return *instant* as it travels in a header."""
+    """Return *instant* in the form of a header."""
     seconds, micros = divmod(instant, 1_000_000)
     return f"{_to_the_second(seconds)}:{micros:06} Z"
 
 
 @lru_cache(maxsize=256)
 def _to_the_second(seconds: int) -> str:
-    # Of many messages in a row, sent and due are of a few seconds.
+    # Consecutive messages share few seconds in their times of sending and due times.
     return from_micros(seconds * 1_000_000).isoformat(" ", "seconds")[:19]
 
 
 def from_wire(text: str) -> Micros:
-    """Return the instant that a header spells.
+    """Parse the instant in a header.
 
-    Raises ValueError where the text is not exactly of the wire form, or is no real date.
+    Raises ValueError if the text is not exactly in the wire form, or is not a real date.
     """
     match = _WIRE.fullmatch(text)
     if match is None:
@@ -113,7 +113,7 @@ def from_wire(text: str) -> Micros:
 
 
 def instant_of(headers: Mapping[str, str], name: str, default: Default) -> Micros | Default:
-    """Return the instant of header *name*; *default* without it, or for a stranger's text."""
+    """Return the instant in header *name*; *default* if it is missing or malformed."""
     try:
         return from_wire(headers.get(name, ""))
     except ValueError:
@@ -129,7 +129,7 @@ _TIMESPAN: Final = compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1
 
 
 def to_timespan(duration: timedelta) -> str:
-    """Return *duration* as a header spells it: ``[d.]hh:mm:ss[.fffffff]``."""
+    """Return *duration* in the form of a header: ``[d.]hh:mm:ss[.fffffff]``."""
     seconds, micros = divmod(duration_micros(duration), 1_000_000)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
@@ -139,7 +139,7 @@ def to_timespan(duration: timedelta) -> str:
 
 
 def from_timespan(text: str) -> timedelta:
-    """Return the duration that a header spells; raise ValueError where it is none."""
+    """Parse the duration in a header; raise ValueError if it is not a duration."""
     match = _TIMESPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:64]!r} is not a duration; expected '[d.]hh:mm:ss[.fffffff]'")
@@ -176,11 +176,11 @@ _ISO: Final = compile(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that *text* spells.
+    """Parse a duration.
 
     A plain number is seconds. Raises ValueError, which names the expected forms, for any other
-    text. Months and years are refused: how long they are depends on when they begin. So is a
-    duration that is longer than the years 1 to 9999: no two instants are so far apart.
+    text. Months and years are refused, because their length depends on when they begin. A duration
+    longer than the years 1 to 9999 is refused too: no two instants are so far apart.
     """
     try:
         found = _duration_of(text.strip())
@@ -207,7 +207,7 @@ def _duration_of(given: str) -> timedelta:
 
 
 def seconds(number: float) -> timedelta:
-    """Return *number* of seconds; raise ValueError where it is infinite, none, or too many."""
+    """Return *number* seconds as a duration; raise ValueError if infinite, NaN, or too large."""
     if not math.isfinite(number):
         raise ValueError(f"a duration is finite, got {number!r}")
     try:
@@ -216,15 +216,15 @@ def seconds(number: float) -> timedelta:
         raise ValueError(f"{number!r} seconds are longer than any calendar") from None
 
 
-# --- spans as people read them, in a single unit ------------------------------------------------
+# --- time spans for people, in a single unit ----------------------------------------------------
 
 _SECOND: Final = 1_000_000
 _SPANS: Final = ((86_400, 2, "d"), (3_600, 2, "h"), (60, 2, "min"), (1, 0, "s"))
-"""Seconds of a unit, from how many of it on it is used, and its name."""
+"""For each unit: its seconds, the number of units from which it is used, and its name."""
 
 
 def span(micros: Micros) -> str:
-    """Return the length of *micros* in its largest fitting unit, rounded down: ``58 min``."""
+    """Return *micros* as text in the largest fitting unit, rounded down: ``58 min``."""
     seconds = abs(micros) // _SECOND
     for length, least, name in _SPANS:
         if seconds >= length * least:
@@ -233,5 +233,5 @@ def span(micros: Micros) -> str:
 
 
 def distance(due: Micros, now: Micros) -> str:
-    """Return when *due* is, seen from *now*: ``in 58 min``, ``2 h ago``."""
+    """Return *due* relative to *now*: ``in 58 min``, ``2 h ago``."""
     return f"in {span(due - now)}" if due >= now else f"{span(now - due)} ago"

@@ -13,12 +13,12 @@ from timeoutmgr.message.message import Message
 from timeoutmgr.message.redaction import shown
 
 Labels: TypeAlias = Mapping[str, str | Collection[str]]
-"""Values by the names of labels; several values of one name are several labels."""
+"""Values by name; several values of a name are several labels."""
 NO_LABELS: Final[Labels] = MappingProxyType({})
 LABEL_CHARACTERS: Final = 240
-"""The longest label, name and value together."""
+"""Maximum length of a label, name and value together."""
 MOST_LABELS: Final = 50
-"""Labels of one message: a store writes a row for each."""
+"""Maximum labels of a message: a store writes a row for each."""
 
 
 def label_texts(labels: Labels) -> tuple[str, ...]:
@@ -42,13 +42,13 @@ def _values(name: str, values: str | Collection[str]) -> Collection[str]:
 
 
 def label_headers(labels: Labels) -> dict[str, str]:
-    """Return the header that carries *labels* through queues and stores; none for no label."""
+    """Return the header with *labels*, for queues and stores; no header without labels."""
     texts = label_texts(labels)
     return {headers.LABELS: json.dumps(texts, separators=(",", ":"))} if texts else {}
 
 
 def labels_of(message: Message) -> tuple[str, ...]:
-    """Return the labels of *message* as texts, sorted; none for a header that cannot be read."""
+    """Return the labels of *message* as texts, sorted; empty if the header cannot be read."""
     if headers.LABELS not in message.headers:
         return ()
     try:
@@ -58,7 +58,7 @@ def labels_of(message: Message) -> tuple[str, ...]:
 
 
 def check_labels(message: Message) -> tuple[str, ...]:
-    """Return the labels of *message*, which has the header.
+    """Return the labels of *message*, which must have the header.
 
     Raises InvalidMessage for a malformed header: a stranger may have written it.
     """

@@ -1,4 +1,4 @@
-"""What travels: opaque bytes, a content type and string headers, under an id that never changes."""
+"""Message: opaque bytes, a content type and string headers, with an id that never changes."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
 
-# --- messages with a time to be received, after which an endpoint does not handle them --------
+# --- expiry: a time to be received, after which an endpoint does not handle the message -------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """Whether messages that are received too late are not handled; *allowance* is for clocks."""
+    """Policy for messages that are received too late; *allowance* is for clock differences."""
 
     discard: bool = True
     allowance: timedelta = timedelta(0)
@@ -32,10 +32,9 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message as it is sent and received; the body is never decoded on the way.
+    """A message as it is sent and received; only handlers decode its body.
 
-    *id* is the message's identity for good: a repeat of a message carries the same id, so that a
-    receiver can drop it.
+    *id* identifies the message forever: a repeat has the same id, so that a receiver can drop it.
     """
 
     id: str
@@ -47,7 +46,7 @@ class Message:
 
 def with_headers(message: Message, headers: Mapping[str, str]) -> Message:
     """Return *message* with these *headers* in place of its own."""
-    # As ``replace`` does it, which takes twice the time; each message passes here twice.
+    # Like ``replace``, which takes twice as long; each message passes here twice.
     return Message(
         id=message.id,
         headers=headers,
@@ -61,23 +60,23 @@ NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Via(Protocol):
-    """A way to a queue that leads through exchanges of a broker."""
+    """A route to a queue through exchanges of a broker."""
 
     def address(self) -> tuple[str, str]:
-        """Return the exchange and the routing key, as of now: asked when the message is written."""
+        """Return the present exchange and routing key; called when the message is written."""
         ...
 
     def numbers(self, message: Message) -> Mapping[str, int]:
-        """Return headers that other programs on the way expect to be numbers."""
+        """Return headers that must be numbers for other programs on the route."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message and the queue it is to be put into; at once, or *via* what delays it.
+    """A message and its queue, to be sent directly, or *via* a route that delays it.
 
-    *time_to_live*, in microseconds, ends the message in its queue if nobody receives it before. A
-    transport that cannot do so leaves the message to its receiver.
+    *time_to_live*, in microseconds, expires the message in its queue unless it is received before.
+    A transport that cannot do so leaves the check to the receiver.
     """
 
     destination: str
@@ -88,7 +87,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A broker's report on a message that it gave up: in which queue, why, how often."""
+    """A broker's report on a message that it dead-lettered: in which queue, why, how often."""
 
     queue: str
     reason: str
@@ -99,10 +98,10 @@ class Death:
 class Received:
     """A message taken from a queue and not yet acknowledged.
 
-    *tag* is the transport's own handle. *delivery_count* is how often it was handed out before, as
-    far as the transport knows. *defect* says why the envelope could not be read (headers that are
-    no UTF-8, say); *message* then holds the readable part and the whole body. *death* is the newest
-    of which a broker tells that moved it here. *routing_key* is the key of the publish, if the
+    *tag* is the transport's own handle. *delivery_count* is the number of earlier deliveries, as
+    far as the transport knows. *defect* says why the envelope could not be read, such as headers
+    that are not UTF-8; *message* then has the readable part and the whole body. *death* is the
+    newest report of a broker that moved it here. *routing_key* is the key of the publish, if the
     broker reports it.
     """
 
@@ -118,7 +117,7 @@ class Received:
 def first_type(enclosed: str | None) -> str | None:
     """Return the full name of the first type that a header *enclosed* names; None without one.
 
-    NServiceBus writes the assembly behind a comma, and further types behind a semicolon.
+    NServiceBus writes the assembly after a comma, and further types after a semicolon.
     """
     return enclosed and enclosed.partition(";")[0].partition(",")[0].strip()
 

@@ -1,6 +1,6 @@
-"""Masking of secrets in URLs and of forged log lines, for every text that is shown or logged.
+"""Redaction: masks secrets in URLs and forged log lines in every text that is shown or logged.
 
-All of it is linear in the length of the text: a stranger's message may be long, and is logged.
+All functions take linear time: a stranger's message may be long, and is logged.
 """
 
 import re
@@ -11,21 +11,21 @@ from timeoutmgr.errors import text_of
 
 MASK: Final = "***"
 LONGEST_TEXT: Final = 1024
-"""Characters that a log line shows of one error."""
+"""Maximum characters of an error in a log line."""
 LONGEST_LINE: Final = 4096
-"""Bytes of one line of the log."""
+"""Maximum bytes of a log line."""
 
 _CUT: Final = "…"
 _LONGEST_NAME: Final = 64
-"""Characters of a parameter's name; the value of a longer name is masked unread."""
+"""Maximum characters of a parameter's name; the value of a longer name is always masked."""
 
 _USER_PASSWORD = re.compile(r"(?P<before>//[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
-# A URL whose scheme was forgotten. A line of text may begin so as well: "error: no a@b".
+# A URL whose scheme was forgotten. A line of text may also begin like this: "error: no a@b".
 _BARE_PASSWORD = re.compile(r"(?P<before>^[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
 # A password in which "/", "?" or "#" should have been quoted: up to the last "@" of its URL.
 _RAW_PASSWORD = re.compile(r"(?P<before>//[^/?#@:\s]*:)(?P<password>(?:(?!://)\S){0,256})(?=@)")
-# A name that held a "?" would be tried again from each of its question marks: quadratic. With white
-# space in it, it is a sentence behind a semicolon.
+# If a name could contain "?", the match would start again at each question mark, in quadratic time.
+# A name with white space is a sentence after a semicolon.
 _PARAMETER = re.compile(r"(?P<before>[?&;]\s*+(?P<name>[^=&;#?\s]++)=)(?P<value>[^&#;]*)")
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?|pwd|secret|token|credential|api[_-]?key|access[_-]?key"
@@ -33,14 +33,14 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SHOWN: Final = 80
-"""Characters of a caller's value in an error."""
+"""Maximum characters of a caller's value in an error."""
 
 
 def redact(url: str) -> str:
     """Return *url* with its password, and query parameters named like a secret, masked.
 
-    It works on text that is no valid URL as well, and on several joined by ``;``: when in doubt
-    it masks, and so a sentence is for ``masked``.
+    It also works on invalid URLs, and on several URLs joined by ``;``. It masks when in doubt, so
+    use ``masked`` for sentences.
     """
     return _BARE_PASSWORD.sub(rf"\g<before>{MASK}", _line_masked(url))
 
@@ -48,9 +48,9 @@ def redact(url: str) -> str:
 def masked(text: str) -> str:
     """Return *text* with the secrets of every URL in it masked.
 
-    A URL has its ``//``: without it, each line with a colon and an ``@`` would be a password.
+    A URL must contain ``//``: otherwise every line with a colon and an ``@`` would be a password.
     """
-    # Line by line: a password ends with its line, whatever the next line holds.
+    # Line by line, because a password ends with its line, whatever the next line has.
     return "\n".join(_line_masked(line) for line in text.split("\n"))
 
 
@@ -62,10 +62,10 @@ def _line_masked(line: str) -> str:
 
 
 def on_one_line(value: object) -> str:
-    """Return the text of *value* with line ends, other control signs and half characters escaped.
+    """Return the text of *value*, with line ends, control characters and lone surrogates escaped.
 
-    A stranger's text must neither look like a line of the log nor make logging fail. Text that is
-    longer than a log line shows is cut.
+    A stranger's text must not look like a line of the log, or make logging fail. Text is cut to the
+    maximum of a log line.
     """
     text = text_of(value)
     shown = "".join(
@@ -78,12 +78,12 @@ def on_one_line(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return *value* as an error shows it: short, and without an end to how deep it is nested."""
+    """Return *value* as text for an error: short, however deep its nesting."""
     return reprlib.repr(value)[:_SHOWN]
 
 
 def cut_line(line: str) -> str:
-    """Return *line* as it fits into the log."""
+    """Return *line*, cut to fit into the log."""
     encoded = line.encode("utf-8", "backslashreplace")
     if len(encoded) <= LONGEST_LINE:
         return line

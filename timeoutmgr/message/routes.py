@@ -1,4 +1,4 @@
-"""Where an outgoing message goes: straight on, or to a timeout manager; and orders to clear.
+"""Routes of outgoing messages: directly, or to a timeout manager; and orders to clear.
 
 Pure functions.
 """
@@ -18,23 +18,23 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message, Outgoing, Received, with_headers
 from timeoutmgr.message.redaction import on_one_line
 
-# --- channels: the ways by which an order to cancel comes, named in the history ---------------
-# A message in a queue may be forged: the name of its channel says which queue and which message,
-# so that an operator finds the sender, and tells the order from an operator's own.
+# --- channels: the origins of orders to cancel, as the history names them ---------------------
+# A message in a queue may be forged. The name of its channel includes the queue and the message, so
+# that an operator can find the sender, and can distinguish the order from an operator's own.
 
 API: Final = "api"
 CLI: Final = "cli"
 EARLY_CANCEL: Final = "early cancel"
-"""Of a message that was cancelled before it came: only the API and the command line can do so."""
+"""Channel of a message that was cancelled before it arrived, as only API and command line can."""
 
 _LONGEST: Final = 400
-"""Characters of a channel that are kept."""
+"""Maximum characters of a channel."""
 
 
 def of_message(received: Received) -> str:
-    """Return the channel of an order that *received* gives: its queue, its id and its sender.
+    """Return the channel of the order in *received*: its queue, its id and its sender.
 
-    The message's own words may be invented, and are cut.
+    Text of the message may be forged, and is cut.
     """
     channel = f"queue {received.queue!r:.80}, message {received.message.id!r:.80}"
     given = received.message.headers
@@ -48,7 +48,7 @@ def of_message(received: Received) -> str:
 
 
 def bounded(channel: str) -> str:
-    """Return *channel* as it may stand in a history: one short line of printable text."""
+    """Return *channel* as text for a history: a short line of printable text."""
     return on_one_line(channel[:_LONGEST])[:_LONGEST]
 
 
@@ -60,7 +60,7 @@ _TIMEOUT_ID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 )
 DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
-"""Puts a message that is due at an instant on its way to the place that delays it."""
+"""Routes a message that is due at an instant to the place that delays it."""
 
 TIMEOUTS: Final = ".Timeouts"
 DISPATCHER: Final = ".TimeoutsDispatcher"
@@ -71,7 +71,7 @@ DELAYED: Final = ".timeouts"
 def timeout_id(endpoint: str, message_id: str) -> str:
     """Return the id of the timeout that holds *message_id* at *endpoint*'s manager.
 
-    The same message gives the same id, so storing twice is storing once.
+    The same message gives the same id, so that a repeated store has no effect.
     """
     name = f"{len(endpoint)}:{endpoint}{message_id}"
     digest = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()
@@ -92,8 +92,8 @@ def ids_of(endpoint: str, given: str) -> tuple[str, str]:
 def id_of_timeout(endpoint: str, message: Message) -> str:
     """Return the id under which *endpoint*'s manager stores *message*.
 
-    A delayed retry is the same message once more, not the same timeout once more: without its time
-    stamp the store would take it for a timeout that was dispatched already, and drop it.
+    A delayed retry is the same message, but a new timeout: without its time stamp the store would
+    take it for a timeout that was already dispatched, and drop it.
     """
     retry = message.headers.get(headers.RETRIES_TIMESTAMP)
     return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
@@ -102,9 +102,9 @@ def id_of_timeout(endpoint: str, message: Message) -> str:
 def is_delayed_retry(given: Mapping[str, str]) -> bool:
     """Return whether a message with the headers *given* is a delayed retry.
 
-    A retry is not a saga's timeout, even if the first message was: it has reached its queue before.
-    So it is stored without its saga, which keeps it out of a clear of the saga; a handler that is
-    tried again finds the saga in the message's own header.
+    A retry is not a timeout of a saga, even if the first message was: it has already reached its
+    queue. So it is stored without its saga, and a clear of the saga does not reach it. A handler
+    that is tried again finds the saga in the message's own header.
     """
     return headers.RETRIES_TIMESTAMP in given
 
@@ -117,7 +117,7 @@ def manager_endpoint(address: str) -> str:
 def to_timeout_manager(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
     """Return *outgoing* addressed to the manager at *address*, its destination in a header.
 
-    DeliverAt stays on the delivered message; the two routing headers are taken off again.
+    DeliverAt stays on the delivered message; the two routing headers are removed.
     """
     at = to_wire(due)
     routed = {
@@ -141,7 +141,7 @@ def to_delayed_store(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
 
 
 def final_destination(outgoing: Outgoing) -> str:
-    """Return the queue that *outgoing* is finally for, also where it is to be delayed first."""
+    """Return the final queue of *outgoing*, also if the message is delayed first."""
     given = outgoing.message.headers
     if headers.EXPIRE not in given:
         return outgoing.destination
@@ -152,10 +152,10 @@ def final_destination(outgoing: Outgoing) -> str:
 def clear_timeouts(
     saga_id: str, address: str, message_id: str, now: Micros, kept: Sequence[str] = ()
 ) -> Outgoing:
-    """Return the control message that asks the manager at *address* to forget a saga.
+    """Return the control message that asks the manager at *address* to clear a saga.
 
-    *now*, the sender's, separates the timeouts to forget from timeouts that the saga sends later.
-    The body names the ids of timeouts that are *kept* whenever they were sent.
+    *now*, by the sender's clock, separates timeouts to cancel from timeouts that the saga sends
+    later. The body has the ids of timeouts that are *kept* whenever they were sent.
     """
     control = {
         headers.CLEAR_TIMEOUTS: "True",
@@ -184,7 +184,7 @@ def wake_manager(address: str, due: Micros, message_id: str) -> Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clearing:
-    """The timeout manager that receives an endpoint's orders to clear, if it exists."""
+    """The receiver of an endpoint's orders to clear: its timeout manager, if there is one."""
 
     endpoint: str
     address: str | None = None
@@ -194,7 +194,7 @@ class Clearing:
     """Whether the manager can find the timeouts of a saga; a delayed message store cannot."""
 
     def order(self, saga_id: str, sent: Micros, message_id: str) -> "ClearOrder":
-        """Return an order to clear *saga_id*; raise where no manager takes it."""
+        """Return an order to clear *saga_id*; raise if no manager accepts it."""
         if self.address is None and self.is_native:
             raise Unsupported(
                 "clearing a saga's timeouts with native delayed delivery",
@@ -215,7 +215,7 @@ class Clearing:
 
 @dataclass(slots=True)
 class ClearOrder:
-    """An order to clear the timeouts of *saga_id* that were *sent* until then.
+    """An order to clear the timeouts of *saga_id* that were sent until *sent*.
 
     *kept* are ids of timeouts that the handler which gives the order sends after it. A repeat of
     the handler gives a later order, and sends these timeouts again under the same ids: the store

@@ -1,4 +1,4 @@
-"""The door: a bad message is refused before anything is sent, also for its destination."""
+"""Validation: an invalid message or destination is refused before anything is sent."""
 
 import json
 import math
@@ -26,22 +26,22 @@ from timeoutmgr.message.message import Message
 from timeoutmgr.message.redaction import shown
 
 DESTINATION_BYTES: Final = 199
-"""Bytes of RabbitMQ's 255-byte routing key that remain beside 28 delay levels."""
+"""Bytes of a destination: the rest of RabbitMQ's 255-byte routing key after 28 delay levels."""
 SATELLITES: Final = (".Timeouts", ".TimeoutsDispatcher", ".timeouts", ".Acknowledgements")
-"""How queues end that only a timeout manager's own parts send to.
+"""Endings of queues to which only parts of a timeout manager send.
 
-Other queues may end so too: a transport knows which endpoints are installed.
+Other queues may have these endings too: a transport knows which endpoints are installed.
 """
 UNFIT: Final = (
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     r"\ud800-\udfff]"
 )
-"""Characters that no destination has, as Python and Java write them: control characters, signs that
-are not seen or turn a line round, line separators, and lone surrogates."""
+"""Characters that no destination may have, in the syntax of Python and Java: control characters,
+invisible characters, characters that reverse a line, line separators, and lone surrogates."""
 
 
 def is_satellite_queue(name: str) -> bool:
-    """Return whether *name* ends as a queue that only a timeout manager's own parts send to."""
+    """Return whether *name* ends like a queue to which only a timeout manager's parts send."""
     return name.endswith(SATELLITES)
 
 
@@ -52,7 +52,7 @@ def is_satellite_of(name: str, endpoint: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DestinationPatterns:
-    """Shell patterns of the queues that are allowed and refused, ready to be matched.
+    """Compiled shell patterns of queues that are allowed or refused.
 
     Compared by identity, so that a cache by destination does not hash a long list each time.
     """
@@ -77,7 +77,7 @@ class DestinationPatterns:
 
 
 def names_of(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return *patterns* as a tuple, refusing a lone string that was meant as a list."""
+    """Return *patterns* as a tuple; refuse a single string that was meant as a list."""
     if isinstance(patterns, str):
         raise ConfigurationError(f"expected a list of names, got the text {patterns!r}")
     return tuple(patterns)
@@ -89,21 +89,22 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 ID_CHARACTERS: Final = 200
 CLOCK_ALLOWANCE: Final = 30 * 1_000_000
-"""Microseconds that a sender's clock may be ahead before its due times count as too far ahead."""
+"""Tolerance in microseconds for a sender's clock that is ahead, when ``max_delay`` is checked."""
 
 _UNFIT: Final = re.compile(UNFIT)
 _SHOWN_UP_TO: Final = 10**30
-"""The number from which an error does not show the digits of a due instant or delay."""
+"""From this number on, an error does not show the digits of a due instant or delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits on the messages that pass the door.
+    """Limits of valid messages.
 
-    *allowed_destinations* are shell patterns; none given means every queue that is not a
-    broker's own or a satellite's. *refused_destinations*, patterns too, win over them; an endpoint
-    adds its error queue. *max_delay* bounds how far ahead a due time may be. *is_satellite* says of
-    a name that ends as a satellite's queue whether it is one: by default every such name is.
+    *allowed_destinations* are shell patterns; without any, all queues are allowed except a broker's
+    own and those of satellites. *refused_destinations* are patterns that take precedence; an
+    endpoint adds its error queue. *max_delay* limits how far ahead a due time may be.
+    *is_satellite* decides whether a name that ends like a satellite's queue is such a queue: by
+    default it is.
     """
 
     max_body: int = 16 * 1024 * 1024
@@ -132,10 +133,10 @@ class Limits:
     def of_endpoint(
         self, queue: str, error_queue: str, is_satellite: Callable[[str], bool] = is_satellite_queue
     ) -> "Limits":
-        """Return these limits as an endpoint has them, whose transport answers *is_satellite*.
+        """Return these limits for an endpoint; its transport provides *is_satellite*.
 
-        Its own *queue* is allowed, for its retries. Its *error_queue* is refused: a message goes
-        there because it failed, and not because a sender says so.
+        Its own *queue* is allowed, for its retries. Its *error_queue* is refused: messages go there
+        because they failed, not because a sender chooses it.
         """
         allowed = self.allowed_destinations and (*self.allowed_destinations, escape(queue))
         refused = (*self.refused_destinations, escape(error_queue))
@@ -150,19 +151,19 @@ class Limits:
 def check_destination(
     destination: str, limits: Limits, *, back_to: str | None = None, message: Message | None = None
 ) -> None:
-    """Raise InvalidMessage where no message may go to *destination*.
+    """Raise InvalidMessage if no message may go to *destination*.
 
-    Each exit of the product asks here, not the door alone: rows, error copies and dead letters
-    may have been written by a stranger, and the limits may be narrower by now. With *back_to*, an
-    endpoint, a message may return to a satellite of it: a retry brings it back to where it failed.
-    The route that *message* carries may declare no queue into which no message may go.
-    Raises TransportUnavailable if the limits ask a transport that is away.
+    Every send calls this, not only the first: rows, error copies and dead letters may have been
+    written by a stranger, and the limits may have become narrower. With *back_to*, an endpoint, a
+    message may return to a satellite of that endpoint, where it failed. The route of *message* must
+    not declare a queue to which no message may go. Raises TransportUnavailable if the limits need a
+    transport that is out of reach.
     """
     if not isinstance(destination, str) or not destination:
         raise InvalidMessage(f"a destination is the name of a queue, got {destination!r:.80}")
     if back_to is None or not is_satellite_of(destination, back_to):
         _check_name(destination, limits.destinations)
-        # Not remembered with the name: an endpoint may be installed while this process runs.
+        # Not cached with the name: an endpoint may be installed while this process runs.
         if is_satellite_queue(destination) and limits.is_satellite(destination):
             raise _belongs_to_the_system(destination)
     if message is not None and headers.ROUTE in message.headers:
@@ -186,7 +187,7 @@ def is_allowed(destination: str, limits: Limits) -> bool:
 
 @lru_cache(maxsize=1024)
 def _check_name(destination: str, patterns: DestinationPatterns) -> None:
-    # A program sends to a few destinations, again and again; a name that is refused is not kept.
+    # Cached, because a program sends to few destinations; refused names are not cached.
     size = len(destination.encode("utf-8", "surrogatepass"))
     if size > DESTINATION_BYTES:
         raise InvalidMessage(
@@ -221,10 +222,9 @@ def _belongs_to_the_system(destination: str) -> DestinationNotAllowed:
 
 
 def check_headers(given: Mapping[str, str], limits: Limits) -> None:
-    """Raise InvalidMessage where a header is no string, and MessageTooLarge over the limit."""
+    """Raise InvalidMessage for a header that is not a string, MessageTooLarge over the limit."""
     try:
-        # All at once, since each message passes here twice; the wrong header is looked up after a
-        # failure.
+        # All at once, as each message passes here twice; find the wrong header after a failure.
         together = "".join([*given, *given.values()])
         size = len(together) if together.isascii() else len(together.encode())
     except (TypeError, UnicodeEncodeError):
@@ -258,7 +258,7 @@ def check_body(body: bytes, limits: Limits) -> None:
 
 
 def check_id(message_id: str) -> None:
-    """Raise InvalidMessage where *message_id* would not survive every transport and store."""
+    """Raise InvalidMessage if a transport or store could not keep *message_id*."""
     if not isinstance(message_id, str) or not message_id or len(message_id) > ID_CHARACTERS:
         raise InvalidMessage(
             f"a message id is text of 1 to {ID_CHARACTERS} characters, got {message_id!r:.80}"
@@ -270,10 +270,10 @@ def check_id(message_id: str) -> None:
 def due_of(
     delay: timedelta | float | None, deliver_at: datetime | None, now: Micros
 ) -> Micros | None:
-    """Return the absolute due instant, None for a message that is not delayed.
+    """Return the absolute due instant, or None for a message without delay.
 
-    A delay is added on the sender's clock, and rounded up, so that it is never early.
-    Past instants are legal, they are due at once.
+    A delay is added on the sender's clock, and rounded up, so that it is never early. Past instants
+    are valid, and are due at once.
     """
     if delay is not None and deliver_at is not None:
         raise InvalidMessage(
@@ -289,7 +289,7 @@ def due_of(
 
 
 def check_due(due: Micros) -> Micros:
-    """Return *due* if a calendar has it; raise InvalidMessage beyond the year 9999."""
+    """Return *due*; raise InvalidMessage outside the years 1 to 9999."""
     if not EARLIEST <= due <= LATEST:
         raise InvalidMessage(
             f"due {_number(due)} microseconds after 1970, outside the years 1 to 9999; choose a "
@@ -299,7 +299,7 @@ def check_due(due: Micros) -> Micros:
 
 
 def check_ahead(due: Micros, now: Micros, limits: Limits) -> None:
-    """Raise InvalidMessage where *due* is further ahead than ``max_delay``."""
+    """Raise InvalidMessage if *due* is further ahead than ``max_delay``."""
     if limits.max_delay is not None and due - now > limits.max_delay // MICROSECOND:
         raise InvalidMessage(
             f"due in {timedelta(microseconds=due - now)}, which is more than max_delay "
@@ -322,7 +322,7 @@ _to_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 def encode_body(body: object) -> tuple[bytes, str]:
-    """Return *body* as bytes and its content type: bytes as they are, all else as JSON."""
+    """Return *body* as bytes, and its content type: bytes unchanged, all other values as JSON."""
     if isinstance(body, Foreign):
         return body.body, "application/octet-stream"
     if isinstance(body, bytes | bytearray | memoryview):
@@ -339,9 +339,9 @@ def encode_body(body: object) -> tuple[bytes, str]:
 
 
 def decode_body(body: bytes, content_type: str) -> Any:
-    """Return a JSON body decoded, any other body as bytes.
+    """Return the decoded JSON of a body; any other body as bytes.
 
-    Raises ValueError (or RecursionError, for hostile nesting) where JSON is promised and is not.
+    Raises ValueError (or RecursionError, for hostile nesting) if a JSON body is invalid.
     """
     if content_type.partition(";")[0].strip().lower() in _JSON:
         return json.loads(body) if body else None
@@ -371,7 +371,7 @@ def _delay_micros(delay: timedelta | float) -> int:
 
 
 def _number(value: float) -> str:
-    """Return *value* as an error shows it: Python refuses to write out an int that is too long."""
+    """Return *value* as text for an error: Python refuses to convert an int that is too long."""
     if abs(value) < _SHOWN_UP_TO:
         return repr(value)
     return f"beyond {_SHOWN_UP_TO if value > 0 else -_SHOWN_UP_TO:.0e}"
