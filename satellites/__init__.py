@@ -1,4 +1,4 @@
-"""Receivers on an endpoint's own queues: the Timeout Manager, and the parts of other features."""
+"""Satellites, receivers on an endpoint's further queues: the Timeout Manager and other features."""
 
 from .delayed_store.feature import DelayedDelivery
 from .delivery.unroutable import SettleUnroutable

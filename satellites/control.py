@@ -13,7 +13,7 @@ from timeoutmgr.message.message import Message
 
 VERSION: Final = "1"
 MOST_KEYS: Final = 1000
-"""Keys of one order: as many as the largest chunk has. A longer order would delay due timeouts."""
+"""Maximum keys of an order, as in the largest chunk: a longer order would delay due timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _whole(value: object) -> int:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"an id is text, got {value!r:.40}")
-    value.encode()  # a UnicodeEncodeError, which is a ValueError, for half a surrogate pair
+    value.encode()  # a UnicodeEncodeError, which is a ValueError, for a lone surrogate
     return value
 
 

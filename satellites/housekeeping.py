@@ -19,7 +19,7 @@ from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-# --- the purge keeps pace with the rows that become old, and leaves the server to dispatches ---
+# --- purge: it keeps pace with rows that become old, and leaves the server to dispatches -------
 
 UNPURGED: Final = 1800.0
 """Seconds between a purge that found no old rows and the next purge."""
@@ -33,7 +33,7 @@ _URGENT: Final = 0.5
 
 @dataclass(slots=True)
 class Purger:
-    """Removes old rows, a transaction at a time; the measured lag decides how long it rests.
+    """Removes old rows, in one transaction at a time; the measured lag decides how long it rests.
 
     A removal that takes longer, on a slow or busy server, is followed by a longer rest: dispatches
     keep their share. *rest* waits, and returns whether to stop.
@@ -98,10 +98,10 @@ class Purger:
 
 
 _EVERY: Final = 75.0
-"""Seconds. With the poll of each minute an idle process asks its database less than twice a minute.
-``contracts.reports.LIVE`` still allows for a failed heartbeat."""
+"""Seconds. Including the poll of each minute, an idle process queries its database less than twice
+a minute. ``contracts.reports.LIVE`` still allows for a failed heartbeat."""
 _STEPS: Final = 500
-"""Steps of maintenance in a row; a pause as long as the step follows each step."""
+"""Maximum steps of maintenance in a row; after each step follows a pause as long as the step."""
 
 
 class Housekeeping(ThreadTask):
@@ -134,12 +134,12 @@ class Housekeeping(ThreadTask):
         )
 
     def after_fork(self) -> None:
-        """Write heartbeats of this child's own, from a thread of its own."""
+        """Write heartbeats for this child, from a new thread."""
         super().after_fork()
         self._owner = own_name(self._owner)
 
     def start(self) -> None:
-        """Start; the first heartbeat is written at once."""
+        """Start; write the first heartbeat at once."""
         self._purger.restart()
         super().start()
 

@@ -1,8 +1,8 @@
 """The poller: claims expired timeouts and sends their ids to the dispatcher's queue.
 
-``PollTimeouts`` is the step. ``Poller`` is its loop: an APScheduler interval job, whose next run
-is pulled forward by due times. APScheduler skips a run of a job that still runs, and comes back one
-interval later. So a wake during a poll does not pull forward; the end of the poll does.
+``PollTimeouts`` is the step. ``Poller`` is its loop: an APScheduler interval job, whose next run is
+moved forward for due times. APScheduler skips a run while the job still runs, and tries again one
+interval later. So a wake during a poll does not move the next run; the end of the poll does.
 """
 
 import logging
@@ -49,28 +49,28 @@ from .schedule import PollSchedule
 logger = logging.getLogger(__name__)
 
 _SCHEDULER_LOGGER: Final = logging.getLogger(f"{__name__}.scheduler")
-# APScheduler warns of each run that it skips because a poll runs. It is no fault: see above.
+# APScheduler warns of each run that it skips because a poll runs. That is not an error: see above.
 _SCHEDULER_LOGGER.setLevel(logging.ERROR)
 _EXECUTOR: Final = "timeoutmgr"
-# It says at INFO that a poll begins and ends, in the log of each program that has that level.
+# At INFO it logs the begin and end of each poll, in every program with that level.
 logging.getLogger(f"apscheduler.executors.{_EXECUTOR}").setLevel(logging.WARNING)
 
 _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
 _OFFSET_MOVED: Final = 10_000
-"""Microseconds by which the offset may move before the poller polls to plan its next wake-up."""
+"""Change of the offset in microseconds after which the poller polls, to plan its next wake-up."""
 _CLOCK_SET: Final = 200_000
-"""Microseconds between wall and monotonic clock that only a set wall clock explains."""
+"""Difference in microseconds between wall and monotonic clock that means a set wall clock."""
 _AFTER_DUE: Final = 300
-"""Microseconds between a due time and its poll, since clocks are read at different moments."""
+"""Microseconds between a due time and its poll, because clocks are read at different moments."""
 LEAD: Final = 10_000
 """Microseconds by which a poll runs before its instant: the scheduler's two threads take long to
 wake, and a claim and its order to the dispatcher are each written to disk. No later step could make
 up for that time. The dispatcher waits for the rest."""
 _DENSE: Final = 3_000
 _DENSEST: Final = 15_000
-"""Least and most microseconds between two due times below which the next poll begins as much later:
-otherwise each poll would claim a handful."""
+"""Bounds in microseconds of a delay. If two due times are closer than the delay, the next poll
+comes later by the delay: otherwise each poll would claim only a few timeouts."""
 _PART: Final = 3.0
 """The same, as a multiple of the time that a claim and its order take. On a busy machine they take
 long because there are many of them: at 100 timeouts a second, each due alone, polls that followed
@@ -118,7 +118,7 @@ class PollTimeouts:
         """Claim and send all due timeouts; return the next poll time by the store's clock, or None.
 
         Raises StorageUnavailable or TransportUnavailable. A claim that was not sent is released; if
-        the release fails too, the claim lapses by itself.
+        the release fails too, the claim expires.
         """
         chunks = 1
         while not self.stopping():
@@ -139,7 +139,7 @@ class PollTimeouts:
     def _claim_and_send(self, session: TransportSession, chunks: int) -> Chunk:
         if self.mode is TransactionMode.TRANSACTION_SCOPE:
             if chunks == 1:
-                # Without the lock of the only writer: an idle poll must not delay another process.
+                # Without the single writer's lock: an idle poll must not delay another process.
                 due = self.store.next_due()
                 if due is None or due > self.store.now():
                     return Chunk("", (), due)
@@ -194,7 +194,7 @@ class PollTimeouts:
         """How much before its instant a poll may begin.
 
         Zero in ``transaction_scope``: the commit of the claim sends its order, and a dispatcher
-        that waits would keep its transaction open.
+        that waited would keep its transaction open.
         """
         return 0 if self.mode is TransactionMode.TRANSACTION_SCOPE else self.ahead
 
@@ -254,7 +254,7 @@ class Poll(Protocol):
 class _ChunksRefused(TransportUnavailable):
     """The dispatcher's queue did not confirm all chunks.
 
-    *maybe* tells by claim token whether the queue may have the chunk: its answer was lost.
+    *maybe* tells by claim token whether the queue may have the chunk, because its answer was lost.
     """
 
     def __init__(self, queue: str, missed: Mapping[str, SendResult]) -> None:
@@ -298,7 +298,7 @@ class Poller:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make all that a thread may lock: in a child, a poll of the parent keeps it locked."""
+        """Create all locks: in a child, a poll of the parent may keep them locked."""
         self._schedule = PollSchedule(self._interval)
         self._stop, self._polling = threading.Event(), threading.RLock()
         self._scheduler: BackgroundScheduler | None = None
@@ -314,7 +314,7 @@ class Poller:
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
             timezone=UTC,
         )
-        # Not at skipped runs: the end of the running poll pulls forward.
+        # Not for skipped runs: the end of the running poll moves the next run forward.
         scheduler.add_listener(self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
         self._submitted = self._ended = 0
         scheduler.add_listener(self._on_submitted, EVENT_JOB_SUBMITTED)
@@ -333,7 +333,7 @@ class Poller:
         self._stop.set()
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
-            # A waiting shutdown would keep the lock that the end of the poll may need.
+            # A shutdown that waits would keep the lock that the end of the poll may need.
             scheduler.shutdown(wait=False)
         with self._polling:
             self._sessions.close()
@@ -442,7 +442,7 @@ class Poller:
     def _poll_once(self) -> Micros | None:
         self._ready()
         if self._was_set_since(self._measured):
-            self._measure()  # or the poller would poll without a pause, or an interval late
+            self._measure()  # otherwise the poller would poll without a pause, or an interval late
             self._seen = self._measured  # a clock that is set back at once must be noticed again
         with self._sessions.session() as session:
             next_due = self._step(session)
@@ -483,10 +483,10 @@ class Poller:
                 return
 
     def _on_submitted(self, event: Any) -> None:
-        """Pull forward again if the poll ended before APScheduler had recorded its start.
+        """Set the next run again if the poll ended before APScheduler had recorded its start.
 
-        A short poll may end while the scheduler still submits it. Its end then pulls forward, and
-        the scheduler overwrites that time with one interval from now.
+        A short poll may end while the scheduler still submits it. Its end then sets the next run,
+        and the scheduler overwrites that time with one interval from now.
         """
         self._submitted += 1
         if self._ended >= self._submitted:
@@ -502,7 +502,7 @@ class Poller:
         return datetime.now(UTC) + wait * MICROSECOND
 
     def _run_at(self, at: Micros) -> None:
-        # Without a lock of ours: the scheduler calls this while it keeps its own lock.
+        # Without our lock: the scheduler calls this while it holds its own lock.
         scheduler = self._scheduler
         if scheduler is None:
             return
@@ -511,4 +511,4 @@ class Poller:
         except JobLookupError:
             if scheduler is self._scheduler:
                 raise
-            # The poller was stopped in between, with its job.
+            # The poller and its job were stopped in between.

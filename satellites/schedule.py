@@ -1,4 +1,4 @@
-"""The times of the poller's polls: each interval, or sooner for a due time. Pure: no I/O."""
+"""Schedule of the poller: a poll each interval, or sooner for a due time. No I/O."""
 
 import threading
 from datetime import timedelta
@@ -26,7 +26,7 @@ class PollSchedule:
         return self._next
 
     def wake(self, due: Micros) -> Micros | None:
-        """Ask for a poll at *due*; return the new next poll if it is to be pulled forward now."""
+        """Ask for a poll at *due*; return the new next poll if it must be moved forward now."""
         with self._lock:
             if self._woken is None or due < self._woken:
                 self._woken = due
@@ -36,9 +36,9 @@ class PollSchedule:
             return due
 
     def begin(self) -> Micros | None:
-        """Note the begin of a poll; return its planned instant, None for the first poll.
+        """Record the begin of a poll; return its planned instant, None for the first poll.
 
-        A wake from now on is for the poll after this poll.
+        A later wake is for the poll after this poll.
         """
         with self._lock:
             self._polling = True
@@ -46,7 +46,7 @@ class PollSchedule:
             return self._next
 
     def end(self, now: Micros, next_due: Micros | None, not_before: Micros = 0) -> Micros:
-        """Note the end of a poll; return the instant of the next poll.
+        """Record the end of a poll; return the instant of the next poll.
 
         The next poll is at the earliest of *next_due*, a wake during the poll, and one interval
         from *now*; never in the past, and not before *not_before* (a pause after a failure).

@@ -1,4 +1,4 @@
-"""A delayed message store as a source of due timeouts: fetched, sent and removed in batches."""
+"""Dispatch from a delayed message store: due messages are fetched, sent and removed in batches."""
 
 import logging
 import threading
@@ -69,7 +69,7 @@ _EMPTY_POLL_DELAY: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """*store*, of which at most *limit* messages are asked at a time."""
+    """Access to *store* in batches of at most *limit* messages."""
 
     store: DelayedMessageStore
     clock: Clock
@@ -77,20 +77,20 @@ class Batches:
 
     @property
     def size(self) -> int:
-        """How many one fetch returns at most."""
+        """Maximum number of messages that a fetch returns."""
         return self.limit if isinstance(self.store, FetchesInBatches) else 1
 
     def now(self) -> Micros:
-        """Return the time that the store compares due times with."""
+        """Return the time with which the store compares due times."""
         return int(self.store.now()) if isinstance(self.store, HasStoreClock) else self.clock.now()
 
     def notify_stored(self, due: Micros) -> None:
-        """Tell the store, if it wants to hear it, that a message of *due* is committed."""
+        """Notify the store, if it supports this, that a message due at *due* was committed."""
         if isinstance(self.store, HearsOfStored):
             self.store.notify_stored(due)
 
     def fetch(self, transaction: Any, limit: int) -> Sequence[Timeout]:
-        """Return due messages, at most *limit*, locked until *transaction* ends."""
+        """Return at most *limit* due messages, locked until *transaction* ends."""
         at = self.clock.now()
         if isinstance(self.store, FetchesInBatches):
             return self.store.fetch_due(at, limit, transaction=transaction)
@@ -98,7 +98,7 @@ class Batches:
         return [] if one is None else [one]
 
     def put(self, timeouts: Sequence[Timeout], transaction: Any) -> None:
-        """Store *timeouts*, with a *transaction* in it."""
+        """Store *timeouts*, in *transaction* if it is given."""
         if isinstance(self.store, StoresInBatches):
             self.store.store_many(timeouts, transaction=transaction)
             return
@@ -107,7 +107,7 @@ class Batches:
             reach("delayed.stored_one")
 
     def remove(self, timeouts: Sequence[Timeout], transaction: Any) -> int:
-        """Remove *timeouts* in *transaction*; return how many were there."""
+        """Remove *timeouts* in *transaction*; return how many of them were stored."""
         if not timeouts:
             return 0
         if isinstance(self.store, RemovesInBatches):
@@ -134,7 +134,7 @@ class DrainStep:
 
 @dataclass(frozen=True, slots=True)
 class _DrainWork:
-    """The unit of work of a batch: in the one transaction of queue and store, or by itself."""
+    """The unit of work of a batch, in the common transaction of queue and store or on its own."""
 
     session: TransportSession
     scope: Any
@@ -143,7 +143,7 @@ class _DrainWork:
         return self.session.send(outgoing, transaction=self.scope) if outgoing else []
 
     def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
-        # The other lane fetches meanwhile, so that nothing is gained by a later wait.
+        # The other lane fetches meanwhile, so a later wait would gain nothing.
         return Answered(self.send_isolated(outgoing))
 
     def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
@@ -152,15 +152,15 @@ class _DrainWork:
 
 
 class _NotRemoved(Exception):
-    """The store failed to remove messages that were sent; its own error is the cause."""
+    """The store failed to remove messages that were sent; the store's error is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """A fetched batch as locked timeouts: its close removes every message but the retries.
+    """A fetched batch as locked timeouts: its close removes all messages except retries.
 
-    Without ``transaction_scope`` the send stands outside of the *transaction* of fetch and
-    removal, so that another process may have removed messages meanwhile: the batch counts them.
+    Without ``transaction_scope`` the send is outside of the *transaction* of fetch and removal.
+    Another process may have removed messages in the meantime; the batch counts these.
     """
 
     timeouts: Sequence[Timeout]
@@ -199,12 +199,12 @@ class FetchedBatch:
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class DispatchDue:
-    """The step: fetched under a lock, sent and confirmed, then removed and committed.
+    """The step for a batch: fetch under a lock, send and confirm, then remove and commit.
 
-    In ``transaction_scope`` all of it is a single transaction. In the other modes fetch and
+    In ``transaction_scope`` everything is a single transaction. In the other modes fetch and
     removal share a transaction of the store, and the send is outside of it: if the removal fails,
     the message goes out again under the same id. A failed attempt is counted in a transaction of
-    its own; an attempt that broker or storage made impossible, being away, is not.
+    its own; an attempt that failed because broker or storage was out of reach is not counted.
     """
 
     batches: Batches
@@ -219,10 +219,9 @@ class DispatchDue:
     recovery: RateBreaker
     policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
-    """Number of messages to fetch singly: a message among them made a batch fail."""
+    """Number of messages to fetch one by one, because one message made their batch fail."""
     fetch_lock: threading.Lock = field(init=False)
-    """Locked during a fetch, and while failures are counted of messages that the next fetch may
-    lock."""
+    """Locked during a fetch, and while failures of messages are counted that a fetch may lock."""
     _meter: DispatchMeter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -232,11 +231,11 @@ class DispatchDue:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make the lock: in a child, a fetch of the parent keeps it locked."""
+        """Replace the lock: in a child, a fetch of the parent may keep it locked."""
         self.fetch_lock = threading.Lock()
 
     def __call__(self, session: TransportSession) -> DrainStep:
-        """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
+        """Process a batch; raise StorageUnavailable if it cannot be fetched or removed."""
         with ExitStack() as stack:
             stack.enter_context(self.fetch_lock)
             limit = 1 if self.alone else self.batches.size
@@ -248,7 +247,7 @@ class DispatchDue:
                     stack.close()
                     result = self._dispatch(batch, session, transaction)
                     if result.retries:
-                        # The next fetch must find them deferred.
+                        # The next fetch must see that they are deferred.
                         stack.enter_context(self.fetch_lock)
             except StorageUnavailable:
                 raise
@@ -268,7 +267,7 @@ class DispatchDue:
     def _dispatch(
         self, batch: Sequence[Timeout], session: TransportSession, transaction: Any
     ) -> BatchResult:
-        """Send *batch*; remove the messages that their queue or the error queue has."""
+        """Send *batch*; remove messages that reached their queue or the error queue."""
         if not batch:
             return BatchResult()
         scope = transaction if self.mode is _SCOPE else None
@@ -310,9 +309,9 @@ class DispatchDue:
     def _failed(
         self, batch: Sequence[Timeout], error: Exception, session: TransportSession
     ) -> DrainStep:
-        """Deal with an error that no answer of broker or storage explains."""
+        """Handle an error that is not an answer of broker or storage."""
         if len(batch) > 1:
-            # One bad message must not sink its neighbours: each on its own.
+            # A bad message must not make its neighbours fail: send each on its own.
             logger.warning(
                 "dispatcher could not send a batch and tries each message alone: %s",
                 on_one_line(error),
@@ -323,7 +322,7 @@ class DispatchDue:
         [timeout] = batch
         is_sent = isinstance(error, _NotRemoved)
         if is_sent and isinstance(error.__cause__, Exception):
-            # The store fails, not the dispatch: another sentence tells of it.
+            # The store fails, not the dispatch: the caller reports this with another text.
             error = error.__cause__
             self._count_recovery_failure(error)
         pause = 0.0 if is_sent else self.dispatch.failure(error)
@@ -341,9 +340,9 @@ class DispatchDue:
         return DrainStep(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
 
     def _give_up(self, timeout: Timeout, error: Exception, session: TransportSession) -> bool:
-        """Copy into the error queue, then remove; return whether the message is removed.
+        """Copy the message into the error queue, then remove it; return whether it was removed.
 
-        Never a dead letter: an error without a name does not describe the delivery.
+        It never becomes a dead letter: an unknown error says nothing about the delivery.
         """
         wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
         at = self.batches.clock.now()
@@ -431,9 +430,9 @@ class DrainProgress:
 
 
 class DrainLoop:
-    """Rounds of the step until nothing is due; with *lanes* 2, fetching overlaps with sending.
+    """Repeats the step until nothing is due; with *lanes* 2, fetches overlap with sends.
 
-    The second lane is a thread that lives as long as there is more due than one batch.
+    The second lane is a thread that runs as long as more than one batch is due.
     """
 
     def __init__(self, step: DispatchDue, *, sessions: SessionPool, lanes: int) -> None:
@@ -446,7 +445,7 @@ class DrainLoop:
     lead: Final = 0
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Return early from now on where *stopping* says so."""
+        """Return early from now on if *stopping* returns true."""
         self._stopping = stopping
 
     def now(self) -> Micros:
@@ -454,13 +453,13 @@ class DrainLoop:
         return self._batches.now()
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a message of *due* was stored, and is committed."""
+        """Note that a message due at *due* was stored and committed."""
         self._batches.notify_stored(due)
 
     def __call__(self, session: TransportSession) -> Micros | None:
-        """Deal with all that is due; return the store's instant of the next look, None for none.
+        """Process all due messages; return when to poll next by the store's clock, or None.
 
-        Raises StorageUnavailable where the store cannot be used.
+        Raises StorageUnavailable if the store cannot be used.
         """
         while not self._stopping():
             first = self._batches.store.next()

@@ -95,7 +95,7 @@ class DelayedDelivery:
             direct=DirectStorage(
                 database=ours.database,
                 store=step.store_directly,
-                # Another connection; so not the installers, which would wait for the caller.
+                # Another connection, so skip the installers, which would wait for the caller.
                 start=lambda: start.start(install=False),
             ),
             satellites=(_satellite(address, step, ours, breaker, start), left_by_a_manager),
@@ -127,7 +127,7 @@ class DelayedDelivery:
             ),
             policy=context.delivery.forwarding,
         )
-        # With a shared transaction and a single writer at a time a second lane would only wait.
+        # With a shared transaction and a single writer, a second lane would only wait.
         is_one_writer = (
             context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
         )
@@ -138,7 +138,7 @@ class DelayedDelivery:
         context.breakers.watch_silence(ours.database, fetch, wait)
         poller: Poller = Poller(
             DrainLoop(step, sessions=sessions, lanes=1 if is_one_writer else 2),
-            # At least as often, so that an outage is noticed in time.
+            # At least this often, so that an outage is noticed in time.
             interval=min(_INTERVAL, max(wait, timedelta(seconds=1))),
             sessions=sessions,
             fetch=fetch,
@@ -152,7 +152,7 @@ class DelayedDelivery:
 
 @dataclass(slots=True)
 class _Ready:
-    """The store is there; and once a minute its clock is compared with this host's."""
+    """Check that the store is ready; once a minute, compare its clock with this host's."""
 
     ready: Callable[[], None]
     measure: Callable[[], None]

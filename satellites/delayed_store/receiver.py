@@ -1,4 +1,4 @@
-"""The ``<endpoint>.timeouts`` satellite: messages are stored, or sent on if they are due."""
+"""The ``<endpoint>.timeouts`` satellite: stores messages, or sends them if they are due."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -52,11 +52,10 @@ _POINTS: Final = StepPoints(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDelayed(StoringStep):
-    """The step: a batch is stored, in one transaction, before it is acknowledged.
+    """The step: store a batch in one transaction, before it is acknowledged.
 
-    A message that is due already goes straight on, in the receive transaction if there is such a
-    transaction. A message that its queue does not take at once is stored like the rest: the due
-    poller makes the other attempts.
+    A message that is already due is sent directly, in the receive transaction if there is one. If
+    its queue does not accept it, it is stored like the rest, and the due poller tries again.
     """
 
     batches: Batches
@@ -88,10 +87,10 @@ class StoreDelayed(StoringStep):
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None
     ) -> Sequence[RepeatKind | None]:
-        """Store routed messages past the queue, by the same rules; nobody is woken.
+        """Store routed messages, bypassing the queue, by the same rules; no poller is woken.
 
-        *transaction* is a caller's own; without it the messages are stored in a transaction of
-        their own. This store remembers no ids: all are new.
+        *transaction* is a caller's own; without it the messages are stored in their own
+        transaction. This store does not remember ids, so every id is new.
         """
         timeouts: list[Timeout] = []
         for message in messages:
@@ -107,7 +106,7 @@ class StoreDelayed(StoringStep):
         return [None] * len(timeouts)
 
     def _due_of(self, timeouts: Sequence[Timeout]) -> set[Micros]:
-        """Return the due times of *timeouts* that have come, by the store's clock."""
+        """Return the due times of *timeouts* that have passed by the store's clock."""
         if all(timeout.due > self.clock.now() for timeout in timeouts):
             return set()
         now = self.batches.now()
@@ -121,7 +120,7 @@ class StoreDelayed(StoringStep):
             self._meter.count_each("delayed_stored", (one.destination for one in timeouts))
 
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
-        """Send *due*; return the messages that neither their queue nor the error queue has."""
+        """Send *due*; return the messages that reached neither their queue nor the error queue."""
         # The acknowledgement of the batch settles its messages.
         sending = self._step(ClosedElsewhere(due, self.clock.now()), work)
         try:

@@ -1,1 +1,1 @@
-"""The last steps of a due message: sent, forwarded, dead, or moved to the error queue."""
+"""Delivery of due messages: send, forward, dead-letter, or move to the error queue."""

@@ -1,4 +1,4 @@
-"""The dispatch step of every due message: locked, sent, and closed with its outcome."""
+"""Dispatch step for due messages: lock them, send them, and close them with their outcomes."""
 
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -29,20 +29,20 @@ from .forwarder import Forwarder
 
 logger = logging.getLogger(__name__)
 
-# --- chunks in a row: the rows of a chunk are locked while the chunk before it is confirmed ---
+# --- overlap: the rows of a chunk are locked while the chunk before it is confirmed -----------
 
 Result = TypeVar("Result")
 
 DispatchSteps: TypeAlias = Generator[None, None, None]
-"""A chunk on its way. It stops twice: with its rows locked, and when it is sent."""
+"""Dispatch of a chunk: a generator that stops twice, with its rows locked, and when it is sent."""
 
 
 class OverlappedDispatch:
-    """Leads chunks through their steps. Its end closes the last chunk.
+    """Moves chunks through their steps. At its end it closes the last chunk.
 
-    A chunk is sent when the chunk before it is closed, so that a crash leaves at most one chunk
-    in doubt. *overlaps* is false if all chunks share a transaction: the transaction sees its own
-    locks, and would lock the rows of a chunk again that was ordered twice.
+    A chunk is sent after the chunk before it is closed, so that a crash leaves at most one chunk in
+    doubt. *overlaps* is false if all chunks share a transaction: its own locks do not exclude it,
+    so it would lock the rows of a chunk again that was ordered twice.
     """
 
     def __init__(self, *, overlaps: bool) -> None:
@@ -53,11 +53,11 @@ class OverlappedDispatch:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # Also if the next chunk failed: the sends of the last chunk must be recorded.
+        # Even if the next chunk failed, because the sends of the last chunk must be recorded.
         self._close_last()
 
     def add(self, chunk: DispatchSteps) -> None:
-        """Send *chunk* behind the chunks before it."""
+        """Send *chunk* after the chunks before it."""
         if not self._overlaps:
             finish(chunk)
             return
@@ -77,7 +77,7 @@ class OverlappedDispatch:
 
 
 def finish(chunk: Generator[None, None, Result]) -> Result:
-    """Lead *chunk* through all steps that are left; return its result."""
+    """Move *chunk* through all remaining steps; return its result."""
     while True:
         try:
             next(chunk)
@@ -90,8 +90,8 @@ def finish(chunk: Generator[None, None, Result]) -> Result:
 class RetryLater:
     """A message that stays stored.
 
-    *answer* is the answer to the message, or to its error copy if the message *is_undeliverable*;
-    no error copy was sent of a message that *is_postponed*.
+    *answer* is the broker's answer to the message, or to its error copy if the message
+    *is_undeliverable*; no error copy was sent if the message *is_postponed*.
     """
 
     timeout: Timeout
@@ -102,7 +102,7 @@ class RetryLater:
 
     @property
     def was_refused(self) -> bool:
-        """Whether the attempt counts: a broker that does not answer has refused nothing."""
+        """Whether the attempt counts: without an answer, the broker has refused nothing."""
         return self.is_undeliverable or self.answer is SendResult.REFUSED
 
 
@@ -120,7 +120,7 @@ class BatchResult:
 
 
 class LockedBatch(Protocol):
-    """Due messages that no other dispatcher has until they are closed."""
+    """Due messages that are locked against other dispatchers until they are closed."""
 
     @property
     def timeouts(self) -> Sequence[Timeout]:
@@ -138,7 +138,7 @@ class LockedBatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClosedElsewhere:
-    """Due messages whose caller settles them later: the end of their dispatch closes nothing."""
+    """Due messages that the caller settles later: the end of their dispatch does not close them."""
 
     timeouts: Sequence[Timeout]
     at: Micros
@@ -153,7 +153,7 @@ class ClosedElsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoints:
-    """The crash points of the step on the way of a message."""
+    """The names of the crash points in the step."""
 
     locked: str
     confirmed: str
@@ -165,8 +165,8 @@ class StepPoints:
 class BatchDispatch:
     """The step: send a locked batch, move undeliverable messages to the error queue, close.
 
-    Sent and confirmed first, removed second: a crash between the two repeats messages under
-    their ids, and loses none.
+    Messages are sent and confirmed first, and removed second: a crash in between repeats messages
+    under their ids, and loses none.
     """
 
     endpoint: str
@@ -292,11 +292,11 @@ class DispatchMeter:
     telemetry: Telemetry
     prefix: str
     observer: ObservesLateness | None = field(init=False)
-    """The telemetry, if it observes each message: asked once, not for each batch."""
+    """The telemetry, if it observes each message: checked once, not for each batch."""
     during: During = field(init=False)
-    """What surrounds each operation."""
+    """Returns the context for an operation."""
     count_each: CountEach = field(init=False)
-    """What counts by a label."""
+    """Counts by a label."""
 
     def __post_init__(self) -> None:
         """Ask the telemetry once what it observes."""
@@ -331,7 +331,7 @@ class DispatchMeter:
                 self.observer.late(at, sent)
 
     def late_by_host(self, at: Micros, sent: Sequence[Dispatched]) -> None:
-        """Note *sent* at an instant of the host's clock, which may be behind the store's.
+        """Record *sent* at an instant of the host's clock, which may be behind the store's clock.
 
         The store found them due by its own clock.
         """
@@ -345,5 +345,5 @@ def addressed(timeouts: Iterable[Timeout]) -> Iterator[Addressed]:
 
 
 def sent_of(timeouts: Sequence[Timeout]) -> list[Dispatched]:
-    """Return what a meter notes of *timeouts*."""
+    """Return what a meter records about *timeouts*."""
     return [(timeout.destination, timeout.due) for timeout in timeouts]

@@ -1,4 +1,4 @@
-"""Due messages before and after their sends, by the endpoint's forwarding policy."""
+"""Forwarding: preparation and results of the sends of due messages, by the endpoint's policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,27 +16,27 @@ from timeoutmgr.transport.error_queue import SendAnswer
 from timeoutmgr.transport.foreign import moved_to
 from timeoutmgr.transport.work import IsolatedSends
 
-# --- A due message as its destination gets it, and how long it rests between attempts. Pure ---
+# --- A due message as its destination gets it, and the waits between attempts. Pure -----------
 
 _FIRST_BACK_OFF: Final = 1_000_000
 _LONGEST_BACK_OFF: Final = 60_000_000
 
 
 def delivered(timeout: Timeout, at: str) -> Message:
-    """Return the message as its destination gets it: its own id, TimeSent and body kept.
+    """Return the message as its destination gets it, with unchanged id, TimeSent and body.
 
-    *at* is the instant of the dispatch as a header spells it.
+    *at* is the instant of the dispatch in the form of a header.
     """
     added = {headers.RELATED_TO_TIMEOUT: timeout.id, headers.DISPATCHED_AT: at}
     given = {**timeout.message.headers, **added}
     if headers.LABELS in given:
-        # They end here: a delayed retry is not the same timeout once more.
+        # These headers end here, because a delayed retry is another timeout.
         del given[headers.LABELS]
     return with_headers(timeout.message, given)
 
 
 def back_off(attempts: int) -> Micros:
-    """Return how long a message waits after *attempts* failures: 1, 2, 4 … 60 seconds."""
+    """Return the wait of a message after *attempts* failures: 1, 2, 4 … 60 seconds."""
     return min(_FIRST_BACK_OFF << min(attempts, 10), _LONGEST_BACK_OFF)
 
 
@@ -45,7 +45,7 @@ def back_off(attempts: int) -> Micros:
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """A batch by the results of its sends, in its order.
+    """The messages of a batch by the results of their sends, in order.
 
     *settled* messages are undeliverable and need nothing more; *postponed* messages are
     undeliverable too, and stay stored until there is a place for them.
@@ -66,9 +66,9 @@ def classify_results(
 ) -> SendOutcome:
     """Sort *timeouts*, sent as *outgoing*, by their *results*.
 
-    A message without a destination, or that no transport can carry, is undeliverable at once; a
-    refused message is at the last of *attempts*. A message without an answer may have arrived: it
-    is tried again, however often.
+    A message is undeliverable at once if its destination does not exist or no transport can carry
+    it. A refused message is undeliverable after the last of *attempts*. A message without an answer
+    may have arrived, and is always tried again.
     """
     found = SendOutcome()
     for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
@@ -92,7 +92,7 @@ def classify_results(
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch before its sends, at the instant *at*; *stopped* messages must not be passed on."""
+    """A batch before its sends, at the instant *at*; *stopped* messages must not be forwarded."""
 
     at: Micros
     timeouts: Sequence[Timeout]
@@ -102,9 +102,9 @@ class PreparedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """The work before and after the sends of a batch; a message is refused *attempts* times.
+    """Work before and after the sends of a batch; a message may be refused *attempts* times.
 
-    *limits* say where a message may go: a row may be older than they are, or from a stranger.
+    *limits* restrict destinations: a row may be older than the limits, or from a stranger.
     """
 
     attempts: int
@@ -112,7 +112,7 @@ class Forwarder:
     policy: ForwardingPolicy = PLAIN_FORWARDING
 
     def prepare(self, timeouts: Sequence[Timeout], at: Micros) -> PreparedBatch:
-        """Return *timeouts* as they are to be sent at the instant *at*."""
+        """Return *timeouts*, prepared to be sent at the instant *at*."""
         stamp = to_wire(at)
         prepared: list[Timeout] = []
         outgoing: list[Outgoing] = []
@@ -132,12 +132,12 @@ class Forwarder:
         return PreparedBatch(at, prepared, outgoing, stopped)
 
     def unsent(self, prepared: PreparedBatch, work: IsolatedSends) -> None:
-        """Have the policy note a batch that could not be sent, because the broker is away."""
-        if work.scope is None:  # otherwise the transaction is undone, and a note with it
+        """Let the policy record a batch that could not be sent, because the broker is down."""
+        if work.scope is None:  # otherwise the transaction is undone, and the record with it
             self.policy.tried(prepared.timeouts, prepared.at, work)
 
     def _refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
-        """Return why *timeout* must not be passed on any more; None if it may."""
+        """Return why *timeout* must no longer be forwarded; None if it may be."""
         try:
             check_destination(timeout.destination, self.limits, message=timeout.message)
         except InvalidMessage as error:
@@ -147,10 +147,10 @@ class Forwarder:
     def classify(
         self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: IsolatedSends
     ) -> SendOutcome:
-        """Return a batch by the *results* of its sends.
+        """Return the messages of a batch by the *results* of their sends.
 
-        The policy notes the results, and settles undeliverable messages where it can; ``failed``
-        messages then belong into the error queue.
+        The policy records the results, and settles undeliverable messages if it can; ``failed``
+        messages then belong in the error queue.
         """
         found = classify_results(prepared.timeouts, prepared.outgoing, results, self.attempts)
         self.policy.sent(prepared.outgoing, results, work)

@@ -1,7 +1,7 @@
-"""Messages without a binding of the delivery exchange: sent on if their queue exists by now.
+"""Messages without a binding of the delivery exchange: forwarded if their queue exists now.
 
-RabbitMQ would keep such a message in its last delay level, and after 32 of them pass nothing on
-for anybody; the alternate exchange brings it here instead.
+RabbitMQ would keep such a message in its last delay level, and after 32 of them the level would
+deliver nothing for any endpoint. So the alternate exchange routes it here instead.
 """
 
 import logging
@@ -35,16 +35,16 @@ from .forwarder import classify_results
 logger = logging.getLogger(__name__)
 
 _CLOCKS_DIFFER: Final[Micros] = 1_000_000
-"""Microseconds by which this clock may be behind the sender's: the shortest level holds as much."""
+"""Microseconds by which this clock may be behind the sender's: the wait of the shortest level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleUnroutable:
     """The step on the queue of messages that the delay levels could not deliver.
 
-    A queue that was made, or bound, too late gets its message after all. Without a queue the
-    message goes where the policy settles it, or into the error queue with the destination as
-    FailedQ, so that a retry sends it there.
+    A queue that was created or bound too late still gets its message. If there is no queue, the
+    policy settles the message, or it goes into the error queue with the destination as FailedQ, so
+    that a retry sends it to its destination.
     """
 
     endpoint: str
@@ -54,10 +54,10 @@ class SettleUnroutable:
     telemetry: Telemetry
     policy: ForwardingPolicy = PLAIN_FORWARDING
     rest: Callable[[float], None] = field(default=time.sleep)
-    """Lets at least so many seconds pass."""
+    """Waits for at least so many seconds."""
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Settle each of *batch*; raises where it must come back."""
+        """Settle each message of *batch*; raise if the batch must be redelivered."""
         batch = [each for each in batch if headers.PROBE not in each.message.headers]
         at = self._now_caught_up(batch)
         arrived, failed = self._parted(batch, at)
@@ -75,14 +75,14 @@ class SettleUnroutable:
             self.telemetry.count("unroutable", len(failed))
             self._to_error_queue(self._not_settled(failed, work), at, work)
         except (StorageUnavailable, TransportUnavailable):
-            # Messages that were sent on must not come back with messages that were not.
+            # Forwarded messages must not be redelivered together with the other messages.
             undone = {one.message.id for one in failed}
             undone |= {one.message.id for one, _ in found.again}
             work.ack([each for each in batch if each.message.id not in undone])
             raise
 
     def _now_caught_up(self, batch: Sequence[Received]) -> Micros:
-        """Return the time, after a rest by which this clock catches up with a sender's clock."""
+        """Return the time, after a wait in which this clock catches up with a sender's clock."""
         at = self.clock.now()
         early = [due - at for each in batch if (due := _due(each)) is not None]
         behind = max((one for one in early if 0 < one < _CLOCKS_DIFFER), default=0)
@@ -92,7 +92,7 @@ class SettleUnroutable:
     def _parted(
         self, batch: Sequence[Received], at: Micros
     ) -> tuple[list[Timeout], list[Undeliverable]]:
-        """Part messages that are due and may go to their destination from the rest."""
+        """Separate messages that are due and may go to their destination from the rest."""
         arrived: list[Timeout] = []
         failed: list[Undeliverable] = []
         for received in batch:
@@ -110,7 +110,7 @@ class SettleUnroutable:
     def _refusal(
         self, received: Received, destination: str, at: Micros
     ) -> TimeoutManagerError | None:
-        """Return why *received* must not go on to *destination* now; None if it may."""
+        """Return why *received* must not be forwarded to *destination* now; None if it may be."""
         due = _due(received)
         if due is not None and due > at:
             return _too_early(received)
@@ -140,7 +140,7 @@ class SettleUnroutable:
 
 
 def _due(received: Received) -> Micros | None:
-    """Return when the message is due, if it says so: a message of another program need not."""
+    """Return when the message is due, or None: a message of another program may not say so."""
     return instant_of(received.message.headers, headers.DELIVER_AT, None)
 
 

@@ -1,4 +1,4 @@
-"""The ``<endpoint>.TimeoutsDispatcher`` satellite: look up, publish, confirm, remove."""
+"""The ``<endpoint>.TimeoutsDispatcher`` satellite: looks up, publishes and removes timeouts."""
 
 import logging
 import time
@@ -52,14 +52,14 @@ from timeoutmgr.transport.work import OUTAGES, Work
 logger = logging.getLogger(__name__)
 
 ORDERS: Final = 8
-"""Chunks that are received together, so that the next chunk can be locked meanwhile."""
+"""Chunks that are received together, so that the next chunk can be locked during a dispatch."""
 ORDERS_OF_ROWS: Final = 2
-"""Orders that are received together where the database moves the rows: an order is larger there,
-and all messages of one transaction reach their queues at its end."""
+"""Orders that are received together if the database moves the rows: such orders are larger, and all
+messages of a transaction reach their queues only at its end."""
 ATTEMPTS: Final = 5
-"""Attempts at one message, the last of them refused, before it goes to the error queue."""
+"""Attempts at a message before it goes to the error queue, if the last is refused."""
 _MOST_ALONE: Final = 10_000
-"""Keys that are remembered to be dispatched alone. Another process may carry out the order."""
+"""Maximum keys remembered to be dispatched alone. Another process may execute the next order."""
 
 
 _POINTS: Final = StepPoints(
@@ -72,20 +72,20 @@ _POINTS: Final = StepPoints(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTimeouts:
-    """The step: timeouts that a control message names are sent on, then removed.
+    """The step: sends the timeouts that a control message names, then removes them.
 
-    Sent and confirmed first, removed and committed second: a crash between the two repeats under
-    the same message id, and loses nothing. In ``transaction_scope`` all of it is one transaction.
+    Messages are sent and confirmed first, and removed and committed second: a crash in between
+    repeats them under the same id, and loses none. In ``transaction_scope`` all is one transaction.
 
-    While a broker confirms a chunk, the rows of the next chunk are locked. They are sent when the
+    While a broker confirms a chunk, the rows of the next chunk are locked. They are sent after the
     chunk before them is closed, so that a crash repeats at most one chunk.
 
-    The poller's order comes a moment before its time. The rows are locked by then, and are sent
-    when the store's own clock says that they are due (ADR 16).
+    The poller's order comes a moment before the due time. The rows are locked in advance, and are
+    sent when they are due by the store's own clock (ADR 16).
 
-    One bad message must not sink its neighbours. After an error that no answer of broker or storage
-    explains, the chunk comes back, from its queue or by another claim, and each of its messages is
-    sent alone: the attempt of a message that fails is counted, and the rest are sent.
+    A bad message must not make its neighbours fail. After an error that is not an answer of broker
+    or storage, the chunk comes back, from its queue or by another claim, and each of its messages
+    is sent alone. An attempt that fails is counted, and the other messages are sent.
     """
 
     store: TimeoutStore
@@ -95,12 +95,12 @@ class DispatchTimeouts:
     telemetry: Telemetry
     policy: ForwardingPolicy = PLAIN_FORWARDING
     move_many: Move | None = None
-    """Moves messages inside the database, past this process, in ``transaction_scope``."""
+    """Moves messages inside the database, without this process, in ``transaction_scope``."""
     ahead: Micros = 0
     """Microseconds before its due time at which a timeout may be locked. Not in
-    ``transaction_scope``: there the commit sends it, and must not wait."""
+    ``transaction_scope``, where the commit sends it and must not wait."""
     rest: Callable[[float], None] = field(default=time.sleep)
-    """Lets at least so many seconds pass."""
+    """Waits for at least so many seconds."""
     _meter: DispatchMeter = field(init=False)
     _alone: set[Key] = field(init=False, repr=False, compare=False, default_factory=set)
     """Keys of chunks that failed, until they are dispatched alone."""
@@ -110,7 +110,7 @@ class DispatchTimeouts:
         object.__setattr__(self, "_meter", DispatchMeter(self.telemetry, "timeouts"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Carry out the orders of *batch*; raises MessageRejected for other messages."""
+        """Execute the orders in *batch*; raise MessageRejected for other messages."""
         orders = [read_control(received.message) for received in batch]
         with OverlappedDispatch(overlaps=work.scope is None) as line:
             for order in orders:
@@ -122,7 +122,7 @@ class DispatchTimeouts:
                     self.telemetry.count("timeouts_gone")
 
     def dispatch_now(self, keys: Sequence[Key], work: Work) -> None:
-        """Dispatch timeouts that were stored in this very transaction."""
+        """Dispatch timeouts that were stored in this transaction."""
         self.dispatch("", keys, work)
 
     def dispatch(self, token: str, keys: Sequence[Key], work: Work) -> None:
@@ -135,8 +135,9 @@ class DispatchTimeouts:
             if moved and not (keys := [key for key in keys if key not in moved]):
                 return
             left = yield from self._sub_batch(token, keys, work)
-            # Outside of a shared transaction the claim has ended with the sends. The poller claims
-            # the rest again: a chunk that keeps the next chunk waiting keeps its rows locked too.
+            # Outside of a shared transaction the claim has ended with the sends, and the poller
+            # claims the rest again: while this chunk kept the next chunk waiting, the rows of both
+            # would stay locked.
             while left and work.scope is not None:
                 left = yield from self._sub_batch("", left, work)
         except Exception as error:
@@ -145,7 +146,7 @@ class DispatchTimeouts:
             raise
 
     def _remember(self, keys: Sequence[Key], error: Exception, work: Work) -> None:
-        """Remember to dispatch *keys* alone, if a failed send of a single message can be undone."""
+        """Remember to dispatch *keys* alone, if the send of a single message can be undone."""
         if work.scope is not None and not isinstance(work.scope, Connection):
             return
         logger.warning(
@@ -166,7 +167,7 @@ class DispatchTimeouts:
             token, keys, ahead=ahead, transaction=work.scope
         ) as locked:
             left = locked.left if isinstance(locked, LeavesKeys) else ()
-            # Cancelled, rescheduled, parked, or sent by another dispatcher: nothing is left to do.
+            # Cancelled, rescheduled, parked, or sent by another dispatcher: nothing remains to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(locked.timeouts) - len(left))
             yield
             self._wait_until_due(locked)
@@ -174,7 +175,7 @@ class DispatchTimeouts:
         return left
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
-        """Move timeouts of *keys* that need no visit to this process; return their keys."""
+        """Move timeouts of *keys* that the database can send by itself; return their keys."""
         if self.move_many is None or work.scope is None or not self._alone.isdisjoint(keys):
             return ()
         at = self.clock.now()
@@ -222,7 +223,7 @@ class DispatchTimeouts:
         return result
 
     def _one_alone(self, row: ClosedElsewhere, work: Work) -> BatchResult:
-        """Send the message of *row*; after an error count the attempt, or give the message up."""
+        """Send the message of *row*; after an error, count the attempt, or give the message up."""
         [timeout] = row.timeouts
         try:
             with _savepoint(work):
@@ -241,7 +242,7 @@ class DispatchTimeouts:
             return self._give_up(row, error, work)
 
     def _give_up(self, row: ClosedElsewhere, error: Exception, work: Work) -> BatchResult:
-        """Copy the message of *row* into the error queue; the message stays without a copy."""
+        """Copy the message of *row* into the error queue; if that fails, the message stays."""
         [timeout] = row.timeouts
         wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
         undeliverable = Undeliverable(timeout, delivered(timeout, to_wire(row.at)), wrapped)
@@ -271,17 +272,17 @@ class DispatchTimeouts:
         )
 
     def _wait_until_due(self, locked: LockedTimeouts) -> None:
-        """Let the time pass until all of *locked* is due."""
+        """Wait until all timeouts of *locked* are due."""
         now = _now_of(locked)
         if now is not None and locked.timeouts:
             early = max(timeout.key.due for timeout in locked.timeouts) - now
             if early > 0:
-                # No longer than was asked for, should the clock have been set back meanwhile.
+                # No longer than requested, in case the clock was set back in the meantime.
                 self.rest(min(early, self.ahead) / 1_000_000)
 
 
 class _LockedBatch:
-    """Locked rows as a batch: the store records an outcome for each."""
+    """Locked rows as a batch; its close makes the store record an outcome for each."""
 
     def __init__(
         self, locked: LockedTimeouts, step: DispatchTimeouts, scope: Transaction | None
@@ -310,9 +311,9 @@ class _LockedBatch:
         self._locked.close(outcomes)
 
     def _retry_clock(self) -> Micros:
-        """Return the store's time: the store compares a pause with its own clock.
+        """Return the store's time, because the store compares a wait with its own clock.
 
-        The clock of a host that is behind would end the pause at once.
+        A host whose clock is behind would end the wait at once.
         """
         if self._stored_now is not None:
             return self._stored_now
@@ -320,11 +321,10 @@ class _LockedBatch:
 
 
 def _is_unexplained(error: Exception) -> bool:
-    """Return whether *error* may be a message's fault: not an outage, nor a lost transaction.
+    """Return whether *error* may be a message's fault: it is no outage and no lost transaction.
 
-    In a shared transaction the owner of the transaction classifies errors of the database. If the
-    server has undone the whole transaction, the end of a savepoint fails: to go on would record
-    outcomes of sends that are undone.
+    In a shared transaction its owner classifies errors of the database. If the server has undone
+    the whole transaction, the end of a savepoint fails: going on would record undone sends.
     """
     if isinstance(error, exc.SQLAlchemyError):
         return classify(error) is Failure.STATEMENT
@@ -334,20 +334,20 @@ def _is_unexplained(error: Exception) -> bool:
 def _savepoint(work: Work) -> AbstractContextManager[Any]:
     """Return a savepoint in the transaction of *work*, which undoes a failed send.
 
-    PostgreSQL does nothing more in a transaction after a failed statement.
+    PostgreSQL refuses all further statements in a transaction after a failed statement.
     """
     scope = work.scope
     return scope.begin_nested() if isinstance(scope, Connection) else nullcontext()
 
 
 def _failed_alone(timeout: Timeout, error: Exception, work: Work) -> RetryLater:
-    # Outside of a shared transaction nothing undoes a send that came before the error.
+    # Outside of a shared transaction nothing can undo a send before the error.
     answer = SendResult.UNKNOWN if work.scope is None else SendResult.REFUSED
     return RetryLater(timeout=timeout, error=error, answer=answer)
 
 
 def _now_of(locked: LockedTimeouts) -> Micros | None:
-    """Return the time of the store's clock if *locked* tells it."""
+    """Return the time of the store's clock if *locked* has it."""
     return int(locked.now()) if isinstance(locked, HasStoreClock) else None
 
 
@@ -363,6 +363,6 @@ def _retry(one: RetryLater, at: Micros) -> Outcome:
         at=at,
         next_try=at + back_off(timeout.attempts),
         reason=answer.value if isinstance(answer, SendResult) else str(answer)[:200],
-        # Also if a copy for the error queue is in doubt: a retry from there sends the message.
+        # Also if a copy in the error queue is uncertain: a retry from there sends the message.
         maybe_sent=answer is SendResult.UNKNOWN,
     )

@@ -1,4 +1,4 @@
-"""The timeout manager as an endpoint feature: three satellites, a poller, the prerequisites."""
+"""The feature TimeoutManager: its satellites, its poller and its prerequisites."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -58,24 +58,23 @@ FETCH_SENTENCE = (
 STORE_SENTENCE = "Repeated failures when storing timeouts, endpoint will be terminated."
 DISPATCH_SENTENCE = "Repeated failures when dispatching timeouts, endpoint will be terminated."
 _MOVED = 5
-"""Chunks in one order where the database moves the rows itself: a crash repeats nothing there, and
-an order costs statements, however many timeouts it has."""
+"""Chunks in an order if the database moves the rows itself: a crash then repeats nothing, and the
+statements of an order do not depend on its number of timeouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeoutManager:
     """Durable delayed delivery: store, poll, dispatch.
 
-    *time_to_wait_before_critical_error* is how long an outage of storage or broker may last
-    before the critical error hooks run; with zero they run at the first failure. The poller polls
-    at least once each *poll_interval* (or each wait, if that is shorter, so that an outage is
-    noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
+    *time_to_wait_before_critical_error* is how long an outage of storage or broker may last before
+    the critical error hooks run; with zero they run at the first failure. The poller polls at least
+    once in each *poll_interval* (or in that time of an outage, if it is shorter, so that an outage
+    is noticed soon enough). A control message has up to *chunk* timeouts: a crash while a chunk is
     sent repeats at most that many. Where PostgreSQL moves the rows itself, a crash repeats none,
     and a control message has five times as many, up to 1,000. *store_batch* messages are stored in
-    one transaction.
-    *on_cancelled* is called with each timeout whose message arrives after a cancel, before the
-    message is acknowledged; an error of it has the message delivered again, and a crash before the
-    call leaves the call out.
+    one transaction. *on_cancelled* is called with each timeout whose message arrives after a
+    cancel, before the message is acknowledged; if it raises, the message is delivered again; after
+    a crash before the call, the call is lost.
     """
 
     priority: int = field(default=USUAL, init=False, repr=False)
@@ -236,7 +235,7 @@ class TimeoutManager:
             batch=self.store_batch,
             storage=Outage(breaker=breakers.store, probe=ready.probe),
         )
-        # Messages that a delayed message store of this endpoint left unstored.
+        # Messages that a former delayed message store of this endpoint has not stored.
         left = replace(storing, queue=endpoint + DELAYED)
         dispatching = Consumption(
             name="Timeout Dispatcher Processor",
@@ -290,7 +289,7 @@ def _housekeeping(
 
 
 def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
-    """Return the move of messages inside the database that has both *store* and queues.
+    """Return the function that moves messages inside the database with both *store* and queues.
 
     None if they are not in one database, or if a policy must see each message.
     """
@@ -305,7 +304,7 @@ def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
 
 @dataclass(frozen=True, slots=True)
 class _Breakers:
-    """A breaker for each kind of failure: only a success of the same kind disarms it."""
+    """A circuit breaker for each kind of failure, which only a success of the same kind disarms."""
 
     fetch: OutageBreaker
     dispatch_lock: OutageBreaker
@@ -329,7 +328,7 @@ def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
 
 @dataclass(slots=True)
 class Readiness:
-    """A check that the storage is installed; an endpoint may start while the storage is away."""
+    """Check that the storage is installed; an endpoint may start while it is out of reach."""
 
     persistence: Persistence
     store: TimeoutStore
@@ -339,7 +338,7 @@ class Readiness:
     _checked: bool = field(default=False, init=False)
 
     def __call__(self) -> None:
-        """Return if the storage answered once and is installed; or raise StorageUnavailable."""
+        """Return if the storage has ever answered and is installed; or raise StorageUnavailable."""
         if not self._checked:
             self.probe()
 
@@ -355,7 +354,7 @@ class Readiness:
             require_durable(self.persistence.database, accept_loss=self.accept_loss)
             self.check_pair()
         except (SchemaMissing, WrongPair) as error:
-            # The installer may still run while messages wait.
+            # The installer may be run while messages wait.
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
             logger.info(

@@ -1,7 +1,7 @@
-"""Senders whose clock is ahead of the store's: counted, logged by name, shown by the doctor.
+"""Detection of senders whose clock is ahead of the store's, for counters, log and doctor.
 
-A due time by such a clock is late by the difference. A message of a sender whose clock is behind
-looks like a message that waited.
+A due time by such a clock is late by the difference. A sender whose clock is behind cannot be
+detected: its message looks like a message that waited.
 """
 
 import logging
@@ -35,7 +35,7 @@ def report_clock_offset(critical: CriticalErrors, seconds: float) -> None:
 _AHEAD: Final[Micros] = 30_000_000
 _LOG_EVERY: Final = 60.0
 _REPORTED_FOR: Final = 3600.0
-"""Seconds for which the report names a sender after its last message from the future."""
+"""Seconds for which the report names a sender after its last message with a future TimeSent."""
 _SENDERS: Final = 20
 """Maximum number of remembered senders; names come from messages, and so from strangers."""
 _NAME: Final = 80
@@ -63,7 +63,7 @@ class SenderClocks(ThreadSafe):
         super().__init__()
 
     def after_fork(self) -> None:
-        """Begin anew: a thread of the parent may have locked the lock."""
+        """Reset: a thread of the parent may have locked the lock."""
         super().after_fork()
         self._senders: dict[str, _Sender] = {}
 

@@ -1,4 +1,4 @@
-"""The ``<endpoint>.Timeouts`` satellite: read a message, store its timeout, wake the poller."""
+"""The ``<endpoint>.Timeouts`` satellite: stores timeouts and wakes the poller."""
 
 import json
 import logging
@@ -60,13 +60,13 @@ _REPORTS: Final = {
     RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replaced message"),
     RepeatKind.CONFLICT: ("id_conflicts", logging.WARNING, "refused a used id"),
 }
-"""For each kind of repeat: the counted event, and the level and verb of the log line."""
+"""For each kind of repeat: the counted event, and the level and verb of its log line."""
 _NO_SAGA = "00000000-0000-0000-0000-000000000000"
-"""NServiceBus' spelling of no saga."""
+"""NServiceBus' value for no saga."""
 
 
 _ON_THE_WAY: Final[Micros] = 1_000_000
-"""Microseconds that a delivery may take from the broker to its consumer."""
+"""Maximum microseconds of a delivery from the broker to its consumer."""
 Stored: TypeAlias = tuple[Received, Timeout]
 
 
@@ -81,7 +81,7 @@ class ClearTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The order to poll at *due*: a timeout was stored past this queue, or moved."""
+    """The order to poll at *due*: a timeout was stored directly, or moved."""
 
     due: Micros
 
@@ -119,17 +119,17 @@ class StoringStep:
             dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
         if dues:
             earliest = min(dues)
-            # Not before the commit: a woken poller could not see the row, and would sleep past it.
+            # Not before the commit: a woken poller would not see the row, and would sleep too long.
             work.after_commit(lambda: self.wake(earliest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTimeouts(StoringStep):
-    """The step: a batch is stored in one transaction, before it is acknowledged.
+    """The step: stores a batch in one transaction, before it is acknowledged.
 
     In ``transaction_scope`` *dispatch_now* dispatches due timeouts within the same transaction. In
     the other modes a due timeout is stored like the rest, and the poller is woken at once, so that
-    tombstone and claim hold for it too.
+    it gets a claim and a tombstone too.
     """
 
     store: TimeoutStore
@@ -170,10 +170,10 @@ class StoreTimeouts(StoringStep):
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None
     ) -> Sequence[RepeatKind | None]:
-        """Store routed messages past the queue, by the same rules; the poller is not woken.
+        """Store routed messages, bypassing the queue, by the same rules; no poller is woken.
 
-        Store in the caller's *transaction*, or in a new transaction without it. Return the kind of
-        repeat for each message whose id was used before. Raises IdInUse.
+        Use the caller's *transaction*, or a new transaction. Return the kind of repeat for each
+        message whose id was used before. Raises IdInUse.
         """
         timeouts = [self._timeout_of(message) for message in messages]
         repeats = self.store.store_many(timeouts, transaction=transaction)
@@ -220,9 +220,9 @@ class StoreTimeouts(StoringStep):
     def _store_and_clear(
         self, batch: Sequence[Received], orders: Sequence[object], work: Work
     ) -> None:
-        """Store and clear, for each saga in the order of the batch.
+        """Store timeouts and clear sagas, for each saga in the order of the batch.
 
-        A timeout is stored with all others that stand behind as many clears of their sagas.
+        Timeouts are stored together if they come after the same number of clears of their sagas.
         """
         if work.scope is not None and isinstance(self.store, ClearsInOrder):
             self.store.await_clears(work.scope)
@@ -272,7 +272,7 @@ class StoreTimeouts(StoringStep):
             timeout = repeat.timeout
             is_conflict = repeat.kind is RepeatKind.CONFLICT
             if is_answered and is_conflict and timeout.on_conflict is OnConflict.REPLACE:
-                # The sender has the answer, and may give the message another id.
+                # The sender gets the answer, and may give the message another id.
                 level, did = logging.INFO, "found no timeout to replace"
             logger.log(
                 level,
@@ -318,7 +318,7 @@ class StoreTimeouts(StoringStep):
     def _read_queued(self, message: Message) -> Timeout | ClearTimeouts | Wake:
         order = self._read(message)
         if isinstance(order, Timeout) and order.on_conflict is OnConflict.ERROR:
-            # The sender waits for no answer: the error queue gets the message instead.
+            # The sender does not wait for an answer: the error queue gets the message instead.
             return replace(order, on_conflict=OnConflict.KEEP)
         return order
 
@@ -326,10 +326,10 @@ class StoreTimeouts(StoringStep):
 def clear_rounds(
     batch: Sequence[Received], orders: Sequence[object], place: Place | None
 ) -> list[tuple[list[Stored], list[tuple[Received, SagaClear]]]]:
-    """Return what is stored, and then cleared, in each round of *batch*.
+    """Return the timeouts to store, and then the sagas to clear, for each round of *batch*.
 
-    A consumer has the messages of a batch in the order of the queue; only the order of a redelivery
-    and a first delivery is not known.
+    A consumer gets the messages of a batch in the order of the queue; only the order between a
+    redelivery and a first delivery is unknown.
     """
     rounds: list[tuple[list[Stored], list[tuple[Received, SagaClear]]]] = [([], [])]
     seen: dict[str, list[tuple[bool, str | None]]] = {}
@@ -356,7 +356,7 @@ def clear_rounds(
             continue
         stands = _place_of(received, place)
         if stands is not None and again and any(clears):
-            stands = stands._replace(since=stands.at)  # behind an order that came again as well
+            stands = stands._replace(since=stands.at)  # behind an order that was redelivered too
         saga = order.saga_id
         rounds[len(clears) if saga else 0][0].append(
             (received, replace(order, place=stands) if _can_be_cleared(order) else order)
@@ -367,7 +367,7 @@ def clear_rounds(
 
 
 def _can_be_cleared(timeout: Timeout) -> bool:
-    """Return whether a cancel of many may reach *timeout*: of its saga, or of a label."""
+    """Return whether a bulk cancel, of its saga or of a label, may reach *timeout*."""
     return timeout.saga_id is not None or headers.LABELS in timeout.message.headers
 
 
@@ -385,14 +385,14 @@ def read_wake(message: Message) -> Wake:
 def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -> Timeout:
     """Read *message* as a timeout.
 
-    Raises MessageRejected for a defect that a retry cannot mend: a missing or malformed due time, a
-    missing or forbidden destination, a malformed saga id, a size over its limit.
+    Raises MessageRejected for a defect that a retry cannot repair: a missing or malformed due time,
+    a missing or forbidden destination, a malformed saga id, a size over its limit.
     """
     if headers.EXPIRE not in message.headers:
         raise MessageRejected(
             f"Non timeout message arrived at the timeout manager, id:{message.id:.80}"
         )
-    # A timeout manager's header, or a delayed message store's: a queue may be drained by either.
+    # A header for a timeout manager, or for a delayed message store: either may drain the queue.
     destination = (
         message.headers.get(headers.DESTINATION)
         or message.headers.get(headers.DELAYED_DESTINATION)
@@ -441,18 +441,18 @@ def _on_conflict(message: Message) -> OnConflict:
             f"header {headers.ON_CONFLICT!r}: expected {known}; got {given!r:.60}"
         ) from error
     if asked is OnConflict.REPLACE:
-        # Only this instant tells the order of two replacements.
+        # Only this instant shows the order of two replacements.
         _instant(message, headers.TIME_SENT)
     return asked
 
 
 def _check_short(message: Message) -> None:
-    """Raise MessageRejected where a text of *message* is too long for its column or property."""
+    """Raise MessageRejected if a text of *message* is too long for its column or property."""
     retry = message.headers.get(headers.RETRIES_TIMESTAMP, "")
     texts = (message.id, message.content_type, message.content_encoding, retry)
     together = "".join(texts)
     if len(together) <= SHORT_STRING and together.isascii():
-        return  # so each of them is short
+        return  # then each of them is short
     names = (
         "message id",
         "content type",
@@ -465,7 +465,7 @@ def _check_short(message: Message) -> None:
 
 
 def _bytes_of(text: str, what: str) -> int:
-    """Return the bytes of *text* in UTF-8; raise MessageRejected for half a surrogate pair."""
+    """Return the bytes of *text* in UTF-8; raise MessageRejected for a lone surrogate."""
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
@@ -475,7 +475,7 @@ def _bytes_of(text: str, what: str) -> int:
 
 
 def _check_headers(message: Message, limits: Limits) -> None:
-    """Check headers as their sender was allowed to write them: routing's own do not count."""
+    """Check the headers that the sender wrote: headers added by routing do not count."""
     try:
         check_headers(message.headers, limits)
     except MessageTooLarge:
@@ -499,7 +499,7 @@ def _without_routing(message: Message) -> Message:
 
 @remembers_short(1024)
 def _of_routing(names: tuple[str, ...]) -> tuple[str, ...]:
-    # Programs have a few sets of headers, and send them again and again.
+    # Programs use a few sets of headers again and again.
     prefix = headers.PROPERTY_PREFIX
     return tuple(name for name in names if name in _ROUTING or name.startswith(prefix))
 

@@ -1,11 +1,11 @@
-"""The process that stores a timeout asks the endpoint's other processes for a poll.
+"""Wakeups: the process that stores a timeout asks the endpoint's other processes for a poll.
 
 The process wakes its own poller at the due time. The other pollers would find the timeout only at
 their next poll, up to an interval later, and so late if the storing process dies or hangs before
-the due time. Asked for a poll, each of them learns from the database when the next timeout is due,
-and polls at that time too: no process has to notice the death of another. A question covers every
-timeout that is due later than the timeout for which it was asked, since the poll at the earlier due
-time finds the next. So a busy process asks seldom, and an idle process never.
+the due time. After a request for a poll, each of them learns from the database when the next
+timeout is due, and polls at that time too: no process has to notice the death of another. A request
+also covers every timeout that is due later, because the poll at the earlier due time finds the
+next. So a busy process makes few requests, and an idle process none.
 """
 
 import logging
@@ -24,15 +24,15 @@ from timeoutmgr.resilience.thread_task import ThreadTask
 
 logger = logging.getLogger(__name__)
 
-# --- A limit on wakes from a queue: a stranger can send wakes without a pause -----------------
+# --- Limit of wakes from a queue: a stranger can send wakes without a pause -------------------
 
 EVERY: Final[Micros] = 100_000
 
 
 class WakeLimit(ThreadSafe):
-    """Passes the first wake at once, and joins the wakes of the next tenth of a second.
+    """Passes the first wake at once, and combines the wakes of the next tenth of a second.
 
-    Safe for many threads. A later due time needs no limit: its poll waits for the due time.
+    Thread-safe. A later due time needs no limit: its poll waits for the due time.
     """
 
     def after_fork(self) -> None:
@@ -41,7 +41,7 @@ class WakeLimit(ThreadSafe):
         self._next: Micros = 0
 
     def poll_time(self, due: Micros, now: Micros) -> Micros:
-        """Return the instant of the poll for a wake to *due* that arrived at *now*."""
+        """Return the instant of the poll for a wake for *due* that arrived at *now*."""
         if due > now:
             return due
         with self._lock:
@@ -52,13 +52,13 @@ class WakeLimit(ThreadSafe):
 
 
 _PAUSE: Final = 1.0
-"""Seconds between two questions at least."""
+"""Minimum seconds between two requests."""
 
 
 class OtherPollers(ThreadTask):
-    """Asks the other processes' pollers, in a thread: the store path must not wait for it.
+    """Asks the other processes' pollers, in a thread: storing must not wait for that.
 
-    *now* is the store's clock as far as this host knows it. Without *wakeups* nothing is asked.
+    *now* is the store's time as far as this host knows it. Without *wakeups* it makes no request.
     """
 
     thread_name = "timeoutmgr-wakeups"
@@ -80,7 +80,7 @@ class OtherPollers(ThreadTask):
         self._known: Micros | None = None
 
     def after_fork(self) -> None:
-        """Make the locks."""
+        """Replace the locks."""
         super().after_fork()
         self._lock, self._checking, self._asked = Lock(), Lock(), threading.Event()
 
@@ -98,7 +98,7 @@ class OtherPollers(ThreadTask):
         self._asked.set()
         super().stop()
         if self._wakeups is not None:
-            with self._checking:  # a check after the close would start to listen again
+            with self._checking:  # a check after the close would start listening again
                 self._wakeups.close()
 
     def watch(self) -> None:
@@ -117,10 +117,10 @@ class OtherPollers(ThreadTask):
     def _is_news(self, due: Micros) -> bool:
         now = self._now()
         if due > now + self._interval:
-            return False  # every poller polls before
+            return False  # every poller polls before it
         with self._lock:
             if self._known is not None and now < self._known <= due:
-                return False  # every poller polls at this known time, and finds the next
+                return False  # every poller polls at this earlier time, and finds the next timeout
             self._known = due
             return True
 
