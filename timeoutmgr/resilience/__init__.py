@@ -1,1 +1,1 @@
-"""Reactions to failures: breakers over time, recoverability, critical errors."""
+"""Reactions to failures: circuit breakers, recoverability, critical errors."""

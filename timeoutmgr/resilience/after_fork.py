@@ -1,4 +1,4 @@
-"""Restart after a fork: connections, locks and threads belong to the parent."""
+"""Reset after a fork: connections, locks and threads belong to the parent."""
 
 import os
 import sys
@@ -10,27 +10,27 @@ from weakref import WeakSet
 
 
 class Inherited(Protocol):
-    """Something that a child finds, and has to begin anew."""
+    """An object that a forked child inherits, and must reset."""
 
     def after_fork(self) -> None:
-        """Forget the parent's things; only the forking thread runs."""
+        """Forget resources of the parent; only the forking thread runs."""
         ...
 
 
 _inherited: Final[WeakSet[Inherited]] = WeakSet()
 of_parent: Final[list[object]] = []
-"""Connections that a child keeps and never uses: the garbage collector would close them."""
+"""Connections that a child keeps, unused: otherwise the garbage collector would close them."""
 
 
 def begin_anew_after_fork(one: Inherited) -> None:
-    """Have ``one.after_fork`` called in every child, for as long as *one* lives."""
+    """Call ``one.after_fork`` in every child, for as long as *one* exists."""
     _inherited.add(one)
 
 
 class ThreadSafe:
-    """Has ``_lock`` for its threads, and makes it anew in a child.
+    """Base class with a ``_lock``, which is replaced in a child.
 
-    Another thread of the parent may have it, which is not there to release it.
+    Another thread of the parent may have locked it, and does not exist in the child.
     """
 
     def __init__(self) -> None:
@@ -38,24 +38,24 @@ class ThreadSafe:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make the lock."""
+        """Replace the lock."""
         self._lock = Lock()
 
 
 def own_name(of_parent: str) -> str:
-    """Return this child's name for an owner that its parent named; siblings have other names."""
+    """Return a name in this child for an owner that its parent named; siblings have others."""
     return uuid5(ChildEnds.process, of_parent).hex
 
 
 class ChildEnds:
-    """A block of a program's code: a child that forks in it ends where it leaves the block.
+    """Context for a program's code: a child that is forked inside it ends at its exit.
 
-    It would be a second worker, on the parent's connections. It ends too where it enters the block
-    again, as a coroutine does that is resumed.
+    Otherwise the child would be a second worker, on the parent's connections. It also ends when it
+    enters the context again, as a resumed coroutine does.
     """
 
     forks: ClassVar = 0
-    """Forks between the first process and this one: quicker to read than the id of the process."""
+    """Number of forks before this process: quicker to read than the id of the process."""
     process: ClassVar[UUID] = uuid4()
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class ChildEnds:
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """End this process as Python ends it with *error*, but without the exit functions."""
+    """End this process as Python does after *error*, but without the exit functions."""
     code: object = error.code if isinstance(error, SystemExit) else error
     if isinstance(code, BaseException):
         traceback.print_exception(code)

@@ -1,7 +1,7 @@
-"""Circuit breakers that count time, not failures: the duration of an outage.
+"""Circuit breakers, which measure the duration of an outage or a rate of failures.
 
-A breaker holds no timer. A caller reports ``failure`` or ``success``, and a watchdog calls
-``check``, so that an attempt that hangs cannot hide an outage.
+A breaker has no timer. A caller reports ``failure`` or ``success``, and a watchdog calls ``check``,
+so that an attempt that hangs cannot hide an outage.
 """
 
 import logging
@@ -19,9 +19,9 @@ from timeoutmgr.resilience.after_fork import ThreadSafe
 logger = logging.getLogger(__name__)
 
 ARMED_PAUSE: Final = 1.0
-"""Seconds to wait after a failure while the outage is young."""
+"""Seconds to wait after a failure before the outage is reported."""
 TRIGGERED_PAUSE: Final = 10.0
-"""Seconds to wait once the outage was reported: there is no hurry any more."""
+"""Seconds to wait after a failure when the outage was reported: speed no longer matters."""
 RATE_WINDOW: Final = 30.0
 """Seconds over which a failure rate is counted."""
 _TRIGGERED: Final = {"event": "breaker_triggered"}
@@ -36,11 +36,11 @@ class BreakerState(StrEnum):
 
 
 class OutageBreaker(ThreadSafe):
-    """Triggers once when nothing succeeded for *time_to_wait* after a first failure.
+    """Triggers once if nothing succeeds for *time_to_wait* after a first failure.
 
-    Armed by the first failure, disarmed by any success; after a success a new outage triggers
-    again. *on_trigger* gets the latest error; if it raises, that is logged and the breaker counts
-    as triggered. Safe for many threads.
+    The first failure arms it, and any success disarms it; a later outage triggers it again.
+    *on_trigger* gets the latest error; if it raises, the error is logged and the breaker counts as
+    triggered. Thread-safe.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class OutageBreaker(ThreadSafe):
         self._is_retrying = True
 
     def answered(self) -> None:
-        """Take ``overdue`` back: the call was answered, and no attempt has failed since."""
+        """Revert ``overdue``: the call was answered, and no attempt has failed since."""
         if self._is_overdue:
             self.success()
 
@@ -140,7 +140,7 @@ class OutageBreaker(ThreadSafe):
 
 
 class RateBreaker(ThreadSafe):
-    """Triggers once when more than *per_second* x 30 failures fall into a 30 second window."""
+    """Triggers once if more than *per_second* x 30 failures occur within 30 seconds."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ def _run_action(name: str, action: Callable[[BaseException], None], error: BaseE
 
 
 class SharedOutage(ThreadSafe):
-    """The outage that all breakers over one server share: only the first to trigger reports it.
+    """An outage that all breakers over one server share: only the first that triggers reports it.
 
     Safe for many threads.
     """

@@ -1,9 +1,8 @@
-"""The channels of control messages that leave no row behind, in the log: one line a minute.
+"""Log of the channels of control messages that leave no row: at most one line a minute.
 
-A wake changes no timeout: it asks for a poll, which finds due timeouts or nothing. A final
-acknowledgement whose copy is forgotten, or is not known, leaves nothing either. So no history has a
-place for them. A stranger can send them without a pause: a line names the newest message and counts
-all.
+A wake changes no timeout: it asks for a poll. A final acknowledgement whose copy is deleted or
+unknown changes nothing either. So no history records them. A stranger can send them without a
+pause: so a line names only the newest message, and the number of all.
 """
 
 import logging
@@ -20,7 +19,7 @@ EVERY: Final = 60.0
 
 
 class ChannelLog(ThreadSafe):
-    """Logs control messages of one kind, *what* in the plural; safe for many threads."""
+    """Logs control messages of one kind; *what* is its plural. Thread-safe."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -29,7 +28,7 @@ class ChannelLog(ThreadSafe):
         self._next: float | None = None
 
     def note(self, newest: Received, now: float, count: int = 1) -> None:
-        """Note that *count* messages, of them *newest*, came at *now* by a monotonic clock."""
+        """Record *count* messages, including *newest*, that came at *now* by a monotonic clock."""
         with self._lock:
             self._unlogged += count
             if self._next is not None and now < self._next:

@@ -1,7 +1,7 @@
-"""Critical errors: hooks receive errors that the endpoint cannot mend itself.
+"""Critical errors: hooks receive errors that the endpoint cannot repair itself.
 
-Errors raised before the endpoint runs are kept, and reported when it runs. Hooks run in order on
-their own thread, so that a hook may stop the endpoint without waiting for itself.
+Errors that are raised before the endpoint runs are kept, and reported when it runs. Hooks run in
+order on their own thread, so that a hook may stop the endpoint without waiting for itself.
 """
 
 import logging
@@ -54,7 +54,7 @@ class CriticalErrors(ThreadSafe):
         super().__init__()
         self._latched: list[tuple[str, BaseException]] = []
         self.raised: tuple[str, BaseException] | None = None
-        """The first critical error, for the report of the endpoint's end."""
+        """The first critical error, for the report at the end of the endpoint."""
 
     def after_fork(self) -> None:
         """Forget the run and the hooks, which are the parent's."""
@@ -63,7 +63,7 @@ class CriticalErrors(ThreadSafe):
         self._threads: list[threading.Thread] = []
 
     def raise_error(self, error: str, exception: BaseException) -> None:
-        """Report *error* to the hooks, now or once the endpoint runs; return at once."""
+        """Report *error* to the hooks, now or when the endpoint runs; return at once."""
         if not error:
             raise ValueError("a critical error needs a sentence on its cause")
         with self._lock:
@@ -112,7 +112,7 @@ class CriticalErrors(ThreadSafe):
                 with ChildEnds():
                     left = unrun(hook(context))
             except BaseException:
-                # Also a SystemExit: on this thread it would end nothing but the hooks.
+                # Also a SystemExit: on this thread it would end only the hooks.
                 failed = {"event": "critical_error_hook_failed"}
                 logger.exception(
                     "critical error hook %.80r failed; the next hook runs", hook, extra=failed

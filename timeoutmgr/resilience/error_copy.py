@@ -1,4 +1,4 @@
-"""The copy of a message that goes into the error queue: the whole message, and why it is there."""
+"""Error copies: the whole message for the error queue, with the reason for its failure."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from timeoutmgr.message.message import Message, with_headers
 from timeoutmgr.message.redaction import on_one_line
 
 MOST_MESSAGE: Final = 16_384
-"""Characters of the exception's text that are kept."""
+"""Maximum characters of the exception's text."""
 MOST_STACK: Final = 8_192
-"""Characters of the stack trace that are kept: its end, where the error is."""
+"""Maximum characters of the stack trace; the end is kept, with the place of the error."""
 MOST_SENTENCE: Final = 512
-"""Characters of an error's message on a log line, and in a waiting retry."""
+"""Maximum characters of an error's message in a log line, and in a pending retry."""
 _MOST_HEADERS: Final = 65_536
 
 
@@ -28,7 +28,7 @@ def error_copy(
 ) -> Message:
     """Return *message* with the headers of behaviour 65.
 
-    *queue* is the address where it failed; retrying sends the message back there.
+    *queue* is the address where it failed; a retry sends the message back there.
     """
     kept = _without(message.headers, headers.FAILURE_HEADERS | {headers.RETRIES})
     cause = error.__context__ if error.__cause__ is None else error.__cause__
@@ -50,16 +50,16 @@ def error_copy(
 
 
 def minimal_error_copy(message: Message, *, queue: str, reason: str) -> Message:
-    """Return *message* with just where and why, for a broker that refuses the full copy."""
+    """Return *message* with only queue and reason, for a broker that refuses the full copy."""
     kept = _without(message.headers, headers.FAILURE_HEADERS)
     why = {headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: _clean(reason)[:512]}
     return with_headers(message, kept | why)
 
 
 def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
-    """Return the body of *message*, with its headers as the text of one header.
+    """Return a message with the body of *message*, and all its headers as the text of one header.
 
-    The last resort, for headers that came in and cannot go out again.
+    This is the last resort, for headers that were received but cannot be sent.
     """
     kept = json.dumps(dict(message.headers), ensure_ascii=True)
     return Message(
@@ -76,7 +76,7 @@ def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
 
 
 def with_last_failure(message: Message, error: BaseException) -> Message:
-    """Return *message* with the class and the cut text of *error*, for the wait before a retry."""
+    """Return *message* with the class and shortened text of *error*, to be kept until a retry."""
     why = {
         headers.EXCEPTION_TYPE: _type_name(error),
         headers.EXCEPTION_MESSAGE: _clean(text_of(error))[:MOST_SENTENCE],
@@ -107,7 +107,7 @@ def _type_name(error: BaseException) -> str:
 def traceback_of(error: BaseException | None) -> str:
     """Return the traceback of *error*; a substitute if the traceback cannot be written.
 
-    Groups that are nested too deep cannot be written, nor can a SyntaxError whose line is no text.
+    Groups that are nested too deeply cannot be written, nor a SyntaxError whose line is not a text.
     """
     try:
         return "".join(traceback.format_exception(error))
@@ -116,14 +116,14 @@ def traceback_of(error: BaseException | None) -> str:
 
 
 def _clean(text: str) -> str:
-    # Lone surrogates (from file names, say) cannot be encoded and would fail the error's own copy.
+    # Lone surrogates, as in file names, cannot be encoded: the error copy itself would fail.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 MOST_LINES: Final = 40
-"""Lines of a traceback in the log: its end, where the error is."""
+"""Maximum lines of a traceback in the log; the end is kept, with the place of the error."""
 MOST_OF_A_LINE: Final = 240
-"""Characters of each of these lines."""
+"""Maximum characters of each of these lines."""
 _EDGE: Final = "  | "
 
 
@@ -136,8 +136,8 @@ def class_and_message(error: BaseException) -> str:
 def with_traceback(error: BaseException) -> str:
     """Return class, message and traceback of *error*, its causes included.
 
-    Each line of the traceback begins with an edge: a sender's text in the message of an error
-    must not look like a line of the log.
+    Each line of the traceback begins with a margin, so that a sender's text in an error's message
+    does not look like a line of the log.
     """
     whole = traceback_of(error).splitlines()
     trace = whole[-MOST_LINES:]

@@ -12,43 +12,43 @@ from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros, duration_micros, instant_of
 from timeoutmgr.message.message import Message
 
-# --- lost transactions: tried again at once, and an outage only when they go on and on --------
+# --- lost transactions: retried at once; an outage only if they continue ----------------------
 
 IN_A_ROW: Final = 5
-"""Conflicts without a success between, after which it is no chance any more."""
+"""Consecutive conflicts after which the next counts as an outage."""
 _LONGEST_PAUSE: Final = 0.02
 
 
 class Conflicts:
-    """Counts conflicts in a row; used by one thread."""
+    """Counts consecutive conflicts; for a single thread."""
 
     def __init__(self) -> None:
         self._lost = 0
 
     def lost(self) -> float | None:
-        """Note a conflict; return the seconds until another try, None where it is an outage."""
+        """Record a conflict; return the seconds until another try, None if it is an outage."""
         self._lost += 1
         if self._lost > IN_A_ROW:
             return None
-        # Two that meet again and again must not go on at the same moment.
+        # Two transactions in conflict must not retry at the same moment.
         return random.uniform(0.001, _LONGEST_PAUSE) * self._lost
 
     def won(self) -> None:
-        """Note a success."""
+        """Record a success."""
         self._lost = 0
 
 
 LONGEST_WAIT: Final = timedelta(days=365_000)
-"""The longest wait of a delayed retry: a due time must lie in the calendar, up to the year 9999."""
+"""Longest wait of a delayed retry: a due time must not be after the year 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverabilitySettings:
-    """How often a failing message is tried.
+    """Settings of the retries of a failing message.
 
-    *immediate* attempts in a row (the first included), then up to *delayed* rounds, each after
-    *increase* longer than the one before (10, 20, 30 s), none for a message whose last delayed
-    retry is older than *max_age*.
+    First *immediate* attempts in a row, including the first; then up to *delayed* rounds, whose
+    wait grows by *increase* each time (10, 20, 30 s); none for a message whose last delayed retry
+    is older than *max_age*.
     """
 
     immediate: int = 5
@@ -69,7 +69,7 @@ class RecoverabilitySettings:
             raise ConfigurationError(
                 f"the increase of delayed retries must be positive, got {self.increase}"
             )
-        # By a division: a product may be too large for a timedelta.
+        # A division, because a product may be too large for a timedelta.
         if self.delayed and self.increase > LONGEST_WAIT / self.delayed:
             raise ConfigurationError(
                 f"the last of {self.delayed} delayed retries would wait {self.delayed} times "
@@ -78,7 +78,7 @@ class RecoverabilitySettings:
 
 
 SATELLITE_POLICY = RecoverabilitySettings(delayed=0)
-"""Satellites try five times in a row, then give a message to the error queue."""
+"""Satellites try five times in a row, then move a message to the error queue."""
 
 
 class Recovery(Enum):
@@ -92,7 +92,7 @@ class Recovery(Enum):
 def decide(
     settings: RecoverabilitySettings, message: Message, error: Exception, attempt: int, now: Micros
 ) -> Recovery:
-    """Return what to do after attempt number *attempt* (1 is the first) at *message* failed."""
+    """Return the step after attempt number *attempt* (the first is 1) at *message* failed."""
     if isinstance(error, MessageRejected):
         return Recovery.MOVE_TO_ERROR
     if attempt < settings.immediate:
@@ -103,17 +103,17 @@ def decide(
 
 
 def delayed_retries(message: Message) -> int:
-    """Return how many delayed retries *message* has behind it; nonsense counts as none."""
+    """Return how many delayed retries *message* has had; 0 if its header is malformed."""
     text = message.headers.get(headers.RETRIES, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def retry_delay(settings: RecoverabilitySettings, message: Message) -> timedelta:
-    """Return how long the next delayed retry waits: 10, 20, 30 seconds by default."""
+    """Return the wait before the next delayed retry: 10, 20, 30 seconds by default."""
     return settings.increase * (delayed_retries(message) + 1)
 
 
 def _too_old(settings: RecoverabilitySettings, message: Message, now: Micros) -> bool:
-    # An unreadable time must not cost a message its retries.
+    # A message with an unreadable time keeps its retries.
     since = instant_of(message.headers, headers.RETRIES_TIMESTAMP, now)
     return now - since > duration_micros(settings.max_age)

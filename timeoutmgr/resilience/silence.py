@@ -1,4 +1,4 @@
-"""A server that hangs: seen while calls wait for it, and not waited for by a process that ends."""
+"""Detection of servers that hang, while calls wait; a process that ends does not wait for them."""
 
 import logging
 import threading
@@ -16,21 +16,21 @@ from timeoutmgr.resilience.thread_task import begin_thread
 logger = logging.getLogger(__name__)
 
 _OVERDUE: Final = 5.0
-"""Seconds without an answer that are an outage, if half of the breaker's wait is not shorter."""
+"""Seconds without an answer that are an outage, unless half of the breaker's wait is shorter."""
 _SHORTEST: Final = 1.0
 _GRACE: Final = 3.0
-"""Seconds that a process which ends waits for a server that says nothing."""
+"""Seconds that a process which ends waits for a silent server."""
 _PATIENCE: Final = 6.0
-"""Seconds that it waits for one call, while the server answers other calls: a lock, a connection
-that is lost without a word. A process ends within 10 seconds."""
+"""Seconds that it waits for a call, such as for a lock or on a silently lost connection, while the
+server answers other calls. A process ends within 10 seconds."""
 _CHECK_EVERY: Final = 0.2
 
 
 class SilenceWatch:
     """Arms *breaker* while *server* leaves calls unanswered; *wait* is the breaker's, in seconds.
 
-    The outage counts from the moment at which the calls began, so that it is reported after
-    *wait*, whatever their own time-out.
+    The outage counts from the beginning of the calls, so that it is reported after *wait*, whatever
+    the calls' own time-out.
     """
 
     def __init__(self, server: Answering, breaker: OutageBreaker, wait: float) -> None:
@@ -56,13 +56,13 @@ class SilenceWatch:
             described = f"{self._server.describe()} has not answered for {silence:.1f} s"
             self._breaker.overdue(StorageUnavailable(described), silence)
         elif answers.signs != self._signs:
-            # A call that has only failed since is no answer.
+            # A call that has failed since is not an answer.
             self._breaker.answered()
 
 
 @contextmanager
 def hurrying(servers: Collection[Answering]) -> Iterator[None]:
-    """Give up the *servers* that leave a call unanswered for too long while the block runs."""
+    """While the block runs, give up *servers* that leave a call unanswered for too long."""
     done, begun = threading.Event(), time.monotonic()
 
     def hangs(answers: Answers) -> bool:
@@ -94,7 +94,7 @@ def hurrying(servers: Collection[Answering]) -> Iterator[None]:
 def _started(watch: Callable[[], None]) -> threading.Thread | None:
     try:
         return begin_thread(watch, "timeoutmgr-hurry")
-    except RuntimeError as error:  # the system has no more threads; to end gives back some
+    except RuntimeError as error:  # the system has no more threads; ending frees some
         logger.warning(
             "endpoint stops and waits for servers that hang: %s",
             on_one_line(error),

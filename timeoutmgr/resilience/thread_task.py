@@ -1,4 +1,4 @@
-"""A task of a running endpoint in a thread of its own: its start, its stop, its end."""
+"""Base class for a task of a running endpoint in its own thread."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 
 def begin_thread(run: Callable[[], None], name: str) -> threading.Thread:
-    """Return a started daemon thread; RuntimeError, and no thread, if the system has no more."""
+    """Return a started daemon thread; raise RuntimeError if the system has no more threads."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
@@ -18,8 +18,8 @@ def begin_thread(run: Callable[[], None], name: str) -> threading.Thread:
 class ThreadTask(ABC):
     """Runs ``_run`` in a daemon thread from ``start`` to ``stop``.
 
-    A subclass gives ``_run``, which waits by ``self._stop.wait`` and returns once that is true, and
-    makes its locks in ``after_fork``.
+    A subclass defines ``_run``, which waits with ``self._stop.wait`` and returns when that is true,
+    and creates its locks in ``after_fork``.
     """
 
     thread_name: ClassVar[str]
@@ -29,7 +29,7 @@ class ThreadTask(ABC):
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Make all that a thread may lock: in a child, a thread of the parent keeps it locked."""
+        """Create all locks: in a child, a thread of the parent may keep them locked."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -39,9 +39,9 @@ class ThreadTask(ABC):
         self._thread = begin_thread(self._run, self.thread_name)
 
     def stop(self) -> None:
-        """Stop; returns when the thread has ended. Stop before start and twice is fine.
+        """Stop; return when the thread has ended. Idempotent, and allowed before ``start``.
 
-        In the thread itself, where a middleware stops its endpoint, it returns at once.
+        In the thread itself, as when middleware stops its endpoint, it returns at once.
         """
         self._stop.set()
         thread = self._thread
