@@ -1,4 +1,4 @@
-"""A SQL database as queues and stores share it: one engine, one clock, one owner's life."""
+"""A SQL database that queues and stores share: its engine, its clock and its session locks."""
 
 from timeoutmgr.database.engine import Database as Database
 from timeoutmgr.database.engine import DatabaseSettings as DatabaseSettings

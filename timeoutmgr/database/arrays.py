@@ -1,7 +1,6 @@
-"""Arrays for PostgreSQL, spelled here: psycopg takes each element through Python by itself.
+"""Array parameters for PostgreSQL, written as text: psycopg would adapt each element in Python.
 
-A chunk's hundred ids go to the server several times, and to spell them cost more than to send
-them.
+A chunk's hundred ids go to the server several times, and adapting them cost more than sending.
 """
 
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ class _Array(TypeDecorator[Any]):
     element: type[TypeEngine[Any]]
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server parse the spelled array."""
+        """Let the server parse the text of the array."""
         array = ARRAY(self.element)
-        # As a bare cast it would be read again for each row that is compared with it.
+        # A bare cast would be evaluated again for each row that is compared with it.
         return cast(select(cast(bindvalue, array)).scalar_subquery(), array)
 
 
@@ -31,7 +30,7 @@ class TextArray(_Array):
     element = Text
 
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> str | None:
-        """Spell the array as PostgreSQL reads it; every element is quoted."""
+        """Return the array in PostgreSQL's syntax, with every element quoted."""
         if not value:
             return None if value is None else "{}"
         spelled = '","'.join(value)
@@ -49,7 +48,7 @@ class NumberArray(_Array):
     def process_bind_param(
         self, value: Sequence[int | None] | None, dialect: Dialect
     ) -> str | None:
-        """Spell the array as PostgreSQL reads it."""
+        """Return the array in PostgreSQL's syntax."""
         if value is None:
             return None
         return "{" + ",".join(map(str, value)).replace("None", "NULL") + "}"
@@ -62,7 +61,7 @@ class BytesArray(_Array):
     element = LargeBinary
 
     def process_bind_param(self, value: Sequence[bytes] | None, dialect: Dialect) -> str | None:
-        """Spell the array as PostgreSQL reads it: hexadecimal, each backslash twice."""
+        """Return the array in PostgreSQL's syntax: hexadecimal, with doubled backslashes."""
         if value is None:
             return None
         return "{" + ",".join([rf'"\\x{one.hex()}"' for one in value]) + "}"

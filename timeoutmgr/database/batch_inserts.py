@@ -1,4 +1,4 @@
-"""Inserts of many rows: on MySQL in packets, on PostgreSQL by a binary COPY through psycopg."""
+"""Bulk inserts: on MySQL in packets, on PostgreSQL by a binary COPY through psycopg."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sqlalchemy import (
 from timeoutmgr.database.round_trips import as_sqlalchemys
 from timeoutmgr.database.texts import KeyText
 
-# --- how much one statement may carry to MySQL: ``max_allowed_packet`` ------------------------
+# --- the limit of a statement on MySQL: ``max_allowed_packet`` ---------------------------------
 # PyMySQL writes a body as hexadecimal digits, two for each byte. The server stops reading a
-# statement larger than a packet and closes the connection, as if it were away: a message that can
-# never be written would count as an outage, and keep back all other messages.
+# statement larger than a packet, and closes the connection as in an outage: a message that can
+# never be written would count as an outage, and hold up all other messages.
 
 _STATEMENT: Final = 2 * 1024
-"""Bytes of an INSERT beside its rows, at most."""
+"""Maximum bytes of an INSERT without its rows."""
 _ROW: Final = 9 * 1024
-"""Bytes of a row beside its long texts: eight of 255 signs, and numbers, at most."""
+"""Maximum bytes of a row without its long texts: eight texts of 255 characters, and numbers."""
 _LONG: Final = ("body", "headers", "properties")
 _PACKET: Final = "timeoutmgr_packet"
 
@@ -39,9 +39,9 @@ _Row = dict[str, Any]
 def misfit(
     connection: Connection, rows: Sequence[_Row], reserve: Callable[[_Row], int] = lambda _row: 0
 ) -> str | None:
-    """Return why a message fits in no statement; None if all fit.
+    """Return why a message does not fit into a statement; None if all fit.
 
-    *reserve* says how many bytes are to stay free beside a row.
+    *reserve* is the number of bytes to leave free beside a row.
     """
     packet = _packet_of(connection)
     if packet is None:
@@ -57,9 +57,9 @@ def misfit(
 
 
 def in_statements(connection: Connection, rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
-    """Yield *rows*, which fit each, in parts that one statement can carry.
+    """Yield *rows*, each of which fits, in parts that fit into one statement.
 
-    PyMySQL cuts a batch itself, but at a million bytes, not at the limit of the server.
+    PyMySQL itself splits a batch at a million bytes, not at the limit of the server.
     """
     packet = _packet_of(connection) if rows and "body" in rows[0] else None
     if packet is None:
@@ -78,9 +78,9 @@ def in_statements(connection: Connection, rows: Sequence[_Row]) -> Iterator[Sequ
 
 
 def _packet_of(connection: Connection) -> int | None:
-    """Return how large a statement may be, None where nothing is known to bound it.
+    """Return the maximum size of a statement, None if no limit is known.
 
-    It is asked for once, since it stays as it is while a connection lives.
+    It is read once, because it does not change while a connection exists.
     """
     if connection.dialect.name not in {"mysql", "mariadb"}:
         return None
@@ -92,14 +92,14 @@ def _packet_of(connection: Connection) -> int | None:
 
 
 def _size(row: _Row) -> int:
-    # Headers and kombu's properties are JSON in ASCII, of which half at most is to be escaped.
+    # Headers and kombu's properties are ASCII JSON, of which at most half needs escaping.
     return _ROW + 2 * sum(len(row.get(name) or "") for name in _LONG)
 
 
 # --- COPY in binary form: how PostgreSQL takes a batch of rows fastest, through psycopg --------
 
 FEW: Final = 4
-"""Up to so many rows, a statement takes fewer round trips."""
+"""Up to this number of rows, a statement takes fewer round trips."""
 
 _BINARY_TYPES: Final[dict[type, str]] = {
     KeyText: "text",
@@ -112,12 +112,12 @@ _BINARY_TYPES: Final[dict[type, str]] = {
 
 
 def can_copy(engine: Engine) -> bool:
-    """Return whether :func:`copy_rows` is for connections of *engine*."""
+    """Return whether :func:`copy_rows` supports connections of *engine*."""
     return engine.dialect.driver == "psycopg"
 
 
 def copy_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert *rows*, at least one row, all of the same columns in the same order."""
+    """Insert *rows*, at least one, all with the same columns in the same order."""
     names = list(rows[0])
     quoted = connection.dialect.identifier_preparer
     columns = ", ".join(quoted.quote(name) for name in names)

@@ -1,7 +1,7 @@
-"""A caller's own driver connection as an SQLAlchemy connection, which leaves its transaction open.
+"""Use of a caller's driver connection as an SQLAlchemy connection, in the caller's transaction.
 
-The store and the queue run their usual statements on it. Begin, commit, rollback and close stay
-with the caller.
+The store and the queue run their usual statements on it. Begin, commit, rollback and close are left
+to the caller.
 """
 
 import copy
@@ -22,7 +22,7 @@ from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import CombinationRefused, TransportUnavailable
 
 AfterCommit: TypeAlias = Callable[[Callable[[], None]], object]
-"""Takes a call, and makes it after the commit of the caller's transaction."""
+"""Takes a call, and runs it after the commit of the caller's transaction."""
 
 _Place: TypeAlias = tuple[Any, ...]
 
@@ -31,9 +31,9 @@ _Place: TypeAlias = tuple[Any, ...]
 class DriverTransaction:
     """The open transaction of a driver's *connection*, for ``session=``.
 
-    *after_commit* gets each call that is to follow the commit, such as the wake of a poller, and
-    must not make it if the transaction is rolled back. Without it the wake leaves at once, and a
-    timeout whose due time passes before the commit waits for the next poll.
+    *after_commit* gets each call that must follow the commit, such as the wake of a poller, and
+    must drop it if the transaction is rolled back. Without *after_commit* the wake is sent at once,
+    and a timeout that is due before the commit waits for the next poll.
     """
 
     connection: DriverConnection
@@ -41,7 +41,7 @@ class DriverTransaction:
 
 
 class _KeptOpen:
-    """A driver connection whose transaction and end are the caller's alone."""
+    """A driver connection that only the caller commits, rolls back and closes."""
 
     def __init__(self, driver: Driver, connection: Any) -> None:
         self._driver: Final = driver
@@ -67,7 +67,7 @@ class _KeptOpen:
 
 @contextmanager
 def borrowed(transaction: DriverTransaction, databases: Sequence[Database]) -> Iterator[Connection]:
-    """Lend *transaction* as a connection to that of *databases* in which it is.
+    """Yield a connection for *transaction* to the member of *databases* in which it is open.
 
     Raises CombinationRefused for a connection to another database, and for a connection without a
     transaction: an enqueue would be committed at once.
@@ -106,7 +106,7 @@ def _connection(
 
 def _dialect(driver: Driver, database: Database) -> SqlDialect:
     """Return the dialect of *database*, which knows its server, for the errors of *driver*."""
-    _own_place(database, driver)  # the first connection of an engine readies its dialect
+    _own_place(database, driver)  # the first connection of an engine initializes its dialect
     dialect = database.engine.dialect
     if dialect.dbapi is driver.module or driver.name == "sqlite3":
         return dialect
@@ -121,7 +121,7 @@ _places: Final[WeakKeyDictionary[Database, _Place]] = WeakKeyDictionary()
 def _is_in(database: Database, driver: Driver, place: _Place) -> bool:
     if _own_place(database, driver) == place:
         return True
-    _places.pop(database, None)  # the server may have been started anew meanwhile
+    _places.pop(database, None)  # the server may have been restarted in the meantime
     return _own_place(database, driver) == place
 
 

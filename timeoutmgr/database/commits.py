@@ -1,4 +1,4 @@
-"""Calls that run after the commit of a caller's transaction, and commits that wait for no disk."""
+"""Calls after the commit of a caller's transaction, and commits that do not wait for the disk."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _FOLLOW: Final = "timeoutmgr_follow"
 
 @dataclass(slots=True)
 class AfterCommitCalls:
-    """The calls that wait on one database connection."""
+    """The calls that wait for the commit on a database connection."""
 
     open: list[Callable[[], None]] = field(default_factory=list)
     committed: list[Callable[[], None]] = field(default_factory=list)
@@ -21,22 +21,22 @@ class AfterCommitCalls:
 def follow_by(
     connection: Connection, register: Callable[[Callable[[], None]], object] | None
 ) -> None:
-    """Leave calls after a commit of *connection* to *register*; None if no commit can be seen.
+    """Pass calls after a commit of *connection* to *register*; None if commits cannot be observed.
 
-    For a connection whose caller commits on the driver, past SQLAlchemy.
+    For a connection whose caller commits on the driver, without SQLAlchemy.
     """
     connection.info[_FOLLOW] = register
 
 
 def after_commit(connection: Connection, call: Callable[[], None]) -> bool:
-    """Run *call* once the open transaction of *connection* has committed.
+    """Run *call* after the open transaction of *connection* has committed.
 
-    Never if it rolls back, nor where its commit fails or is not answered. Return False, with the
-    call dropped, if no commit of *connection* can be seen.
+    Never run it if the transaction rolls back, or if the commit fails or has no answer. Return
+    False, and drop the call, if commits of *connection* cannot be observed.
 
-    SQLAlchemy tells of a commit just before it happens. The call therefore runs when the
-    connection goes back to its pool or begins anew, which in a ``with`` block is the next thing
-    to happen. *call* must be quick and must not raise.
+    SQLAlchemy announces a commit just before it happens. The call therefore runs when the
+    connection returns to its pool or begins again, which happens next in a ``with`` block. *call*
+    must be quick and must not raise.
     """
     if _FOLLOW in connection.info:
         register = connection.info[_FOLLOW]
@@ -49,7 +49,7 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> bool:
         event.listen(connection, "commit", _on_commit)
         event.listen(connection, "rollback", _on_rollback)
         event.listen(connection, "begin", _on_begin)
-        # Not by event.contains: it goes by the address of a pool, and knows that of one long gone.
+        # Not event.contains: it compares addresses of pools, and may find a deleted pool's.
         pool, dialect = connection.engine.pool, connection.dialect
         if _on_checkin not in list(pool.dispatch.checkin):
             event.listen(pool, "checkin", _on_checkin)
@@ -67,14 +67,14 @@ def _on_commit(connection: Connection) -> None:
 
 
 def _on_rollback(connection: Connection) -> None:
-    # The server may be gone: then there is no driver connection to ask for its info.
+    # If the server is gone, there is no driver connection with an info.
     pending = None if connection.invalidated else connection.info.get(_KEY)
     if pending is not None:
         pending.open = []
 
 
 def _on_error(context: ExceptionContext) -> None:
-    # Between a commit and the next transaction, the failing statement is the commit.
+    # Between a commit and the next transaction, the failed statement is the commit.
     connection = context.connection
     if connection is not None and not connection.closed and not connection.invalidated:
         pending: AfterCommitCalls | None = connection.info.get(_KEY)
@@ -87,7 +87,7 @@ def _on_begin(connection: Connection) -> None:
 
 
 def _on_checkin(driver: Any, record: Any) -> None:
-    if driver is not None:  # else it was lost, maybe over the commit
+    if driver is not None:  # otherwise it was lost, perhaps during the commit
         _run(record.info)
     record.info.pop(_KEY, None)
 
@@ -102,24 +102,24 @@ def _run(info: dict[Any, Any]) -> None:
 
 
 # --- lazy commits, which do not wait for PostgreSQL's disk --------------------------------------
-# A crash of the server within the next moments may undo the transaction, and with it each later
-# transaction, but no earlier one: the database is as it was a moment ago. So a transaction that
-# only carries a message on inside the database may commit lazily. The next durable commit, of a
-# handler say, brings every transaction before it to the disk.
+# A crash of the server shortly afterwards may undo the transaction and each later transaction, but
+# no earlier transaction: the database is as it was a moment before. So a transaction that only
+# moves a message inside the database may commit lazily. The next durable commit, such as of a
+# handler, writes every transaction before it to the disk.
 
 LAZILY: Final = {"synchronous_commit": "off"}
 
 
 def commit_lazily(connection: Connection) -> None:
-    """Have the open transaction commit lazily."""
+    """Make the open transaction commit lazily."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
 def committed_lazily(statement: Select[Any]) -> Select[Any]:
-    """Return *statement* for PostgreSQL, whose transaction is to commit lazily if it finds a row.
+    """Return *statement* for PostgreSQL, made to commit lazily if it finds a row.
 
-    For each of its rows the setting is made anew, which costs nothing.
+    The setting is repeated for each row, which costs nothing.
     """
     [set_lazily] = set_locally(LAZILY)
     return statement.where(set_lazily == LAZILY["synchronous_commit"])

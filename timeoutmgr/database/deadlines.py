@@ -1,7 +1,7 @@
-"""A server that takes a statement and never answers must become an error, not a wait.
+"""Deadlines of answers: a server that accepts a statement and never answers causes an error.
 
 TCP's own time-outs do not see it: a stopped server, a proxy or a load balancer whose back end is
-gone still acknowledges packets. An outage that blocks its own detection would never be told.
+gone still acknowledges packets. An outage that blocks its own detection would never be reported.
 """
 
 import time
@@ -15,16 +15,16 @@ from timeoutmgr.contracts.answers import LONGEST, Answers
 CR_SERVER_LOST: Final = 2013
 _GIVEN_UP: Final = "the server was silent while this process ended; it is not asked any more"
 ANSWER: Final = LONGEST
-"""Seconds that a statement may be without any sign of the server, if no limit asks for less."""
+"""Seconds that a statement may wait without any sign of the server, unless a limit is shorter."""
 _POOLER: Final = "; or the pooler has too few sessions of the server (its default_pool_size)"
 
 
 def bound_answers(
     engine: Engine, connect_timeout: float, answers: Answers, *, has_pooler: bool
 ) -> None:
-    """Have connections of *engine* fail when the server is silent for too long.
+    """Make connections of *engine* fail when the server is silent for too long.
 
-    Where it *has_pooler*, the silence may be that of the pooler, which waits for a session.
+    If it *has_pooler*, the pooler may be silent because it waits for a session.
     """
     if engine.dialect.driver == "psycopg":
         _bound_psycopg(engine, answers, _POOLER if has_pooler else "")
@@ -33,14 +33,14 @@ def bound_answers(
 
 
 def be_patient(connection: Connection) -> None:
-    """Have *connection* wait for answers however long they take.
+    """Make *connection* wait for answers without a limit.
 
-    For a statement that works for hours and says nothing meanwhile; its caller must be able
-    to give it up. Not for a connection of a pool: it stays so. Of a host that is gone, though
-    not of a server that hangs, the keepalives still tell.
+    For a statement that runs silently for hours; its caller must be able to give it up. Not for a
+    connection of a pool, because the setting stays. Keepalives still detect a host that is gone,
+    but not a server that hangs.
     """
     driver: Any = connection.connection.driver_connection
-    if hasattr(driver, "is_patient"):  # otherwise its answers are not bounded
+    if hasattr(driver, "is_patient"):  # other connections have no bound
         driver.is_patient = True
 
 
@@ -48,7 +48,7 @@ def _bound_psycopg(engine: Engine, answers: Answers, cause: str) -> None:
     import psycopg
 
     class PsycopgConnection(psycopg.Connection[Any]):
-        """Waits for an answer no longer than it may, if it is not patient."""
+        """A connection that limits its wait for an answer, unless it is patient."""
 
         is_patient = False
 
@@ -60,7 +60,7 @@ def _bound_psycopg(engine: Engine, answers: Answers, cause: str) -> None:
                 with answers.waiting(self.fileno()):
                     return super().wait(_bounded(gen, answers, cause), *args, **kwargs)
             except _Silent as error:
-                self.pgconn.finish()  # a later answer would belong to no statement
+                self.pgconn.finish()  # a late answer would belong to no statement
                 raise psycopg.OperationalError(str(error)) from error
 
     @event.listens_for(engine, "do_connect")
@@ -76,7 +76,7 @@ def _bound_psycopg(engine: Engine, answers: Answers, cause: str) -> None:
 def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> None:
     import pymysql
 
-    base: Any = pymysql.Connection  # its stubs leave out the methods that read an answer
+    base: Any = pymysql.Connection  # its stubs lack the methods that read an answer
 
     class PyMySqlConnection(base):  # type: ignore[misc]  # its base is Any
         """Waits for an answer no longer than it may, once it is connected, if it is not patient."""
@@ -90,9 +90,9 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
             return self._answer(super()._read_ok_packet, *args, **kwargs)
 
         def _answer(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            # Once for an answer, not for each packet of it: every row comes in a packet.
+            # Once for an answer, not for each of its packets: every row is a packet.
             if self.is_patient:
-                self._read_timeout = None  # that of the statement before
+                self._read_timeout = None  # the time-out of the statement before
             if self.is_patient or not self.is_connected:
                 return read(*args, **kwargs)
             if answers.is_given_up:
@@ -108,7 +108,7 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> Any:
         if answers.is_given_up:
             raise pymysql.OperationalError(CR_SERVER_LOST, _GIVEN_UP)
-        # The greeting is read with the read time-out; a silent server is seen no sooner else.
+        # The greeting is read with the read time-out: this detects a silent server soonest.
         quick = {"read_timeout": connect_timeout, "write_timeout": connect_timeout}
         with answers.waiting(None):
             connection: Any = PyMySqlConnection(*arguments, **{**parameters, **quick})
@@ -118,13 +118,13 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
 
 
 class _Silent(Exception):
-    """No sign of the server for too long."""
+    """The server gave no sign for too long."""
 
 
 def _bounded(
     wrapped: Generator[Any, Any, Any], answers: Answers, cause: str
 ) -> Generator[Any, Any, Any]:
-    """Yield and return the values of *wrapped*; raise _Silent when nothing was ready for too long.
+    """Yield and return the values of *wrapped*; raise _Silent if nothing is ready for too long.
 
     *cause* is a further possible cause, for the error.
     psycopg sends a falsy value at every interval in which the socket was not ready.

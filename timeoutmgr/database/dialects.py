@@ -1,4 +1,4 @@
-"""Abilities of each supported database, in one table; other databases are refused."""
+"""Abilities of each supported database, in a table; other databases are refused."""
 
 import re
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from sqlalchemy.engine import URL
 
 from timeoutmgr.errors import CombinationRefused
 
-# --- servers that answer as PostgreSQL or MySQL do and are neither: refused by their own names ---
+# --- servers that imitate PostgreSQL or MySQL: refused by their own names ------------------------
 # A version number proves nothing: TiDB reports MySQL 8.0.11, CockroachDB a recent PostgreSQL. A
-# server's own name stands in its greeting, so that to read it takes no round trip.
+# server's own name is in its greeting, so that reading it takes no round trip.
 
 
 @dataclass(frozen=True, slots=True)
 class Lookalike:
-    """A kind of server, the sign by which its greeting tells, and why it cannot be relied on."""
+    """A kind of server, its sign in the greeting, and why it is not supported."""
 
     name: str
     sign: re.Pattern[str]
@@ -52,9 +52,9 @@ _POSTGRESQL_PARAMETERS: Final = ("crdb_version", "server_version")
 
 
 def refuse_lookalikes(engine: Engine) -> None:
-    """Have each new connection of *engine* raise CombinationRefused for such a server."""
+    """Make each new connection of *engine* raise CombinationRefused for such a server."""
 
-    # Before SQLAlchemy's own look at the version, which fails where it cannot read the text.
+    # Before SQLAlchemy reads the version, which fails if it cannot parse the text.
     @event.listens_for(engine, "connect", insert=True)
     def detect(driver: Any, _record: Any) -> None:
         found = lookalike(greeting_of(driver))
@@ -64,7 +64,7 @@ def refuse_lookalikes(engine: Engine) -> None:
 
 
 def lookalike(greeting: Mapping[str, str]) -> Lookalike | None:
-    """Return the kind of server that *greeting*, by parameter, gives away, if not a known kind."""
+    """Return the kind of server that *greeting*, by parameter, reveals; None if it is supported."""
     said = " ".join(greeting.values())
     return next((kind for kind in LOOKALIKES if kind.sign.search(said)), None)
 
@@ -86,9 +86,9 @@ def greeting_of(driver: Any) -> dict[str, str]:
 class Dialect:
     """Abilities of a database, and their SQL.
 
-    *now* is an SQL expression for its clock in UTC microseconds at the moment it is evaluated
-    (not at the start of the transaction), None where the host's clock is all there is.
-    *skip_locked* is the suffix of a SELECT that locks rows and skips locked rows.
+    *now* is an SQL expression for its clock in UTC microseconds at the moment it is evaluated (not
+    at the start of the transaction), None if the host's clock is the only clock. *skip_locked* is
+    the suffix of a SELECT that locks rows and skips locked rows.
     """
 
     name: str
@@ -107,7 +107,7 @@ POSTGRESQL: Final = Dialect(
     minimum=(13,),
 )
 # SYSDATE is the moment of evaluation, NOW the start of the statement. The session's time zone is
-# set to UTC at connect, so that UNIX_TIMESTAMP has no daylight saving hour to guess about.
+# set to UTC at connect, so that UNIX_TIMESTAMP meets no ambiguous hour of daylight saving.
 _MYSQL_NOW: Final = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
 MYSQL: Final = Dialect(
     name="mysql",
@@ -134,7 +134,7 @@ DIALECTS: Final = MappingProxyType(
 
 
 def dialect_of(name: str) -> Dialect:
-    """Return the row for SQLAlchemy's dialect *name*; raise CombinationRefused for another name."""
+    """Return the Dialect for SQLAlchemy's dialect *name*; refuse others with CombinationRefused."""
     try:
         return DIALECTS[name]
     except KeyError:
@@ -173,11 +173,11 @@ _EXTRAS: Final = {
     "mariadb": ("mysql", "mariadb+pymysql"),
     MSSQL.name: ("sqlserver", f"mssql+{_MSSQL_DRIVER}"),
 }
-"""The extra with the driver of a database, and the beginning of its URL."""
+"""Extra with the driver of a database, and the beginning of its URL."""
 
 
 def remedy_for_missing(url: URL) -> str:
-    """Return what to do where the driver of *url* is not installed."""
+    """Return what to do if the driver of *url* is not installed."""
     found = _EXTRAS.get(url.get_backend_name())
     if found is None:
         return "install the driver that it names"

@@ -1,6 +1,6 @@
-"""Connections of the database drivers themselves: their transactions, cursors and places.
+"""Connections of database drivers: their transactions, cursors and places.
 
-No driver is imported here: a program that has a connection of a driver has imported the driver.
+No driver is imported here: a program with a driver's connection has already imported the driver.
 """
 
 import sys
@@ -35,12 +35,12 @@ class DriverConnection(Protocol):
 
 
 class Driver(ABC):
-    """Abilities of one driver. *backends* are the databases that it connects to."""
+    """Abilities of a driver. *backends* are the databases to which it connects."""
 
     name: str
     backends: frozenset[str]
     place: str
-    """SQL for values that no two databases have in common."""
+    """SQL for values that together identify a database."""
     title = 0
     """Index of the value that names the database in an error."""
     remedy: str
@@ -51,17 +51,17 @@ class Driver(ABC):
 
     @abstractmethod
     def is_in_transaction(self, connection: Any) -> bool:
-        """Return whether a change through *connection* waits for the caller's commit."""
+        """Return whether a change through *connection* would wait for the caller's commit."""
 
     @abstractmethod
     def cursor(self, connection: Any) -> Any:
-        """Return a cursor with plain tuples as rows, whatever the caller has set up."""
+        """Return a cursor with plain tuples as rows, whatever the caller's settings."""
 
 
 class _Psycopg(Driver):
     name = "psycopg"
     backends = frozenset({"postgresql"})
-    # The start of a server is unique to the microsecond; host names and sockets have aliases.
+    # The start time, in microseconds, identifies a server; host names and sockets have aliases.
     place = "SELECT current_database(), extract(epoch FROM pg_postmaster_start_time())::text"
     remedy = "Open a block with connection.transaction(), or connect without autocommit."
 
@@ -103,7 +103,7 @@ class _MySqlClient(_MySql):
 class _Sqlite(Driver):
     name = "sqlite3"
     backends = frozenset({"sqlite"})
-    # Not through its table, which would read the schema and so begin a snapshot.
+    # Not through its table: this would read the schema, and so begin a snapshot.
     place = "PRAGMA database_list"
     title = -1
     remedy = "Execute BEGIN IMMEDIATE, or connect without isolation_level=None and autocommit=True."
@@ -145,13 +145,13 @@ def driver_of(connection: object) -> Driver:
 
 
 def unusable(session: object, reason: str, remedy: str) -> CombinationRefused:
-    """Return the refusal of an object that a caller gave as *session*."""
+    """Return the error for an object that a caller gave as *session*."""
     kind = type(session)
     return CombinationRefused(f"session={kind.__module__}.{kind.__qualname__}", reason, remedy)
 
 
 def _class_in(module: Any) -> type[Any]:
-    # In MySQLdb itself, Connection is a function.
+    # In MySQLdb, Connection itself is a function.
     found: Any = (
         module.Connection if module.__name__ != "MySQLdb" else module.connections.Connection
     )

@@ -1,4 +1,4 @@
-"""The engine: connections as this product needs them, transactions, and the database's clock."""
+"""The Database: its connections and their settings, transactions, and the database's clock."""
 
 import logging
 import os
@@ -65,10 +65,10 @@ _MOST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
-    """How a database is talked to.
+    """Settings of the connections to a database.
 
     *sqlite_synchronous* FULL survives a power cut, NORMAL a killed process. *write_wait* is how
-    long a SQLite writer waits for its turn, in seconds. *pooler* "session" admits a connection
+    long a SQLite writer waits for other writers, in seconds. *pooler* "session" admits a connection
     pooler that keeps one server session for each client. Without *prepared_statements* psycopg
     prepares none. *single_writer* says that all processes write to one node of a Galera cluster.
     *experimental* admits Microsoft SQL Server.
@@ -114,12 +114,12 @@ class ProcessPart(Protocol):
     """A resource of one process at one database, which every user in the process shares."""
 
     def after_fork(self) -> None:
-        """Let go of the parent's connection, in a child that uses a part of its own."""
+        """Abandon the parent's connection, in a child that uses its own part."""
         ...
 
 
 class Database:
-    """One SQL database of this process. Safe for many threads.
+    """A SQL database, as an object of this process. Thread-safe.
 
     ``Database.shared`` gives one object per URL, so that a queue and a store which name the same
     database get the same engine, and one transaction can span both.
@@ -145,16 +145,16 @@ class Database:
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.unanswered: Final = Answers()
         self.checks: Final[list[Check]] = []
-        """Checks of each connection that a pool is about to lend."""
+        """Checks of a connection before the pool lends it."""
         self.engine: Final[Engine] = self._made()
         self.apart: Final[Engine] = self._made(apart=True)
-        """For connections that are held for long: outside the pool, so never waiting for it."""
+        """For long-lived connections, which never use the pool or wait for it."""
         self.can_pipeline: Final = can_pipeline(self.engine)
-        """Whether ``run_pipelined`` and ``run_alone`` are for this database."""
-        # Not at its first use: two threads would make two, or a fork leave its lock acquired.
+        """Whether this database supports ``run_pipelined`` and ``run_alone``."""
+        # Not at first use: two threads would make two, or a fork would leave its lock acquired.
         self._alone: Final = self._made(alone=True) if self.can_pipeline else self.engine
-        """For ``run_alone``. The settings are those of its sessions: a statement that is sent alone
-        is planned before it could set any."""
+        """For ``run_alone``. The settings are set for its sessions: a statement that is sent alone
+        is planned before it could set them."""
         self._engines: Final = {self.engine, self.apart, self._alone}
         names = {os.path.abspath(self._given.database or ""), str(self.path)}
         self._writers: Final = SqliteWriters(self.describe(), names) if self.is_sqlite else None
@@ -173,7 +173,7 @@ class Database:
         return _engine(self.url, self.settings, self.unanswered, self.checks, **kind)
 
     def part(self, make: Callable[["Database"], Part]) -> Part:
-        """Return the one part that *make* makes for this process; a forked child makes its own."""
+        """Return the part that *make* makes once per process; a forked child makes its own."""
         with self._parts_lock:
             if make not in self._parts:
                 self._parts[make] = make(self)
@@ -194,7 +194,7 @@ class Database:
     @classmethod
     def require_own_tables(cls, what: str, connection: Connection) -> None:
         """Raise CombinationRefused if *connection*, of our engines, has other tables or roles."""
-        with cls._shared_lock:  # another thread may make a database
+        with cls._shared_lock:  # another thread may add a database
             owners = [one for one in cls._all if one.engine is connection.engine]
         for database in owners:
             database.unqualified.require(what, connection, database.own_tables, role=True)
@@ -206,9 +206,9 @@ class Database:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Forget the shared databases: a child must not talk on its parent's connections.
+        """Forget the shared databases: a child must not use its parent's connections.
 
-        Other threads of the parent may have acquired the locks, and none of them is in the child.
+        Other threads of the parent, which do not exist in the child, may have acquired the locks.
         """
         SQLITE.after_fork()
         cls._shared, cls._shared_lock = {}, threading.RLock()
@@ -259,21 +259,21 @@ class Database:
     def begin(self) -> Iterator[Connection]:
         """Open a write transaction; commit at the end, roll back on any error.
 
-        Raises StorageUnavailable when the database is away or the commit's result is unknown,
-        StorageConflict when another transaction was in the way.
+        Raises StorageUnavailable if the database is out of reach or the result of the commit is
+        unknown, StorageConflict if another transaction was in conflict.
         """
         with self._translated(), self._writer(self.settings.write_wait) as connection:
             yield connection
 
     @contextmanager
     def connect_apart(self) -> Iterator[Connection]:
-        """Open a connection outside of the pool, in no transaction yet; its errors are ours."""
+        """Open a connection outside of the pool, without a transaction; its errors are ours."""
         with self._translated(), self.apart.connect() as connection:
             yield connection
 
     @contextmanager
     def read(self, isolation: str | None = None) -> Iterator[Connection]:
-        """Open a read-only look; it waits for no writer. SQLite has one *isolation* only."""
+        """Open a read-only transaction; it waits for no writer. SQLite has only one *isolation*."""
         with self._translated(), self.engine.connect() as connection:
             if self._writers is not None:
                 self._writers.renew(connection)
@@ -287,8 +287,9 @@ class Database:
     def run(self, work: Callable[[Connection], Result], *, patient: bool = True) -> Result:
         """Run *work* in a write transaction and return its result; try again after a conflict.
 
-        *work* must be repeatable: its effects are the transaction's alone. If not *patient*, raise
-        StorageConflict at once while SQLite has another writer, who may wait for this very thread.
+        *work* must be repeatable: it must have no effect outside of the transaction. If not
+        *patient*, raise StorageConflict at once while SQLite has another writer, which may be
+        waiting for this thread.
         """
         wait = self.settings.write_wait if patient else 0.0
 
@@ -308,9 +309,9 @@ class Database:
         return self._tried(attempt)
 
     def run_alone(self, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
-        """Execute *statement* as ``run`` does, as a transaction of its own; return its rows.
+        """Execute *statement* as ``run`` does, in its own transaction; return its rows.
 
-        It goes by an index wherever it can (``BY_INDEX``).
+        It uses an index wherever possible (``BY_INDEX``).
         """
         return self._tried(lambda: execute_alone(self._alone, statement, given))
 
@@ -325,7 +326,7 @@ class Database:
                     raise
                 if failure is Failure.CONFLICT and not patient:
                     raise conflict(error, self.describe()) from error
-                # An attempt on SQLite may have waited for the whole time.
+                # On SQLite an attempt may have used the whole time.
                 is_late = self.is_sqlite and self._monotonic() > deadline
                 if failure is Failure.AWAY or is_late or attempt == _CONFLICT_TRIES:
                     raise unavailable(error, self.describe()) from error
@@ -340,17 +341,17 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def now(self, clock: Clock) -> Micros:
-        """Return the database's clock, or *clock*'s where the database has none of its own."""
+        """Return the database's time, or the time of *clock* if the database has no clock."""
         if self.dialect.now is None:
             return clock.now()
         with self._translated(), self.engine.connect() as connection:
             if self.dialect.name == "postgresql":
-                # One round trip; a transaction around it takes three.
+                # One round trip; with a transaction it would take three.
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             return self.now_in(connection)
 
     def now_of_host(self, clock: Clock) -> dict[str, Micros]:
-        """Return *now*, a parameter that statements need where the database has no clock."""
+        """Return the parameter *now*, which statements need if the database has no clock."""
         return {"now": clock.now()} if self.dialect.now is None else {}
 
     def now_in(self, connection: Connection, clock: Clock | None = None) -> Micros:
@@ -362,30 +363,30 @@ class Database:
     def ping(self) -> None:
         """Return if the database answers; raise StorageUnavailable if not.
 
-        Raises CombinationRefused if it answers and is too old for the promises.
+        Raises CombinationRefused if it answers and its version is too old.
         """
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
         self._require_version()
 
     def write_anew(self) -> bool:
-        """Have SQLite write its file anew and empty its log; return whether the log is empty.
+        """Make SQLite rewrite its file and empty its log; return whether the log is empty.
 
-        It waits for other writers; another process that reads meanwhile keeps the log.
+        It waits for other writers; a process that reads at the same time keeps the log.
         """
-        begin = ("PRAGMA secure_delete=ON", "VACUUM")  # in no transaction of ours
+        begin = ("PRAGMA secure_delete=ON", "VACUUM")  # outside of any transaction of ours
         with self._translated(), self._writer(self.settings.write_wait, begin) as connection:
             emptied = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             return not emptied.one()[0]
 
     def used_by(self, user: object) -> None:
-        """Note that *user* (a queue, a store) uses this; its part is to call ``leave``."""
+        """Note that *user* (a queue, a store) uses this database; it must call ``leave``."""
         self._users.add(user)
 
     def leave(self, user: object) -> None:
-        """Note that *user* is done; the last one closes the idle connections. Twice is fine.
+        """Note that *user* is done; idle connections are closed after the last user. Idempotent.
 
-        Not sooner: checked-out connections would go back to a pool that is never closed.
+        Not sooner: connections in use would return to a pool that is never closed.
         """
         self._users.discard(user)
         if not self._users:
@@ -415,7 +416,7 @@ class Database:
         self, wait: float, begin: Sequence[str] = ("BEGIN IMMEDIATE",)
     ) -> Iterator[Connection]:
         with self._one_writer(wait), self.engine.connect() as connection:
-            # Not an engine's option: before SQLAlchemy 2.1 its connections take no listener.
+            # Not an option of the engine: before SQLAlchemy 2.1 its connections take no listener.
             connection = connection.execution_options(**{_BEGIN: begin})
             with self._begun(connection, wait):
                 yield connection
@@ -431,7 +432,7 @@ class Database:
                 case Failure.CONFLICT if not self.is_sqlite:
                     raise conflict(error, self.describe()) from error
                 case _:
-                    # On SQLite it has waited for its turn already, as long as it may.
+                    # On SQLite it has already waited as long as it may.
                     raise unavailable(error, self.describe()) from error
 
     @contextmanager
@@ -443,8 +444,8 @@ class Database:
         self._writers.renew(connection)
         deadline = self._monotonic() + wait
         while True:
-            # Writers of other processes: short waits with jitter, since SQLite's own back-off
-            # grows to 100 ms and would be seen as lateness.
+            # For writers in other processes: short waits with jitter, because SQLite's own back-off
+            # grows to 100 ms and would make timeouts late.
             try:
                 transaction = connection.begin()
                 break
@@ -456,7 +457,7 @@ class Database:
         with transaction:
             self._writers.require_file(connection)
             yield
-            self._writers.require_file(connection)  # what is committed to another file is lost
+            self._writers.require_file(connection)  # a commit to another file would be lost
 
 
 os.register_at_fork(
@@ -467,7 +468,7 @@ os.register_at_fork(
 
 
 def as_database(shared: SharedDatabase) -> Database:
-    """Return *shared* as the Database that it is; raise ConfigurationError for another class."""
+    """Return *shared* if it is a Database; otherwise raise ConfigurationError."""
     if not isinstance(shared, Database):
         raise ConfigurationError(
             f"the database of a store or transport is a timeoutmgr.database.Database, got "
@@ -477,7 +478,7 @@ def as_database(shared: SharedDatabase) -> Database:
 
 
 def as_connection(transaction: Transaction) -> Connection:
-    """Return *transaction* as the connection that it is; raise ConfigurationError if it is not."""
+    """Return *transaction* if it is a connection; otherwise raise ConfigurationError."""
     if not isinstance(transaction, Connection):
         raise ConfigurationError(
             "a transaction in a SQL database is an open SQLAlchemy Connection, got "
@@ -487,10 +488,9 @@ def as_connection(transaction: Transaction) -> Connection:
 
 
 def count_inserted(connection: Connection, statement: Any, parameters: Any) -> int:
-    """Execute *statement*, an INSERT, and return how many rows it inserted.
+    """Execute the INSERT *statement*, and return how many rows it inserted.
 
-    The count is lost with the cursor, unless SQLAlchemy is told to keep it; before 2.0.28 it
-    cannot be told.
+    SQLAlchemy loses the count with the cursor unless told to keep it, which needs 2.0.28.
     """
     if _KEEPS_COUNTS:
         options = {"preserve_rowcount": True}
@@ -512,9 +512,9 @@ _KEEPS_COUNTS: Final = tuple(map(int, re.findall(r"\d+", sqlalchemy.__version__)
 
 
 def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:
-    """Execute *statement* once per row, in one round trip where the driver can; return rowcount."""
+    """Execute *statement* for each row, in one round trip if the driver can; return rowcount."""
     if connection.dialect.name == "mssql":
-        # The driver tells the count of the last row only.
+        # The driver returns the count of only the last row.
         return sum(connection.execute(statement, row).rowcount for row in rows)
     return connection.execute(statement, rows).rowcount if rows else 0
 
@@ -522,7 +522,7 @@ def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str
 def _parsed(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
-    except (exc.ArgumentError, ValueError):  # the latter for a port that is no number
+    except (exc.ArgumentError, ValueError):  # the latter for a port that is not a number
         raise ConfigurationError(
             f"{redact(str(url))!r} is no database URL; expected such as sqlite:///timeoutmgr.db or "
             "postgresql+psycopg://host/name"
@@ -537,9 +537,9 @@ def _parsed(url: str | URL) -> URL:
 
 
 def _located(url: URL) -> URL:
-    """Return *url* with the whole path of a SQLite file: a handler may change the folder.
+    """Return *url* with the absolute path of a SQLite file: a handler may change the folder.
 
-    Without links, by which processes would not meet in one folder beside the file.
+    Links are resolved: otherwise processes would use different folders beside the file.
     """
     file = url.database or ":memory:"
     if url.get_backend_name() != "sqlite" or file.startswith((":", "file:")):
@@ -550,19 +550,19 @@ def _located(url: URL) -> URL:
 _NO_TEXTS: Final = {"autocommit", "prepare_threshold", "context", "cursor_factory", "row_factory"}
 """Arguments of psycopg. It takes any text for a true *autocommit*, which commits each statement."""
 BY_INDEX: Final = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort")}
-"""PostgreSQL's settings by which each statement goes by an index."""
+"""PostgreSQL's settings with which each statement uses an index."""
 _PLANNED_ONCE: Final = {"plan_cache_mode": "force_generic_plan"}
 _READ_COMMITTED: Final = {"default_transaction_isolation": "'read committed'"}
-"""Claims and locks are proved with this. Where a database's own default is SERIALIZABLE, the record
-of a send could not be serialized, and the message was sent again."""
+"""Claims and locks are proved with this level. With SERIALIZABLE as a database's default, the
+record of a send could fail to serialize, and the message was sent again."""
 _STAYS_IDLE: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"
 )
-"""For sessions that are held for long. PostgreSQL has the setting, and the limit, since 14."""
+"""For long-lived sessions. PostgreSQL has the setting, and the limit, since 14."""
 _NOT_COMPILED: Final = {"jit": "off"}
-"""The planner takes the limit of a generic plan for a tenth of the table, and an interval of keys
-for a share of it. Above some millions of rows it would compile a poll anew each time: 12 functions
-for 16 rows, 273 with 27 partitions, and 676 ms in place of 12."""
+"""The planner estimates the limit of a generic plan as a tenth of the table, and an interval of
+keys as a share of it. Above some millions of rows it would compile each poll again: 12 functions
+for 16 rows, 273 with 27 partitions, and 676 ms instead of 12."""
 
 
 def _engine(
@@ -581,9 +581,9 @@ def _engine(
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
     options: dict[str, Any] = {}
     if backend == "postgresql":
-        # A silent network must become an error, or an outage could not be told from a slow query.
+        # A silent network must cause an error, or an outage would look like a slow query.
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
-        # A role or a database may have another encoding, which cannot keep every text.
+        # A role or a database may have another encoding, which cannot represent every text.
         arguments |= {"application_name": "timeoutmgr", "client_encoding": "utf8"}
         if not settings.prepared_statements and url.get_driver_name() == "psycopg":
             arguments |= {"prepare_threshold": None}
@@ -597,10 +597,10 @@ def _engine(
     else:
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
-    given = url.query.keys() - {"client_encoding"}  # of which not each can keep every text
+    given = url.query.keys() - {"client_encoding"}  # not each of which can represent every text
     engine = _created(
         url,
-        # Arguments in the URL win.
+        # Arguments in the URL take precedence.
         connect_args={name: arguments[name] for name in arguments.keys() - given},
         **options,
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
@@ -620,7 +620,7 @@ def _engine(
 
 
 def _refuse_arguments(url: URL) -> None:
-    """Raise ConfigurationError for an argument of *url* with which sessions would not work."""
+    """Raise ConfigurationError for an argument of *url* that would break sessions."""
     unusable = sorted(_NO_TEXTS & url.query.keys())
     if unusable and url.get_backend_name() == "postgresql":
         raise ConfigurationError(
@@ -650,7 +650,7 @@ def _created(url: URL, **options: Any) -> Engine:
 
 
 def _set_at_connect(engine: Engine, settings: Mapping[str, str], more: Sequence[str]) -> None:
-    """Have PostgreSQL's sessions of *engine* begin with *settings*, and *more* statements."""
+    """Make sessions of *engine* on PostgreSQL begin with *settings*, and *more* statements."""
     statements = [*(f"SET {name} = {value}" for name, value in settings.items()), *more]
 
     @event.listens_for(engine, "connect")
@@ -690,7 +690,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
     refuse_unsafe_file(path)
     engine = _created(
         url,
-        # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
+        # Our own begin loop waits; the driver's wait is only for a checkpoint or recovery.
         connect_args={"timeout": 0.02, "check_same_thread": False},
         **_pool(settings, apart, (SqlitePool, SqliteApart)),
     )
@@ -704,7 +704,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
         record.info[FILE] = file_at([path])
-        # The driver must not begin on its own: BEGIN is ours, see below.
+        # The driver must not begin by itself: we issue BEGIN, see below.
         connection.isolation_level = None
         cursor = connection.cursor()
         deadline = time.monotonic() + settings.connect_timeout
@@ -713,7 +713,7 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
                 cursor.execute("PRAGMA journal_mode = WAL")
                 break
             except Exception as error:
-                # Turning WAL on needs the file for itself for a moment.
+                # Turning WAL on needs exclusive access to the file for a moment.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.001, 0.01))
@@ -724,6 +724,6 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         for statement in connection.get_execution_options().get(_BEGIN, ("BEGIN",)):
-            connection.exec_driver_sql(statement).close()  # a pragma has an answer
+            connection.exec_driver_sql(statement).close()  # a pragma returns rows
 
     return engine

@@ -1,8 +1,8 @@
-"""Which database errors are an outage, which mean "try again", and which are a value's fault.
+"""Classification of database errors: an outage, "try again", or the fault of a value.
 
-The product's own statements are right. An error of them therefore tells of the server's own
-state: a missing right, column or table is mended without a change to any message, and counts as an
-outage until then. Only a value can be a message's fault.
+The product's own statements are correct. So their errors come from the state of the server: a
+missing permission, column or table is repaired without a change to any message, and is an outage
+until then. Only a value can be a message's fault.
 """
 
 import re
@@ -19,18 +19,18 @@ class Failure(Enum):
     """Kind of a database failure."""
 
     CONFLICT = auto()
-    """A deadlock or a lock not had in time: the same transaction may well succeed now."""
+    """A deadlock, or a lock wait that timed out: the same transaction may succeed now."""
     AWAY = auto()
-    """The database cannot be reached, or cannot do its part (a full disk, a missing right)."""
+    """The database cannot be reached, or cannot work (a full disk, a missing permission)."""
     STATEMENT = auto()
-    """A value is wrong, or the transaction was spoilt before; the same will fail again."""
+    """A value is wrong, or the transaction had failed before; a repeat will fail again."""
 
 
-# 1061: the server has ended an index that a killed install began.
+# 1061: the server has completed an index that a killed install began.
 _MYSQL_CONFLICTS: Final = frozenset({1061, 1205, 1213})
 _MSSQL_CONFLICTS: Final = frozenset({1205, 1222, 3902, 3903, 3960, 6401})
-"""A deadlock, a lock not had in time, an update of what a snapshot did not see; and the refusal of
-a COMMIT, ROLLBACK or savepoint, since the server has undone the transaction for one of these."""
+"""A deadlock, a lock wait that timed out, an update of rows that a snapshot did not see; and a
+refused COMMIT, ROLLBACK or savepoint, after the server undid the transaction for such a reason."""
 _POSTGRESQL_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _SQLITE_BINDING: Final = "Error binding parameter"
 _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
@@ -44,7 +44,7 @@ _MSSQL_ABSENCE: Final = frozenset({207, 208})
 _POSTGRESQL_UNKNOWN_STATEMENT: Final = frozenset({"0A000", "42601", "42883"})
 _MYSQL_UNKNOWN_STATEMENT: Final = frozenset({1064, 1235, 1305})
 _MYSQL_LOGIN: Final = frozenset({1044, 1045, 1049, 1698})
-"""Wrong user or password, no right to the database, unknown database, a user without password."""
+"""Wrong user or password, no access to the database, unknown database, a user without password."""
 _POSTGRESQL_LOGIN: Final = frozenset({"28000", "28P01", "3D000"})
 _POSTGRESQL_LOGIN_TEXT: Final = re.compile(
     r"FATAL: +(\w+ authentication failed for user|role .* does not exist"
@@ -59,14 +59,14 @@ _MYSQL_VALUES: Final = frozenset(
 )
 """Codes of class 22, of any error class of the driver."""
 _MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
-"""Violated CHECK constraints of MySQL and MariaDB, which the driver takes for operational."""
+"""Violated CHECK constraints of MySQL and MariaDB, which are operational errors of the driver."""
 
 _HINTS: Final = {
-    # SQLite gives no reason here; of its reasons the folder is by far the most common.
+    # SQLite gives no reason here; the folder is by far the most common.
     "unable to open database file": "; does its folder exist, and may it be written?",
     "only transaction": "; begin the transaction READ WRITE, on a server that takes writes",
     "statement pooling mode": (
-        # A name and "=" behind a semicolon are masked, as a parameter of a URL.
+        # A name and "=" after a semicolon would be masked, as a parameter of a URL.
         ". Connect to the server itself, or have PgBouncer keep one session for each client "
         "(pool_mode = session)"
     ),
@@ -84,20 +84,20 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
     if error.connection_invalidated:
         return Failure.AWAY
     if error.statement is None and is_refusal(error):
-        # At the commit: a deferred constraint, which no table of the product has.
+        # At the commit: a deferred constraint; the product's tables have none.
         return Failure.STATEMENT
     return Failure.STATEMENT if is_aborted(error) or _is_value(error) else Failure.AWAY
 
 
 def is_aborted(error: exc.SQLAlchemyError) -> bool:
-    """Return whether the transaction takes no statement, since a caller swallowed its error."""
+    """Return whether the transaction refuses statements, because a caller suppressed its error."""
     return _sqlstate(error) == "25P02"
 
 
 def is_refusal(error: exc.SQLAlchemyError) -> bool:
     """Return whether *error* is of class 23: a constraint, or a partition that is missing.
 
-    ``classify`` takes it for an outage; ``soundness`` asks whether it is a message's fault.
+    ``classify`` treats it as an outage; ``soundness`` finds out whether it is a message's fault.
     """
     return isinstance(error, exc.IntegrityError) or _mysql_code(error) in _MYSQL_CONSTRAINTS
 
@@ -115,19 +115,19 @@ def _is_value(error: exc.DBAPIError) -> bool:
         return number in _MSSQL_VALUES
     if isinstance(error, exc.DataError) or str(error.orig).startswith(_SQLITE_BINDING):
         return True
-    # By name: an import of the driver costs a worker on another database half a megabyte.
+    # By name: importing the driver would cost a worker on another database half a megabyte.
     is_of_sqlite = type(error.orig).__module__ == "sqlite3"
-    # Without an answer of the server, psycopg has not found a form for a value.
+    # Without an answer of the server, psycopg could not convert a value.
     return isinstance(error, exc.ProgrammingError) and not is_of_sqlite
 
 
 def fails_again(error: exc.SQLAlchemyError) -> bool:
-    """Return whether a foreign statement is to blame for *error*.
+    """Return whether a statement of the user's program is to blame for *error*.
 
-    ``classify`` is for our own statements: they are right, so an operational error is an
-    outage. Theirs may name a column that is not there, for which SQLite and MySQL have no other
-    word. On SQLite none loses to another: the transaction that they run in has the writer's turn.
-    An outage that this takes for the statement's is met by our own statements right after it.
+    ``classify`` is for our own statements: they are correct, so an operational error is an outage.
+    A user's statement may name a missing column, which SQLite and MySQL also report as operational.
+    On SQLite no statement conflicts with another, because the transaction is the only writer. If
+    this takes an outage for the statement's fault, our own statements meet the outage right after.
     """
     if not isinstance(error, exc.DBAPIError):
         return True
@@ -135,7 +135,7 @@ def fails_again(error: exc.SQLAlchemyError) -> bool:
 
 
 def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
-    """Return *error* as the StorageUnavailable that callers know; *where* has no secrets."""
+    """Return a StorageUnavailable for *error*; *where* has no secrets."""
     if is_login_refused(error):
         return StorageUnavailable(
             f"{where} refuses the connection: {_code_of(error)}; correct user, password and "
@@ -147,17 +147,17 @@ def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
 
 
 def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
-    """Return *error*, a conflict, as the StorageConflict that callers know."""
+    """Return a StorageConflict for *error*."""
     return StorageConflict(f"a transaction in {where} lost against another: {_code_of(error)}")
 
 
 def is_right_missing(error: exc.SQLAlchemyError) -> bool:
-    """Return whether the user lacks a right for the statement of *error*."""
+    """Return whether the user lacks a permission for the statement of *error*."""
     return _has_code(error, {"42501"}, _MYSQL_DENIED, _MSSQL_DENIED)
 
 
 def is_read_only(error: exc.SQLAlchemyError) -> bool:
-    """Return whether the session or server of *error* takes no writes."""
+    """Return whether the session or server of *error* refuses writes."""
     return _has_code(error, {"25006"}, _MYSQL_READ_ONLY)
 
 
@@ -170,7 +170,7 @@ def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError
 def is_login_refused(error: BaseException | None) -> bool:
     """Return whether a server refused the user, password or database of the URL behind *error*.
 
-    The server answers, and refuses again until the URL or the server's own rights change.
+    The server answers, and refuses again until the URL or the server's permissions change.
     """
     if not isinstance(error, exc.OperationalError) or error.statement is not None:
         return False
@@ -198,7 +198,7 @@ def _is_conflict_of_servers(error: exc.DBAPIError) -> bool:
 def _has_code(
     error: exc.SQLAlchemyError, sqlstates: Set[str], mysql: Set[int], mssql: Set[int] = frozenset()
 ) -> bool:
-    """Return whether *error* has the SQLSTATE, or the number, of its own server's set."""
+    """Return whether *error* has an SQLSTATE, or a number, of its server's set."""
     numbers = (_mysql_code(error) in mysql, _mssql_number(error) in mssql)
     return _sqlstate(error) in sqlstates or any(numbers)
 
@@ -217,7 +217,7 @@ def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
 def _mssql_number(error: exc.SQLAlchemyError) -> int | None:
     cause = error.orig if isinstance(error, exc.DBAPIError) else None
     args = cause.args if cause is not None and _is_of_mssql(cause) else ()
-    # The driver gives number and text, of a failed connection within one more tuple.
+    # The driver gives number and text, for a failed connection inside another tuple.
     given = args[0] if args and isinstance(args[0], tuple) else args
     return given[0] if given and isinstance(given[0], int) else None
 

@@ -1,4 +1,4 @@
-"""A pool of connections that lends in the order of asking."""
+"""Connection pool that serves waiting threads in the order of their requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy.pool import QueuePool
 
 
 class FairSemaphore:
-    """A semaphore that admits waiting threads in their order. Safe for many threads.
+    """A semaphore that admits waiting threads in order. Thread-safe.
 
-    The handler of a signal, or the garbage collector that closes a forgotten connection, releases a
-    place in any line of the thread that it interrupts: so the lock is re-entrant, and a thread
-    waits on a plain lock, whose methods are one step of the interpreter.
+    A signal handler, or the garbage collector that closes a forgotten connection, may release a
+    place at any line of the interrupted thread. So the lock is re-entrant, and a thread waits on a
+    plain lock, whose methods are atomic in the interpreter.
     """
 
     def __init__(self, count: int) -> None:
@@ -24,7 +24,7 @@ class FairSemaphore:
         self._waiting: deque[threading.Lock] = deque()
 
     def acquire(self, timeout: float) -> bool:
-        """Return True once admitted, False if that takes longer than *timeout* seconds."""
+        """Return True when admitted, False if that takes longer than *timeout* seconds."""
         place = threading.Lock()
         place.acquire()
         with self._lock:
@@ -35,14 +35,14 @@ class FairSemaphore:
         try:
             if place.acquire(timeout=timeout):
                 return True
-        except BaseException:  # of the handler of a signal
+        except BaseException:  # by a signal handler
             if not self._gives_up(place):
                 self.release()
             raise
         return not self._gives_up(place)
 
     def _gives_up(self, place: threading.Lock) -> bool:
-        """Return False if *place* was admitted at the last moment; else remove it."""
+        """Return False if *place* was admitted at the last moment; otherwise remove it."""
         with self._lock:
             if place in self._waiting:
                 self._waiting.remove(place)
@@ -50,7 +50,7 @@ class FairSemaphore:
             return False
 
     def release(self) -> None:
-        """Admit the thread that has waited longest, or a thread to come."""
+        """Admit the thread that has waited longest, or a later thread."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -59,22 +59,22 @@ class FairSemaphore:
 
 
 class _Admitted(threading.local):
-    """Whether this thread has a place of the pool while it looks for a connection."""
+    """Whether this thread has a place in the pool while it gets a connection."""
 
     here: bool = False
 
 
 class FairPool(QueuePool):
-    """A pool whose waiting threads get the next connections.
+    """A pool that gives the next free connections to waiting threads.
 
-    SQLAlchemy's pool wakes a waiting thread, but a thread that returns a connection and asks again
-    comes first as a rule: with 13 busy threads at 12 connections a thread waited for over 10 s.
+    SQLAlchemy's pool wakes a waiting thread, but a thread that returns a connection and requests
+    another is usually faster: with 13 busy threads and 12 connections a thread waited over 10 s.
 
-    A connection that returns after ``dispose`` is closed: SQLAlchemy's pool would keep it open,
-    and lend it never again.
+    A connection that returns after ``dispose`` is closed: SQLAlchemy's pool would keep it open, and
+    never lend it again.
     """
 
-    # SQLAlchemy names a logger by the class; its pools are silent unless ``echo_pool`` is set.
+    # SQLAlchemy derives a logger from the class; its pools are silent unless ``echo_pool`` is set.
     _sqla_logger_namespace = "sqlalchemy.pool.impl.QueuePool"
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -89,13 +89,13 @@ class FairPool(QueuePool):
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close the idle connections; the pool goes on."""
+        """Close the idle connections; the pool stays usable."""
         super().dispose()
 
     def _do_get(self) -> Any:
         if self._admitted.here:
-            # SQLAlchemy's method calls itself again when another thread was faster. To be admitted
-            # a second time would cost the pool a place for good.
+            # SQLAlchemy's method calls itself again if another thread was faster. A second
+            # admission would cost the pool a place forever.
             return super()._do_get()
         if not self._semaphore.acquire(self._timeout):
             most = self.size() + self._max_overflow

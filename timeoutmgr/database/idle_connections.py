@@ -1,4 +1,4 @@
-"""Connections that a server has closed, or lets only read, which are not lent any more."""
+"""Checks of pooled connections: those closed or made read-only by the server are not lent."""
 
 import select
 from collections.abc import Callable, Iterable
@@ -25,23 +25,23 @@ class _HasSocket(Protocol):
 
 
 Check = Callable[[Any, dict[Any, Any], bool], None]
-"""Called with the driver's connection, the pool's notes on it, and whether it is new."""
+"""Called with the driver's connection, the pool's info about it, and whether it is new."""
 
 
 def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
-    """Have the pool of *engine* lend a new connection in place of one that the server has closed.
+    """Make the pool of *engine* replace a connection that the server has closed.
 
     Call *checks* before the pool lends a connection; InvalidatePoolError replaces the connection.
 
-    A restart, a proxy or the ``wait_timeout`` of MySQL closes idle connections. Where a send came
-    next, it failed, though the server had been back for hours. The socket shows it without a round
-    trip: nothing is to be read from a connection that has no statement, but its end.
+    A restart, a proxy or the ``wait_timeout`` of MySQL closes idle connections. The next send then
+    failed, although the server had been back for hours. The socket shows this without a round trip:
+    a connection without a statement has nothing to read except its end.
     """
 
     @event.listens_for(engine, "checkout")
     def ask(connection: Any, record: Any, _lent: Any) -> None:
         try:
-            # A notice, or a session ticket of TLS, is no end.
+            # A notice or a session ticket of TLS is not the end.
             is_open = not has_something_to_read(
                 descriptor_of(connection)
             ) or engine.dialect.do_ping(connection)
@@ -56,11 +56,11 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
 
 
 def replace_read_only(engine: Engine) -> None:
-    """Have the pool of *engine* replace its sessions once a session may only read.
+    """Make the pool of *engine* replace its sessions if a session turns out to be read-only.
 
-    A session that began in a read-only window, or on the other server of a switch-over, stays as it
-    is: lent again and again, it stopped the endpoint until a restart. An error in a savepoint is of
-    a handler's own making, or of a foreign table, and fails its message.
+    A session that began in a read-only window, or on the old server of a switch-over, stays
+    read-only: the pool lent it again and again, and the endpoint stood still until a restart. An
+    error in a savepoint is the fault of a handler, or of a foreign table, and fails its message.
     """
 
     @event.listens_for(engine, "handle_error")
@@ -71,7 +71,7 @@ def replace_read_only(engine: Engine) -> None:
 
 
 def descriptor_of(driver_connection: Any) -> int | None:
-    """Return the file descriptor of the connection's socket; None where the driver shows none."""
+    """Return the file descriptor of the connection's socket; None if the driver has none."""
     if isinstance(driver_connection, _HasDescriptor):
         return driver_connection.fileno()
     if isinstance(driver_connection, _HasSocket) and driver_connection._sock is not None:

@@ -1,6 +1,6 @@
-"""Indexes built while other transactions read and write the table; for revisions.
+"""Creation of indexes while other transactions read and write the table; for revisions.
 
-A plain CREATE INDEX locks out writers for as long as it takes, which on ten million rows was 25 s.
+A plain CREATE INDEX blocks writers until it ends, which took 25 s on ten million rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateIndex
 
 FEW: Final = 10_000
-"""Rows up to which an index is built at once: to wait for other transactions would take longer."""
+"""Rows up to which an index is built directly: waiting for other transactions would take longer."""
 
 LOCK_TIMEOUT: Final = "SET lock_timeout = '500ms'"
 """How long a change waits for its locks, while all later statements wait for the change."""
@@ -25,16 +25,16 @@ _PARTITIONS: Final = text(
     " (SELECT 1 FROM pg_index x JOIN pg_inherits j ON j.inhrelid = x.indexrelid"
     " WHERE x.indrelid = c.oid AND j.inhparent = CAST(:index AS regclass)) ORDER BY c.relname"
 )
-"""The partitions of a table that have no part yet of an index on all of it."""
+"""The partitions of a table that still lack their part of an index on the whole table."""
 _INVALID: Final = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:index)")
 
 
 def create_index_patiently(index: Index) -> None:
-    """Create *index*, whose table is there; other statements wait no longer than for a lock.
+    """Create *index* on an existing table; other statements wait only for the time of a lock.
 
     On PostgreSQL the table, or each of its partitions, gets the index CONCURRENTLY, outside of the
-    revision's transaction: the revision must be repeatable from its start. On MySQL
-    the index is built in place. An interrupted build begins anew.
+    revision's transaction: the revision must be repeatable from its start. On MySQL the index is
+    built in place. An interrupted build starts again.
     """
     from alembic import op
 
@@ -60,16 +60,16 @@ def create_index_patiently(index: Index) -> None:
 
 
 def one_table_at_a_time() -> AbstractContextManager[None]:
-    """Let the changes in the context hold no lock of another table, nor keep theirs; for revisions.
+    """Run the changes in the context without locks on other tables; release each lock at once.
 
-    Beside a steady flow a revision that holds two tables meets a transaction that holds them in the
-    other order at each try.
+    Under steady load, each try of a revision that locks two tables would meet a transaction that
+    locks them in the other order.
     """
     from alembic import op
 
     migration = op.get_context()
     if migration.as_sql or migration.dialect.name != "postgresql":
-        # MySQL commits each change; SQLite has one writer; on SQL Server nothing was tried.
+        # MySQL commits each change; SQLite has one writer; SQL Server was not tested.
         return nullcontext()
     return migration.autocommit_block()
 
@@ -101,7 +101,7 @@ def _create_in_table(connection: Connection, index: Index) -> None:
 
 
 def _create_on_only_the_whole(connection: Connection, index: Index) -> None:
-    """Create *index* without its parts: the partitions that come from now on have them."""
+    """Create *index* without its parts: only later partitions get their parts with it."""
     statement = _compiled(index, connection.dialect)
     table = connection.dialect.identifier_preparer.format_table(_table_of(index))
     statement = statement.replace(f" ON {table} ", f" ON ONLY {table} ", 1)
@@ -127,7 +127,7 @@ def _create_in_partitions(connection: Connection, index: Index) -> None:
 def _create_in(connection: Connection, index: Index, part: str, name: str, prefix: str) -> None:
     """Create *index*, or a part of it, under *name* on *part*, a table or a partition."""
     if connection.execute(_INVALID, {"index": prefix + name}).scalar():
-        connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY {prefix}{name}")  # it was cut off
+        connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY {prefix}{name}")  # it was interrupted
     table = connection.dialect.identifier_preparer.format_table(_table_of(index))
     _, _, columns = _compiled(index, connection.dialect).partition(f" ON {table} ")
     connection.exec_driver_sql(

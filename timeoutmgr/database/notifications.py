@@ -1,4 +1,4 @@
-"""A connection that waits for PostgreSQL's NOTIFY, in a thread of its own."""
+"""Listener for PostgreSQL's NOTIFY, on its own connection and thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WAKES: Final = 4096
 
 
 def channel_of(name: str) -> str:
-    """Return the channel of *name*; short, however long the name is."""
+    """Return the channel for *name*, which is short, however long the name."""
     return "timeoutmgr_" + hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
@@ -33,9 +33,9 @@ def channel_of(name: str) -> str:
 class NotificationListener:
     """Calls *hear* with each payload of *channel*, in a thread that a database's listeners share.
 
-    The thread calls *missed* whenever a connection begins to listen, since a NOTIFY from before
-    went unheard. While the thread has no connection, its owner finds out by polling. Listeners
-    that give one function, as *hear* or as *missed*, have it called once.
+    The thread calls *missed* whenever a connection begins to listen, because an earlier NOTIFY was
+    not received. While the thread has no connection, its owner has to poll. If several listeners
+    have the same function as *hear* or *missed*, it is called once.
     """
 
     database: Database
@@ -44,23 +44,23 @@ class NotificationListener:
     missed: Callable[[], None] = field(kw_only=True)
 
     def start(self) -> None:
-        """Start listening, in the background; twice is fine."""
+        """Start listening, in the background; idempotent."""
         self.database.part(Listening).add(self)
 
     def stop(self) -> None:
-        """Stop listening, and return when no call is under way; twice is fine."""
+        """Stop listening, and return when no call is running; idempotent."""
         self.database.part(Listening).remove(self)
 
 
 class Listening:
-    """One daemon thread on one connection, for all listeners of this process at one database."""
+    """A daemon thread with a connection, for all listeners of this process to a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        # Held while a listener is called: a listener that was removed is called no more.
+        # Held while a listener is called: a listener is never called after its removal.
         self._calls = threading.RLock()
-        # Replaced, never changed, so that the thread reads without the lock.
+        # Replaced, never changed, so that the thread can read it without the lock.
         self._listeners: frozenset[NotificationListener] = frozenset()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -69,7 +69,7 @@ class Listening:
         self._wake_read = self._wake_write = -1
 
     def add(self, listener: NotificationListener) -> None:
-        """Call *listener* from now on; twice is fine."""
+        """Call *listener* from now on; idempotent."""
         with self._lock:
             if listener in self._listeners:
                 return
@@ -80,7 +80,7 @@ class Listening:
                 os.write(self._wake_write, b".")
 
     def remove(self, listener: NotificationListener) -> None:
-        """Call *listener* no more; twice is fine."""
+        """Stop calling *listener*; idempotent."""
         with self._lock:
             if listener not in self._listeners:
                 return
@@ -91,7 +91,7 @@ class Listening:
                 self._end()
 
     def reconnect(self) -> None:
-        """Listen on a new connection: new connections reach another server."""
+        """Listen on a new connection, because new connections reach another server."""
         with self._lock:
             self._is_elsewhere = True
             if self._thread is not None:
@@ -121,7 +121,7 @@ class Listening:
             try:
                 self._connect_and_listen()
             except Exception as error:
-                # Any error of a driver: this thread only makes things faster. Once an outage.
+                # Any error of a driver: this thread only saves time. Logged once per outage.
                 level = logging.DEBUG if self._is_failing else logging.WARNING
                 where = self._database.describe()
                 logger.log(
@@ -147,7 +147,7 @@ class Listening:
                     extra={"event": "listener_unsupported"},
                 )
                 while not self._stop.is_set():
-                    os.read(self._wake_read, _WAKES)  # a full pipe would block who wakes
+                    os.read(self._wake_read, _WAKES)  # a full pipe would block the caller
                 return
             connection.autocommit = True
             self._listen(connection)
@@ -172,14 +172,14 @@ class Listening:
     def _follow(
         self, connection: Any, followed: frozenset[NotificationListener]
     ) -> frozenset[NotificationListener]:
-        """Listen for the listeners of this moment, where *followed* are listened for; return it."""
+        """Listen for the present listeners, no longer for *followed*; return the present."""
         listeners = self._listeners
         if listeners == followed:
             return followed
         before, after = _channels(followed), _channels(listeners)
         statements = [f"LISTEN {channel}" for channel in sorted(after - before)]
         statements += [f"UNLISTEN {channel}" for channel in sorted(before - after)]
-        # Before psycopg 3.2.4 the generator leaves out a notice that comes with an answer.
+        # Before psycopg 3.2.4 the generator omits a notice that comes with an answer.
         connection.add_notify_handler(self._heard)
         try:
             for statement in statements:

@@ -1,4 +1,4 @@
-"""Which database of which server a URL names, however it is spelt."""
+"""Comparison of URLs: which database of which server a URL names, however it is written."""
 
 import os
 import pwd
@@ -16,7 +16,7 @@ from timeoutmgr.errors import CombinationRefused
 
 Seen: TypeAlias = Callable[[], Sequence[object]]
 
-# --- places for an embedded database, and its file mode ---------------------------------------
+# --- the place of an embedded database, and its file mode -------------------------------------
 
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
@@ -26,9 +26,9 @@ _NETWORK: Final = frozenset(
 def refuse_unsafe_file(path: Path) -> None:
     """Raise CombinationRefused if *path* is on a network file system, or has hard links.
 
-    SQLite's locks and shared memory do not hold there, so that two writers could meet. Where the
-    system does not tell its mounts (no /proc), nothing is refused. SQLite names its log after the
-    file: commits under one name destroy those under another.
+    SQLite's locks and shared memory do not work there, so that two writers could meet. If the
+    system does not show its mounts (no /proc), nothing is refused. SQLite names its log after the
+    file: commits under one name of a file destroy commits under another.
     """
     folder = path.resolve().parent
     kind = _file_system(folder)
@@ -47,13 +47,13 @@ def refuse_unsafe_file(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create the database file *path*, readable by its owner alone, if it is not there.
+    """Create the database file *path*, readable only by its owner, if it does not exist.
 
-    SQLite gives its WAL and shared memory the mode of the file. The file is made without being
-    opened: to close it would take the locks of every other connection of this process from it.
+    SQLite gives its WAL and shared memory the mode of the file. The file is created without being
+    opened: closing it would release the locks of every other connection of this process.
     """
     if not path.exists():
-        # Where a file system makes no node, SQLite makes the file, or says why it cannot.
+        # If the file system cannot create a node, SQLite creates the file, or says why it cannot.
         with suppress(OSError):
             os.mknod(path, stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR)
 
@@ -78,28 +78,28 @@ def _file_system(folder: Path) -> str:
 _KINDS: Final = {"mariadb": "mysql"}
 _PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _THIS_MACHINE: Final = ("localhost", "::1")
-# As PostgreSQL's options say it, -csearch_path=a,b or --search_path=a,b; of several the last.
+# In PostgreSQL's options: -csearch_path=a,b or --search_path=a,b; the last counts.
 _SEARCHED: Final = re.compile(r"(search_path|role)\s*=\s*((?:\\.|\S)*)")
 
 
 def same_database(one: URL, other: URL) -> bool:
-    """Return whether two URLs name one database, also through different drivers and users."""
+    """Return whether two URLs name the same database, even with different drivers and users."""
     return server_of(one) == server_of(other)
 
 
 def one_connection_serves(one: URL, other: URL) -> bool:
-    """Return whether a connection by *one* finds the tables that a connection by *other* finds.
+    """Return whether connections by *one* and by *other* find the same tables.
 
-    Elsewhere than in MySQL, tables of one name may lie in several schemas of a database. The server
-    says in which a user looks (``ALTER ROLE … SET search_path``, the default schema of a user of
-    SQL Server), and PostgreSQL's options may say otherwise. A user may lack rights to the tables
-    of another as well.
+    Except in MySQL, several schemas of a database may have tables of the same name. The server
+    decides where a user's session searches (``ALTER ROLE … SET search_path``, the default schema of
+    a user of SQL Server), and PostgreSQL's options may override this. A user may also lack access
+    to the tables of another.
     """
     return same_database(one, other) and _searched(one) == _searched(other)
 
 
 def _searched(url: URL) -> tuple[str, str, dict[str, str]]:
-    """Return the user and options by which a session of *url* finds schemas; none for MySQL."""
+    """Return the user and options that select schemas in a session of *url*; none for MySQL."""
     if url.get_backend_name() not in {"postgresql", "mssql"}:
         return "", "", {}
     options = _asked(url, "options").replace("search-path", "search_path")
@@ -107,17 +107,17 @@ def _searched(url: URL) -> tuple[str, str, dict[str, str]]:
 
 
 def _user(url: URL) -> str:
-    """Return the user of *url*, as PostgreSQL's library finds it."""
+    """Return the user of *url*, as PostgreSQL's library determines it."""
     named = _asked(url, "user") or url.username or os.environ.get("PGUSER")
-    with suppress(KeyError):  # the system's user has no name
+    with suppress(KeyError):  # the user of the process has no name
         return named or pwd.getpwuid(os.geteuid()).pw_name
     return ""
 
 
 class UnqualifiedTables:
-    """Tables without a schema, which PostgreSQL finds by the search path of each session.
+    """Tables without an explicit schema, which PostgreSQL finds by the search path of each session.
 
-    The session of a program may look in another schema: a message would be in a table of the same
+    The session of a program may search another schema: a message would be in a table of the same
     name there, which nothing reads.
     """
 
@@ -163,10 +163,10 @@ class UnqualifiedTables:
 def server_of(
     url: URL, database: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """Return which database of which server *url* names, or *database* there.
+    """Return the server and database that *url* names, or *database* on that server.
 
-    A host or a socket may stand in the query, where PostgreSQL's and MySQL's drivers look for it
-    too; what no part of a URL names, PostgreSQL's look for in *environ*.
+    PostgreSQL's and MySQL's drivers also read a host or a socket from the query; PostgreSQL's
+    drivers read values that are missing in a URL from *environ*.
     """
     if url.get_backend_name() == "sqlite":
         return f"sqlite {Path(url.database or '').resolve()}"

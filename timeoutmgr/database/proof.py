@@ -1,10 +1,10 @@
-"""Proofs of a server at start: it keeps its commits, and has the abilities that we need.
+"""Proofs at start that a server keeps its commits, and has the abilities that we need.
 
-A version number says what a server should do. Between the server and this process there may be a
-pooler, and the server may only look like PostgreSQL or MySQL, or be a server among several that
-each take writes. Every claim and lease relies on the abilities that are tried here: a session and
-its lock stay with their connection, and a locked row is skipped. Nothing is created and nothing is
-changed; the proof locks the row of a version table, which has a single row and is rarely locked.
+A version number says only what a server should do. There may be a pooler between the server and
+this process, and the server may only imitate PostgreSQL or MySQL, or be one of several that each
+accept writes. Every claim and lease relies on the abilities that are tested here: a session and its
+lock stay with their connection, and a locked row is skipped. Nothing is created or changed; the
+proof locks the row of a version table, which has a single row and is rarely locked.
 """
 
 import logging
@@ -60,7 +60,7 @@ _FLUSH_LOSSES: Final = {
 
 
 def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
-    """Return the settings of the server by which it may lose something, as this user has them."""
+    """Return the server's settings, for this user, with which it may lose commits."""
     if database.is_sqlite:
         return ()
     with database.read() as connection:
@@ -79,9 +79,9 @@ def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
 
 
 def require_durable(shared: SharedDatabase | None, *, accept_loss: bool) -> None:
-    """Raise CombinationRefused if the server may lose commits; it is asked once.
+    """Raise CombinationRefused if the server may lose commits; it is checked once.
 
-    Not with *accept_loss*, and not for None, which is no database.
+    Do nothing with *accept_loss*, or for None, which means no database.
     """
     if shared is None or accept_loss:
         return
@@ -122,14 +122,14 @@ def _doubts_of_setting(
 
 _OF_MSSQL: Final = "FROM sys.databases WHERE database_id = DB_ID()"
 _STATEMENTS: Final = 3
-"""Statements over which the first connection must keep its session while the second is busy."""
+"""Statements for which the first connection must keep its session while the second is busy."""
 _TRIES: Final = 200
 _PAUSE: Final = 0.01
-"""Seconds between two tries to lock a row that another process, which proves too, has locked."""
+"""Seconds between tries to lock a row that is locked by another process during its own proof."""
 _CONFLICTS: Final = 5
-"""Times that the proof is tried while it loses against transactions of other processes."""
+"""Tries of the proof in case of conflicts with transactions of other processes."""
 _LOCK_WAIT: Final = 5
-"""Seconds after which PostgreSQL gives up a lock that it should not wait for at all."""
+"""Seconds after which PostgreSQL gives up waiting for a lock that it should have skipped."""
 _POOLER_REMEDY: Final = (
     "Connect to the server itself. If the pooler keeps one session for each client (in PgBouncer "
     'pool_mode = session), set database.pooler = "session".'
@@ -139,7 +139,7 @@ _ENGINES: Final = "Use PostgreSQL, MySQL or MariaDB itself."
 
 
 def prove_server(database: Database) -> None:
-    """Return if sessions keep their locks, and a single server takes writes.
+    """Return if sessions keep their locks, and a single server accepts writes.
 
     A database that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
     """
@@ -155,8 +155,8 @@ def prove_server(database: Database) -> None:
 def prove_rows(database: Database, version_table: Table) -> None:
     """Return if a locked row of *version_table* is skipped, and statements count their rows.
 
-    A user with read access to the table cannot try, and does not claim timeouts either. A
-    database that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
+    A user with only read access cannot test this, and does not claim timeouts either. A database
+    that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
     """
     if database.is_sqlite or database.proved.rows:
         return
@@ -164,7 +164,7 @@ def prove_rows(database: Database, version_table: Table) -> None:
         try:
             _prove_rows(database, version_table)
         except StorageConflict:
-            # Another process proves, or upgrades.
+            # Another process runs its proof, or upgrades.
             if not left:
                 raise
         else:
@@ -219,7 +219,7 @@ def _require_versioned_reads(database: Database, connection: Connection) -> None
 
 
 def _require_sessions(database: Database, first: Connection, second: Connection) -> None:
-    """Have *first* keep its session and its lock while *second* holds a transaction open."""
+    """Check that *first* keeps its session and lock while *second* has an open transaction."""
     sql = SESSION_LOCKS[database.dialect.name]
     lock = {"name": lock_name(database.dialect.name, f"proof {uuid4().hex}")}
     first = first.execution_options(isolation_level="AUTOCOMMIT")
@@ -251,7 +251,7 @@ def _require_no_pooler(database: Database, connection: Connection, session: int)
 
 
 def _session_of_greeting(connection: Connection) -> int | None:
-    """Return the session's number in the server's greeting; None where the driver keeps none."""
+    """Return the session's number in the server's greeting; None if the driver does not keep it."""
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "thread_id"):
         return int(driver.thread_id())
@@ -282,7 +282,7 @@ def _lock_refused(database: Database, fault: str) -> CombinationRefused:
 def _require_skipped(
     database: Database, first: Connection, second: Connection, table: Table
 ) -> None:
-    """Have *second* pass by the row that *first* has locked, and see it again once it is free."""
+    """Check that *second* skips the row that *first* has locked, and sees it when it is free."""
     rows = select(table.c.version_num).with_for_update(skip_locked=True)
     with first.begin() as holding:
         _lock_when_free(database, first, rows)
@@ -298,7 +298,7 @@ def _require_skipped(
 
 
 def _is_skipped(connection: Connection, rows: Select[Any]) -> bool:
-    """Return whether *rows*, which are locked, are none; false also where they are waited for."""
+    """Return whether the locked *rows* are skipped; false if they are returned or waited for."""
     try:
         with connection.begin():
             if connection.dialect.name == POSTGRESQL.name:
@@ -311,7 +311,7 @@ def _is_skipped(connection: Connection, rows: Select[Any]) -> bool:
 
 
 def _lock_when_free(database: Database, connection: Connection, rows: Select[Any]) -> None:
-    """Lock the one row, which another process that starts just now may have locked."""
+    """Lock the single row, which another process may have locked during its own start."""
     for _ in range(_TRIES):
         if connection.execute(rows).first() is not None:
             return
@@ -323,7 +323,7 @@ def _lock_when_free(database: Database, connection: Connection, rows: Select[Any
 
 
 def _require_counts(database: Database, connection: Connection, table: Table) -> None:
-    """Have statements tell how many rows they met, and RETURNING answer where it is used."""
+    """Check that statements return their row counts, and that RETURNING works where it is used."""
     with connection.begin() as undone:
         version = connection.execute(select(table.c.version_num)).scalar_one()
         again = count_inserted(connection, *_insert_if_missing(connection, table, version))
@@ -357,7 +357,7 @@ def _insert_if_missing(
 
 @contextmanager
 def _pair(database: Database) -> Iterator[tuple[Connection, Connection]]:
-    """Lend two connections; an unknown statement refuses the server."""
+    """Yield two connections; if the server does not know a statement, refuse the server."""
     try:
         with database.engine.connect() as first, database.engine.connect() as second:
             yield first, second

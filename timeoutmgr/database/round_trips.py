@@ -1,7 +1,7 @@
-"""Transactions that PostgreSQL gets in one or two round trips, through psycopg, past SQLAlchemy.
+"""Transactions on PostgreSQL in one or two round trips, by psycopg without SQLAlchemy.
 
-For the statements that every message of a broker needs. A short transaction of SQLAlchemy's takes
-0.6 to 0.9 ms of the processor and four or five round trips; here it takes 0.1 to 0.2 ms.
+For the statements that every message of a broker needs. A short transaction takes 0.6 to 0.9 ms of
+processor time and four or five round trips with SQLAlchemy, and 0.1 to 0.2 ms here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from timeoutmgr.database.failures import is_read_only
 
 
 def can_pipeline(engine: Engine) -> bool:
-    """Return whether the functions of this module are for connections of *engine*."""
+    """Return whether the functions of this module support connections of *engine*."""
     if engine.dialect.driver != "psycopg":
         return False
     import psycopg
@@ -42,13 +42,13 @@ def as_sqlalchemys(error: Any, dialect: Dialect, driver: Any, statement: str) ->
 
 
 class DriverStatement:
-    """A statement of SQLAlchemy's in psycopg's form, compiled once."""
+    """A statement of SQLAlchemy, compiled once for psycopg."""
 
     def __init__(
         self, statement: Executable, engine: Engine, columns: Sequence[str] | None = None
     ) -> None:
         """Compile *statement*; *columns* are those of an INSERT."""
-        element: Any = statement  # its compile() is not declared
+        element: Any = statement  # its compile() has no type
         compiled = element.compile(dialect=engine.dialect, column_keys=columns)
         self.text: Final = str(compiled)
         self._constants = {name: one for name, one in compiled.params.items() if one is not None}
@@ -59,7 +59,7 @@ class DriverStatement:
         self._processors = {name: each for name, each in processors.items() if each is not None}
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *given* as psycopg takes them, with the constants of the statement."""
+        """Return *given* in psycopg's form, with the constants of the statement."""
         values = {**self._constants, **given}
         for name, process in self._processors.items():
             values[name] = process(values[name])
@@ -67,16 +67,16 @@ class DriverStatement:
 
 
 class PipelinedTransaction:
-    """An open transaction; a statement is sent with the statements before it.
+    """An open transaction, which sends a statement together with the statements before it.
 
-    An error of a statement is raised where an answer is read, at the latest by the commit.
+    The error of a statement is raised when an answer is read, at the latest by the commit.
     """
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
 
     def execute(self, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
-        """Send *statement*; return psycopg's cursor, whose answer is complete after the commit."""
+        """Send *statement*; return psycopg's cursor, whose result is complete after the commit."""
         return self._driver.execute(statement.text, statement.values(given))
 
 
@@ -89,7 +89,7 @@ def pipelined(engine: Engine) -> Iterator[PipelinedTransaction]:
 
 
 def execute_alone(engine: Engine, statement: DriverStatement, given: Mapping[str, Any]) -> Any:
-    """Execute *statement*, which returns rows, as a transaction of its own; return the rows.
+    """Execute *statement*, which returns rows, in its own transaction; return the rows.
 
     Connections of *engine* commit each statement.
     """
@@ -99,7 +99,7 @@ def execute_alone(engine: Engine, statement: DriverStatement, given: Mapping[str
 
 @contextmanager
 def _lent(engine: Engine) -> Iterator[Any]:
-    """Lend the driver's connection from the pool; its errors are raised as SQLAlchemy's."""
+    """Yield a driver's connection from the pool; raise its errors as SQLAlchemy's."""
     import psycopg
 
     held: Any = None
@@ -113,7 +113,7 @@ def _lent(engine: Engine) -> Iterator[Any]:
             engine.pool._invalidate(held, error)  # and older connections, as SQLAlchemy does
         raise raised from error
     except BaseException as error:
-        # Interrupted in a statement, whose answer would be taken for that of the next.
+        # Interrupted in a statement: its answer would be taken for the answer to the next.
         status = psycopg.pq.TransactionStatus.ACTIVE
         if held is not None and held.driver_connection.info.transaction_status == status:
             held.invalidate(error)

@@ -1,7 +1,7 @@
 """Moves of due timeouts into queues inside one database, and the tables for bulk programs.
 
-Where queues and timeouts are tables of one database, a message that leaves the store for a queue
-need not travel to a process and back.
+If queues and timeouts are tables of the same database, a message can move from the store to a queue
+without a process in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class BulkTables:
     """The tables of a persistence, for programs that read and write rows by the million.
 
-    *history_kept* is its ``history`` setting: which events there are to be read.
+    *history_kept* is its ``history`` setting: the events that can be read.
     """
 
     timeouts: Table
@@ -45,27 +45,27 @@ class HasBulkTables(Protocol):
 
     @property
     def bulk_tables(self) -> BulkTables:
-        """Its tables: keys are inserted before, and in one transaction with, their timeouts."""
+        """The tables: keys are inserted before their timeouts, in the same transaction."""
         ...
 
 
 Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Mapping[Key, str]]
-"""Moves every movable row of some keys, in a transaction, and returns destinations by moved key.
+"""Moves every movable row among some keys, in a transaction; returns destinations by moved key.
 
-Given are a claim's token (empty: none), keys, and the instant of the dispatch, which counts only
-if the storage has no clock. The rows are due and no other owner has them; they are recorded as
-dispatched, and the claim ends if all were moved.
+Its arguments are a claim's token (empty: none), keys, the instant of the dispatch, which counts
+only if the storage has no clock, and the transaction. It moves rows that are due and that no other
+owner has, and records them as dispatched; the claim ends if all were moved.
 """
 
 
 class MessageRows(Protocol):
-    """The queues of one database as one table, to be written by statements."""
+    """The queues of a database as a table that statements can write."""
 
     def takes(self, message: FromClause) -> ColumnElement[bool]:
-        """Return the condition that a row of *message* can go as it is to its ``destination``.
+        """Return the condition that a row of *message* can go unchanged to its ``destination``.
 
-        It has the columns of a stored timeout. A row that fails the condition goes through
-        ``send``, which words the error.
+        *message* has the columns of a stored timeout. A row that fails the condition goes through
+        ``send``, which raises the error.
         """
         ...
 
@@ -76,23 +76,23 @@ class MessageRows(Protocol):
         at: ColumnElement[int],
         *order: ColumnElement[Any],
     ) -> Insert:
-        """Return the statement that puts *messages*, which it ``takes``, into their queues.
+        """Return the statement that inserts *messages*, which ``takes`` accepts, into their queues.
 
-        In the *order* given, with *added* headers, which they must not have; *at* is now.
+        It keeps *order*, and adds the headers *added*, which they must not have; *at* is now.
         """
         ...
 
     def announcing(self) -> ColumnElement[Any] | None:
         """Return the expression that wakes receivers in other processes, at the commit.
 
-        Its parameter is ``announced``. None where they look by themselves.
+        Its parameter is ``announced``. None if receivers poll by themselves.
         """
         ...
 
     def announce(self, queues: Collection[str], transaction: Transaction) -> str:
-        """Wake the receivers of *queues* in this process when *transaction* has committed.
+        """Wake the receivers of *queues* in this process after the commit of *transaction*.
 
-        Returns what is ``announced`` to the others.
+        Return the value of ``announced`` for other processes.
         """
         ...
 
@@ -102,7 +102,7 @@ class KeepsRows(Protocol):
     """A transport whose queues are in a database."""
 
     def message_rows(self) -> MessageRows | None:
-        """Return its table, None where this kind of database cannot move rows."""
+        """Return the queues as a table, None if this kind of database cannot move rows."""
         ...
 
 
@@ -111,8 +111,8 @@ class MovesRows(Protocol):
     """A store that can move rows inside its database."""
 
     def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
-        """Return a mover of timeouts *into* queues of the same database, None if there is none.
+        """Return a mover of timeouts *into* queues of the same database, or None.
 
-        A timeout whose destination *allows* refuses stays: the dispatcher says why it may not go.
+        If *allows* refuses its destination, a timeout stays: the dispatcher reports the reason.
         """
         ...

@@ -1,7 +1,7 @@
-"""Rows of the table ``runs``: each is an execution of a migration or of a pipeline job.
+"""Rows of the table ``runs``: executions of migrations and of pipeline jobs.
 
-``kind`` tells them apart. ``parameters`` is the text that a run was begun with, as its ledger wrote
-it: ledgers compare it as text.
+``kind`` distinguishes them. ``parameters`` is the text with which a run was begun, as its ledger
+wrote it: ledgers compare it as text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timeoutmgr.message.instants import Micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run as its row has it; *runner* is the owner name of the process that works at it."""
+    """The row of a run; *runner* is the owner name of the process that executes it."""
 
     run_id: str
     kind: str
@@ -32,24 +32,24 @@ class RunRow:
 
 
 class RunRows:
-    """Statements on the table *runs*; each takes the transaction of its caller."""
+    """Statements on the table *runs*; each is executed in the transaction of its caller."""
 
     def __init__(self, runs: Table) -> None:
         self._runs: Final = runs
         self._age: Final = runs.c.created, runs.c.run_id
 
     def insert(self, connection: Connection, run: RunRow) -> None:
-        """Insert *run*, which has neither ended nor reported."""
+        """Insert *run*, which has no end and no report."""
         connection.execute(insert(self._runs), asdict(run))
 
     def find(self, connection: Connection, run_id: str, *, lock: bool = False) -> RunRow | None:
-        """Return the run, or None; with *lock* no other process changes it before the commit."""
+        """Return the run, or None; with *lock* no other process can change it before the commit."""
         statement = select(self._runs).where(self._runs.c.run_id == run_id)
         row = connection.execute(statement.with_for_update() if lock else statement).first()
         return None if row is None else _run_row(row)
 
     def locked(self, connection: Connection, run_id: str) -> RunRow:
-        """Return the run, which exists, locked until the commit."""
+        """Return the existing run, locked until the commit."""
         found = self.find(connection, run_id, lock=True)
         assert found is not None, f"run {run_id} was begun"
         return found
@@ -75,7 +75,7 @@ class RunRows:
         report: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> None:
-        """Set columns of the run to *values*; without *report* its last report stays."""
+        """Set columns of the run to *values*; without *report* the last report stays."""
         if report is not None:
             values["report"] = json.dumps(report, sort_keys=True)
         connection.execute(update(self._runs).where(self._runs.c.run_id == run_id).values(**values))

@@ -1,8 +1,8 @@
-"""Session locks prove that an owner is alive; a killed process frees its claims at once.
+"""Session locks prove that an owner is alive, so that the claims of a killed process are freed.
 
 Claims and leases name their owner. An owner is alive while its lock is held: a PostgreSQL advisory
 lock, MySQL's GET_LOCK or SQL Server's sp_getapplock on a connection that all owners of a process
-share, or a locked file beside a SQLite database. The operating system or the server lets go of the
+share, or a locked file beside a SQLite database. The operating system or the server releases the
 lock when the process dies, however it dies. A connection pooler that shares sessions between
 clients breaks this, and is refused at start (``proof``).
 """
@@ -40,10 +40,10 @@ SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
 class SessionLockSql:
     """Statements (*acquire*, *release*) and expressions, with the lock's name as ``:name``.
 
-    The server releases a session lock when its session ends. Behind a pooler that shares a session
-    between clients, the lock stays with the session while its client goes on in another.
+    The server releases a session lock when its session ends. If a pooler shares sessions between
+    clients, the lock stays with the session while its client continues in another.
 
-    *is_ours* asks the server, by the lock's name and by the session that runs the statement.
+    *is_ours* checks the lock's name, and the session that runs the statement.
     """
 
     acquire: str
@@ -77,8 +77,9 @@ _MYSQL: Final = SessionLockSql(
 def applock(procedure: str, owner: str, more: str = "") -> str:
     """Return the batch that calls SQL Server's *procedure* for a lock, and selects 1 for success.
 
-    *owner* is ``Session`` or ``Transaction``. A procedure is no expression. NOCOUNT makes the
-    answer the first result; off again, or later statements of the connection would count no rows.
+    *owner* is ``Session`` or ``Transaction``. A procedure is not an expression. NOCOUNT makes the
+    answer the first result, and is then turned off again, because later statements of the
+    connection would count no rows.
     """
     return (
         "SET NOCOUNT ON; DECLARE @answer int; "
@@ -97,11 +98,11 @@ _MSSQL: Final = SessionLockSql(
 SESSION_LOCKS: Final = MappingProxyType(
     {"postgresql": _POSTGRESQL, "mysql": _MYSQL, "mariadb": _MYSQL, "mssql": _MSSQL}
 )
-"""By the name of the dialect; SQLite has none."""
+"""By the name of the dialect; SQLite has no entry."""
 
 
 def lock_name(dialect: str, owner: str) -> int | str:
-    """Return the lock of *owner* as the server of *dialect* names it."""
+    """Return the name of the lock of *owner* on the server of *dialect*."""
     return lock_number(owner) if dialect == "postgresql" else lock_text(owner)
 
 
@@ -117,7 +118,7 @@ def lock_text(owner: str) -> str:
 
 
 class SessionLocks:
-    """The session locks of this process, and the proof that other owners are alive.
+    """The session locks of this process, and checks whether other owners are alive.
 
     Safe for many threads.
     """
@@ -128,12 +129,12 @@ class SessionLocks:
         Database.inherited.add(self)
 
     def after_fork(self) -> None:
-        """Have no lock: the parent's locks prove that the parent is alive, not this child."""
+        """Forget all locks: the parent's locks prove that the parent is alive, not this child."""
         self._lock = threading.Lock()
         self._mine: dict[str, _ServerSession | _FileLock] = {}
 
     def acquire(self, owner: str) -> None:
-        """Acquire the lock of *owner*; twice is fine. Raises StorageUnavailable."""
+        """Acquire the lock of *owner*; idempotent. Raises StorageUnavailable."""
         with self._lock:
             if owner not in self._mine:
                 self._mine[owner] = (
@@ -143,7 +144,7 @@ class SessionLocks:
                 )
 
     def release(self, owner: str) -> None:
-        """Release the lock of *owner*, which frees its claims. Twice is fine."""
+        """Release the lock of *owner*, which frees its claims; idempotent."""
         with self._lock:
             lock = self._mine.pop(owner, None)
         if lock is not None:
@@ -156,18 +157,18 @@ class SessionLocks:
         return lock is not None and lock.holds(owner)
 
     def is_unbroken(self, owner: str) -> bool:
-        """Return whether the lock of our *owner* is held, as far as its connection tells.
+        """Return whether the lock of our *owner* is held, as far as its connection shows.
 
-        A server that ends a session closes the connection, so that only a connection with
-        something to read is asked: this takes no round trip as a rule. A pooler may keep the
-        connection, so that behind a pooler the server is asked each time.
+        A server that ends a session closes the connection, so a query is needed only if the
+        connection has something to read: usually this takes no round trip. A pooler may keep the
+        connection open, so behind a pooler each check queries the server.
         """
         with self._lock:
             lock = self._mine.get(owner)
         return lock is not None and (lock.is_quiet() or lock.holds(owner))
 
     def renew(self, owner: str) -> None:
-        """Take the lock again where the connection that held it was lost."""
+        """Acquire the lock again if the connection that held it was lost."""
         if not self.holds(owner):
             self.release(owner)
             self.acquire(owner)
@@ -193,22 +194,22 @@ class SessionLocks:
 
 
 _SWEPT: Final = 100
-"""Most files of dead owners that one acquisition removes, so that it does not wait for all."""
+"""Maximum files of dead owners that an acquisition removes, so that it does not take long."""
 _IS_LOCK_FILE: Final = re.compile(SESSION_LOCK_PREFIX + "[0-9a-f]{40}")
 
 
 class _ServerLocks:
     """The session locks of this process at one server. Safe for many threads.
 
-    The locks follow the pool to another server (a switch-over that leaves the old server up, a
-    proxy): the old session would stay, and the server that new connections reach would see each
-    owner dead. A connection is compared with the session before it is first lent beside it, so that
-    no lease, and no answer about other owners, comes from a server without our locks.
+    The locks follow the pool to another server (after a switch-over that leaves the old server up,
+    or behind a proxy): otherwise the old session would stay, and on the new server each owner would
+    seem dead. Each connection is compared with the session before it is first lent, so that no
+    lease, and no answer about other owners, comes from a server without our locks.
 
-    Each process moves when it needs its first new connection. A process that has moved sees the
-    owners of a slower process dead on the new server and frees their leases, also those whose
-    handler runs: such a message is handled twice. It is not repeated further: the slower process
-    can write no lease there but by a connection that has moved its locks before.
+    Each process moves when it needs its first new connection. To a process that has moved, owners
+    of a slower process seem dead, and it frees their leases, even during a handler: such a message
+    is handled twice. It is not repeated further: the slower process can write a lease on the new
+    server only by a connection that has moved its locks first.
     """
 
     def __init__(self, database: Database) -> None:
@@ -218,7 +219,7 @@ class _ServerLocks:
         database.checks.append(self._compare)
 
     def acquire(self, owner: str) -> _ServerSession:
-        """Acquire the lock of *owner*, and return the session that holds it."""
+        """Acquire the lock of *owner*; return the session that holds it."""
         with self._lock:
             if self._session is None or not self._session.answers():
                 self._session = _ServerSession(self._database, self._lock)
@@ -228,8 +229,8 @@ class _ServerLocks:
     def _compare(self, driver_connection: Any, notes: dict[Any, Any], is_new: bool) -> None:
         """Move the locks to the server of a new connection; have an older connection replaced.
 
-        The younger of connection and session is on the right server. No owner may release its lock
-        meanwhile: it would seem to be elsewhere.
+        The newer of connection and session is on the right server. No owner may release its lock
+        meanwhile: it would seem to be on another server.
         """
         if notes.get(self) is self._place():
             return
@@ -246,13 +247,13 @@ class _ServerLocks:
                 session.move()
             if is_new or not is_elsewhere:
                 notes[self] = self._place()
-        if is_elsewhere:  # not under the lock: the listener has a lock of its own
+        if is_elsewhere:  # not under the lock, because the listener has its own lock
             self._database.part(Listening).reconnect()
             if not is_new:
                 raise exc.InvalidatePoolError(f"the session locks left this server of {where}")
 
     def _place(self) -> Connection | None:
-        """Return the connection of the session, if any: another session has another."""
+        """Return the connection of the session, if any; it identifies the session."""
         session = self._session
         return session.connection if session is not None and session.is_open else None
 
@@ -262,11 +263,11 @@ class _ServerLocks:
 
 
 class _ServerSession:
-    """One database session with session locks, on a connection outside the pool.
+    """A database session with session locks, on a connection outside the pool.
 
-    A lock may be acquired in a transaction that holds the last connection of the pool. A session
-    that failed once is closed for good, so that each owner finds its lock lost, also if another
-    owner has opened the next session by then.
+    It is outside because a lock may be acquired in a transaction with the pool's last connection. A
+    session that failed once stays closed, so that each owner notices the loss of its lock, even if
+    another owner has already opened the next session.
     """
 
     def __init__(self, database: Database, lock: threading.RLock) -> None:
@@ -285,7 +286,7 @@ class _ServerSession:
                 isolation_level="AUTOCOMMIT"
             )
             if database.dialect.name in {"mysql", "mariadb"}:
-                # An idle session would be closed after wait_timeout, and its locks with it.
+                # An idle session would end after wait_timeout, with its locks.
                 self.connection.execute(text("SET SESSION wait_timeout = 31536000"))
             self._descriptor = descriptor_of(self.connection.connection.driver_connection)
         except exc.SQLAlchemyError as error:
@@ -297,16 +298,16 @@ class _ServerSession:
             return True
         name = lock_name(self._database.dialect.name, next(iter(self._owners)))
         with contextlib.closing(driver_connection.cursor()) as cursor:
-            # As all drivers of these servers spell a parameter.
+            # The syntax of parameters in all drivers of these servers.
             cursor.execute(f"SELECT {self._sql.is_held.replace(':name', '%s')}", (name,))
             [is_seen] = cursor.fetchone()
         driver_connection.rollback()
         return bool(is_seen)
 
     def move(self) -> None:
-        """End the session and acquire its locks in another; if that fails, they are lost."""
+        """End the session and acquire its locks in a new session; if that fails, they are lost."""
         owners, self._owners = self._owners, set()
-        self.connection.invalidate()  # without a statement, which the server might never answer
+        self.connection.invalidate()  # without a statement: the server might never answer it
         try:
             self._open()
             for owner in owners:
@@ -316,11 +317,11 @@ class _ServerSession:
 
     @property
     def is_open(self) -> bool:
-        # A child of a fork shares the socket, and must not speak on it.
+        # A forked child shares the socket, and must not use it.
         return not self._is_closed and self._process == os.getpid()
 
     def answers(self) -> bool:
-        """Return whether the session goes on, as far as its connection tells."""
+        """Return whether the session still exists, as far as its connection shows."""
         if self.is_quiet():
             return True
         with self._lock:
@@ -346,8 +347,8 @@ class _ServerSession:
     def release(self, owner: str) -> None:
         """Release the lock of *owner*; the last owner closes the connection.
 
-        A connection that is lost has let go of its locks. The server notices a closed connection a
-        little later, and would refuse the next lock of that name.
+        A lost connection has released its locks. The server notices a closed connection a little
+        later, and until then would refuse the next lock of that name.
         """
         if not self.is_open:
             return
@@ -368,18 +369,18 @@ class _ServerSession:
         if self._database.settings.pooler is not None or self._descriptor is None:
             return False
         is_silent = not has_something_to_read(self._descriptor)
-        # Afterwards: another file may have the number of a socket that was closed meanwhile.
+        # Checked afterwards: another file may have the number of a socket closed meanwhile.
         return is_silent and self.is_open and not self.connection.invalidated
 
     def after_fork(self) -> None:
-        """Let go of the socket, by which this child would keep a dead parent's locks held."""
+        """Close the socket, with which this child would keep the locks of a dead parent."""
         if self._descriptor is not None and not self._is_closed:
             nothing = os.open(os.devnull, os.O_RDWR)
-            # The driver still has the number, and closes it some day.
+            # The driver still has the number, and closes it later.
             os.dup2(nothing, self._descriptor, inheritable=False)
             os.close(nothing)
             with contextlib.suppress(exc.SQLAlchemyError):
-                self.connection.detach()  # for it, the garbage collector would roll back
+                self.connection.detach()  # otherwise the garbage collector would roll it back
 
     def _ask(self, sql: str, owner: str | None = None) -> Any:
         """Return the answer of the server, or None and close the session if it cannot answer."""
@@ -404,12 +405,12 @@ class _ServerSession:
 
 
 class _FileLock:
-    """An exclusive lock on a file of the owner's own, beside the database."""
+    """An exclusive lock on the owner's own file, beside the database."""
 
     def __init__(self, database: Database, owner: str) -> None:
         self._path = _file(database, owner)
         folder = self._path.parent
-        # Locked before it gets its name: no process may find it unlocked.
+        # Locked before it gets its name, so that no process can find it unlocked.
         draft = self._path.with_suffix(".new")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -423,7 +424,7 @@ class _FileLock:
         self._descriptor: int | None = descriptor
         Database.inherited.add(self)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # In turn: a file of this name may be left by a dead owner, and is just being removed.
+        # In turn, because another process may be removing a dead owner's file of this name.
         with _locked(folder, fcntl.LOCK_EX):
             draft.rename(self._path)
             _sweep(folder)
@@ -432,7 +433,7 @@ class _FileLock:
         return self._descriptor is not None and self._path.exists()
 
     def is_quiet(self) -> bool:
-        return False  # to look for the file takes no round trip
+        return False  # a check of the file takes no round trip
 
     def release(self, _owner: str) -> None:
         if self._descriptor is not None:
@@ -440,14 +441,14 @@ class _FileLock:
             self.after_fork()
 
     def after_fork(self) -> None:
-        """Close the file and leave it there; a child would keep the file of its parent locked."""
+        """Close the file without removing it: a child would keep its parent's file locked."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def _sweep(folder: Path) -> None:
-    """Remove files of dead owners that no process may ever ask for."""
+    """Remove files of dead owners, about which a process may never ask."""
     swept = 0
     with os.scandir(folder) as files:
         for file in files:
@@ -462,13 +463,13 @@ def _sweep(folder: Path) -> None:
 
 def _is_held(path: str | Path) -> bool:
     try:
-        # Shared: a process that asks at this moment owns no lock.
+        # A shared lock: a process that only checks must not look like an owner.
         with _locked(path, fcntl.LOCK_SH | fcntl.LOCK_NB):
             return False
     except FileNotFoundError:
         return False
     except (BlockingIOError, PermissionError):
-        # The file of another user says nothing: that owner's claims end by their time-out.
+        # The file of another user cannot be checked: that owner's claims end by their time-out.
         return True
 
 
@@ -480,7 +481,7 @@ def _locked(path: str | Path, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # To close it is not enough: a child that was forked meanwhile has it open too.
+            # Closing it is not enough: a child that was forked meanwhile has it open too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -499,9 +500,9 @@ def owner_folder(database: Database) -> Path:
 class Liveness:
     """Gives each owner a session lock of a unique name.
 
-    To acquire a held lock would wait: for another persistence or the SQL
-    queue of this process, or for a server that has not noticed yet that our connection broke. So
-    every lock has its own name, the owner's with a suffix; claims carry that. Safe for threads.
+    Acquiring a held lock would wait: for another persistence or the SQL queue of this process, or
+    for a server that has not yet noticed that our connection broke. So every lock has its own name,
+    the owner's with a suffix, which is also in claims. Thread-safe.
     """
 
     def __init__(self, database: Database) -> None:
@@ -510,14 +511,14 @@ class Liveness:
         Database.inherited.add(self)
 
     def after_fork(self) -> None:
-        """Have no owner: the owners that claimed before the fork are the parent's."""
+        """Forget the owners: the owners that claimed before the fork are the parent's."""
         self._lock = threading.RLock()
         self._names: dict[str, str] = {}
 
     def name_of(self, owner: str) -> str:
-        """Return the name of the session lock of *owner*, which is held now.
+        """Return the name of the session lock of *owner*, which is then held.
 
-        A missing lock is acquired, and a lost lock anew under another name.
+        A missing lock is acquired, and a lost lock is replaced by a lock with another name.
         """
         with self._lock:
             self.renew(owner)
@@ -529,7 +530,7 @@ class Liveness:
             return name
 
     def renew(self, owner: str) -> None:
-        """Release a lock that was lost with its connection; the claims under it are free."""
+        """Release a lock that was lost with its connection; its claims are free."""
         with self._lock:
             name = self._names.get(owner)
             if name is not None and not self._locks.is_unbroken(name):
@@ -541,7 +542,7 @@ class Liveness:
                 self.release(owner)
 
     def dead_owners(self, names: set[str]) -> set[str]:
-        """Return the members of *names* that are dead, here or elsewhere."""
+        """Return the members of *names* that are dead, in this process or another."""
         return self._locks.dead_owners(names) if names else set()
 
     def release(self, owner: str) -> None:

@@ -1,8 +1,8 @@
-"""Whether a refused row is at fault, or the table: a sound row is tried in its place.
+"""Finds out whether a refused row is at fault or the table, by inserting a sound row.
 
-A constraint that refuses a row (class 23) may have come with a change to the table, or the row's
-partition may be missing: then each row is refused, and to mend the table is to mend all. A
-table that refuses a sound row too is an outage. The sound row is never kept.
+A constraint that refuses a row (class 23) may be new in the table, or the row's partition may be
+missing: then every row is refused, until the table is repaired. If the table refuses a sound row
+too, this is an outage. The sound row is never kept.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ def refusals(
     insert_sound_row: Callable[[Connection], object],
     fault: Callable[[str], TimeoutManagerError],
 ) -> Iterator[None]:
-    """Raise *fault*, made of the server's words, for a refusal that a sound row does not meet.
+    """If a row is refused, but a sound row is not, raise *fault*, made of the server's message.
 
-    A refusal that the sound row meets too raises StorageUnavailable. *transaction* is the caller's
-    own, in which the refused rows were inserted; None where they had a transaction of their own.
+    If the sound row is refused too, raise StorageUnavailable. *transaction* is the caller's own, in
+    which the refused rows were inserted; None if they had their own transaction.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def _is_refused(
 ) -> bool:
     try:
         if transaction is None or database.dialect.name == "postgresql":
-            # PostgreSQL does nothing more in a transaction in which a statement has failed.
+            # PostgreSQL refuses all further statements in a transaction after a failed statement.
             with database.begin() as own:
                 _insert_and_undo(own, insert_sound_row)
         else:

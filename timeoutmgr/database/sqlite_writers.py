@@ -1,4 +1,4 @@
-"""The one writer that a SQLite file has in a process, none of a lost file; no use during a fork."""
+"""Guards for SQLite: one writer per file, no writes to a lost file, and no use during a fork."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from timeoutmgr.database.fair_pool import FairPool
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 
 FILE: Final = "timeoutmgr_file"
-"""In the information of a connection: device and inode of its file when it was opened."""
+"""Key in a connection's info: device and inode of its file when it was opened."""
 _FORK_WAIT: Final = 5.0
-"""Seconds for which a fork waits for uses to end: a handler may hold a transaction long."""
+"""Seconds for which a fork waits for uses to end: a handler may keep a transaction for long."""
 
 
 class HasIdle(Protocol):
     """An owner of idle connections."""
 
     def close_idle(self) -> None:
-        """Close the idle connections; the owner opens new connections when it needs them."""
+        """Close the idle connections; the owner opens new connections when necessary."""
         ...
 
 
 class SqliteUse:
-    """The use of SQLite in this process, which a fork waits for. Safe for many threads.
+    """The uses of SQLite in this process, for which a fork waits. Thread-safe.
 
     A child inherits the memory of SQLite. A mutex that another thread of the parent had locked
-    stays locked in the child, for all files: each call there would hang. And with a connection of
-    the parent, open or idle, the child inherits the note of a lock on the file, but not the lock:
-    the parent's last close would delete the log into which the child commits. A fork therefore
-    waits until no connection is in use, admits no new use, and closes the idle connections.
+    stays locked in the child, for all files: each call there would hang. With a connection of the
+    parent, open or idle, the child also inherits the record of a lock on the file, but not the
+    lock: the parent's last close would delete the log into which the child commits. So a fork waits
+    until no connection is in use, admits no new use, and closes the idle connections.
 
-    Without a lock around the uses: the garbage collector may return a connection amid any line.
+    There is no lock around uses, because the garbage collector may return a connection at any line.
     """
 
     def __init__(self) -> None:
         self.uses: dict[object, int] = {}
-        """The thread that began each use, of a lent connection by the record of its pool."""
+        """The thread that began each use; for a lent connection, by the record of its pool."""
         self._idle: Final[WeakValueDictionary[object, HasIdle]] = WeakValueDictionary()
         self._inherited: Final[list[object]] = []
-        """Kept in a child: the garbage collector would call SQLite for them."""
+        """Kept in a child, because the garbage collector would call SQLite for them."""
         self._gate = threading.RLock()
         self._forking: int | None = None
         self._is_closed = False
         self.is_refused = False
-        """Whether a fork in the midst of a use has made this process."""
+        """Whether this process was forked during a use."""
 
     def add(self, owner: HasIdle) -> None:
-        """Have the idle connections of *owner* closed before each fork."""
+        """Close the idle connections of *owner* before each fork."""
         self._idle[object()] = owner
 
     def refusal(self, path: Path) -> StorageUnavailable:
-        """Return the error of a process that a fork in the midst of a use has made."""
+        """Return the error for a process that was forked during a use."""
         return StorageUnavailable(
             f"{path} cannot be used by this process: it was forked while its parent used a "
             "connection to SQLite, whose locks nothing releases here; fork before the parent "
@@ -69,13 +69,13 @@ class SqliteUse:
 
     @contextmanager
     def one(self, returned: object = None) -> Iterator[None]:
-        """Use SQLite, after a fork that another thread is at; a use within a use never waits.
+        """Use SQLite, after waiting for a fork by another thread; a nested use never waits.
 
-        The use is instead of that of the record *returned*, which another thread may have begun.
+        The use replaces the use of the record *returned*, which another thread may have begun.
         """
         me, use = threading.get_ident(), object()
         try:
-            # A use is counted before the look at the fork, and a fork begins before it counts.
+            # A use is counted before it checks for a fork, and a fork begins before it counts uses.
             self.uses[use] = me
             while returned is None and self._forking not in (None, me):
                 if list(self.uses.values()).count(me) > 1:
@@ -83,14 +83,14 @@ class SqliteUse:
                 del self.uses[use]
                 with self._gate:
                     self.uses[use] = me
-            # Before the pool has the record back, since another thread may then borrow it.
+            # Before the pool gets the record back, because another thread may then borrow it.
             self.uses.pop(returned, None)
             yield
         finally:
             self.uses.pop(use, None)
 
     def before_fork(self) -> None:
-        """Wait until no other thread uses SQLite, admit no use, and close what is idle.
+        """Wait until no other thread uses SQLite, admit no use, and close idle connections.
 
         A thread that forks within its own use does not wait for itself.
         """
@@ -105,7 +105,7 @@ class SqliteUse:
             for reference in self._idle.valuerefs():
                 if (owner := reference()) is not None:
                     owner.close_idle()
-            self._is_closed = self._forking == me  # not after a fork by the handler of a signal
+            self._is_closed = self._forking == me  # not after a fork by a signal handler
 
     def after_fork_in_parent(self) -> None:
         """Admit uses again."""
@@ -114,7 +114,7 @@ class SqliteUse:
             self._gate.release()
 
     def after_fork(self) -> None:
-        """Begin anew, in a child."""
+        """Reset all state, in a child."""
         if not self._is_closed:
             self.is_refused = True
             self._inherited.extend([*self.uses, *self._idle.values()])
@@ -123,11 +123,11 @@ class SqliteUse:
 
 
 SQLITE: Final = SqliteUse()
-"""Of the whole process: SQLite's memory has a single mutex for all files."""
+"""For the whole process, because SQLite has a single mutex for all files."""
 
 
 class _CountedPool(Pool):
-    """A pool of connections to SQLite, whose uses a fork waits for."""
+    """A pool of connections to SQLite, for whose uses a fork waits."""
 
     def _do_get(self) -> Any:
         with SQLITE.one():
@@ -141,14 +141,14 @@ class _CountedPool(Pool):
 
 
 class SqlitePool(_CountedPool, FairPool):
-    """The fair pool, of connections to SQLite."""
+    """The fair pool for connections to SQLite."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         SQLITE.add(self)
 
     def close_idle(self) -> None:
-        """Close the idle connections; the pool goes on."""
+        """Close the idle connections; the pool stays usable."""
         with SQLITE.one():
             super().close_idle()
 
@@ -164,8 +164,8 @@ class SqliteWriters:
 
     A symbolic link is one name, its target another. *where* is the name in errors.
 
-    A connection goes on in a file that was removed or renamed. What it wrote there, no other
-    process would see, and the system deletes it with the last connection.
+    A connection still works in a file that was removed or renamed. No other process would see its
+    writes, and the system deletes them with the last connection.
     """
 
     def __init__(self, where: str, names: Collection[str]) -> None:
@@ -177,14 +177,14 @@ class SqliteWriters:
 
     @contextmanager
     def one(self, wait: float) -> Iterator[None]:
-        """Be the writer; raise StorageUnavailable if that takes longer than *wait* seconds.
+        """Become the writer; raise StorageUnavailable if that takes longer than *wait* seconds.
 
-        Without any *wait* it raises StorageConflict.
+        If *wait* is 0, it raises StorageConflict.
         """
         lock, acquired = self._lock, list[bool]()
         try:
-            # In one call of the interpreter: a signal's handler, or an exception that another
-            # thread sets, comes before both or after both. Between them the lock has no owner.
+            # Both in a single call: a signal handler, or an exception that another thread sets,
+            # comes before both or after both. Between them the lock has no owner.
             acquired.extend(map(lock.acquire, (True,), (wait,)))
             if not acquired[0]:
                 raise self._busy(wait)
@@ -203,7 +203,7 @@ class SqliteWriters:
         )
 
     def renew(self, connection: Connection) -> None:
-        """Replace a *connection* to a file that had the name for a time, and has it no more."""
+        """Replace a *connection* to a file that had the name for a time and no longer has it."""
         if file_at(self._names) == self._file != connection.info[FILE]:
             connection.invalidate()
 
@@ -221,16 +221,16 @@ class SqliteWriters:
             )
 
     def forget_file(self) -> None:
-        """Admit another file of the name from now on: no connection of this process is open."""
+        """Admit another file with the name from now on, as this process has no open connection."""
         self._file = None
 
     def after_fork(self) -> None:
-        """Begin anew, in a child: a thread of the parent may have acquired the lock."""
+        """Reset all state, in a child: a thread of the parent may have acquired the lock."""
         self._lock = threading.Lock()
 
 
 def file_at(names: Iterable[str | Path]) -> tuple[int, int] | None:
-    """Return device and inode of the file that has all *names* now, None without such a file."""
+    """Return device and inode of the file that has all *names* now, or None."""
     try:
         found = {(each.st_dev, each.st_ino) for each in map(os.stat, names)}
     except OSError:

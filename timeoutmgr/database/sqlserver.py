@@ -1,7 +1,7 @@
-"""Microsoft SQL Server: its engine, and T-SQL for what other databases say in another way.
+"""Support of Microsoft SQL Server: its engine, and T-SQL for statements that differ.
 
-Experimental: the statements are held by golden files, and were not run on a server. A change of
-the stores' statements for SQL Server belongs here, and into the compiler where that can do it.
+Experimental: golden files test the statements, which were not run on a server. Changes of the
+stores' statements for SQL Server belong here, if possible in the compiler.
 
 * A locking SELECT has table hints in place of FOR UPDATE SKIP LOCKED. READCOMMITTEDLOCK goes with
   READPAST, which SQL Server refuses beside READ_COMMITTED_SNAPSHOT otherwise. Plain reads wait for
@@ -44,16 +44,16 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from timeoutmgr.contracts.answers import LONGEST
 
 LOCK_TIMEOUT: Final = "SET LOCK_TIMEOUT 30000"
-"""How long a statement waits for a lock, in milliseconds; without it, for ever."""
+"""Milliseconds that a statement waits for a lock; without this setting it waits forever."""
 
 
 def connect_arguments(connect_timeout: int) -> dict[str, Any]:
-    """Return the driver's arguments: a silent server must become an error."""
+    """Return the driver's arguments, with which a silent server causes an error."""
     return {"login_timeout": connect_timeout, "timeout": int(LONGEST), "appname": "timeoutmgr"}
 
 
 def prepare_engine(engine: Engine) -> None:
-    """Have *engine* compile our statements for SQL Server, and its connections end their waits."""
+    """Make *engine* compile our statements for SQL Server, and limit its connections' waits."""
     dialect: Any = engine.dialect
     dialect.statement_compiler = SqlServerCompiler
     dialect.colspecs = {**dialect.colspecs, LargeBinary: _Body, VARBINARY: _Key}
@@ -66,7 +66,7 @@ def prepare_engine(engine: Engine) -> None:
 
 
 class _Body(LargeBinary):
-    """Bytes of any length. The driver writes no bytes as a text, which would be refused."""
+    """Bytes of any length. The driver writes empty bytes as a text, which would be refused."""
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
         """Have the server read the value as bytes."""
@@ -101,30 +101,30 @@ class SqlServerCompiler(_base):  # type: ignore[misc]  # its base is Any
         return select._offset_clause is None and select._limit_clause is not None
 
     def get_select_precolumns(self, select: Any, **kw: Any) -> Any:
-        """Limit by TOP, which unlike OFFSET leaves a subquery its order."""
+        """Limit by TOP, which unlike OFFSET keeps the order of a subquery."""
         words = SQLCompiler.get_select_precolumns(self, select, **kw)
         if not self._use_top(select):
             return words
         return f"{words}TOP ({self.process(select._limit_clause, **kw)}) "
 
     def visit_unary(self, unary: Any, *args: Any, **kw: Any) -> Any:
-        """Make a number of a condition that is a column: there are no boolean values."""
+        """Convert a condition that is a column to a number, because there are no boolean values."""
         if unary.operator is operators.exists and kw.get("within_columns_clause"):
             condition = super().visit_unary(unary, *args, **{**kw, "within_columns_clause": False})
             return f"CASE WHEN ({condition}) THEN 1 ELSE 0 END"
         return super().visit_unary(unary, *args, **kw)
 
     def visit_length_func(self, function: Any, **kw: Any) -> str:
-        """Return the number of bytes; LEN leaves out what looks like spaces in the end."""
+        """Return the number of bytes; LEN ignores bytes at the end that look like spaces."""
         return f"DATALENGTH{self.function_argspec(function, **kw)}"
 
 
 @cache
 def insert_missing_statement(table: Table, names: tuple[str, ...], key: tuple[str, ...]) -> Insert:
-    """Return the insert of a row of the columns *names* unless its *key* is there.
+    """Return the insert of a row with the columns *names*, unless its *key* exists.
 
-    Its parameters are *names*, each with an underscore behind it. The lock on the range of the key
-    has another transaction wait that inserts the same key. MERGE would need the same lock.
+    Its parameters are *names*, each followed by an underscore. The lock on the range of the key
+    makes another transaction that inserts the same key wait. MERGE would need the same lock.
     """
     present = table.alias("present")
     given = {name: bindparam(f"{name}_", type_=table.c[name].type) for name in names}
@@ -142,7 +142,7 @@ def insert_missing_rows(
 ) -> int:
     """Insert the members of *rows*, all of the same columns, whose *key* is free; return how many.
 
-    A row has a statement of its own: of several keys the locks are asked for in the order of rows.
+    Each row has its own statement, so that locks are requested in the order of the rows.
     """
     statement = insert_missing_statement(table, tuple(rows[0]), key)
     return sum(

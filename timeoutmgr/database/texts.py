@@ -1,4 +1,4 @@
-"""Text that is a key: compared by bytes, the same on every database."""
+"""Types for texts that are keys: compared by bytes, in the same way on every database."""
 
 from re import compile
 from typing import Any, Final
@@ -13,16 +13,16 @@ from timeoutmgr.errors import ConfigurationError
 _BYTES_PER_CHARACTER: Final = 4
 _KEEP_BYTES: Final = frozenset({"mysql", "mariadb", "mssql"})
 LONG_TEXT: Final = Text().with_variant(UnicodeText(), "mssql")
-"""A text that is no key. In a Text of SQL Server other letters than its code page's are lost."""
+"""A text that is not a key. SQL Server's Text would lose letters that its code page lacks."""
 
 
 class KeyText(TypeDecorator[str]):
-    """A key of at most *length* characters: case and trailing spaces count, order is by bytes.
+    """A key of at most *length* characters: case and trailing spaces count; the order is by bytes.
 
-    So ``.timeouts`` and ``.Timeouts`` are two queues everywhere. On MySQL and MariaDB it is
-    VARBINARY: their collations without padding have different names, and both servers answer to
-    one dialect. So it is on SQL Server, whose collations all pad with spaces. The length in
-    characters is for the caller to check.
+    So ``.timeouts`` and ``.Timeouts`` are two queues on every database. On MySQL and MariaDB the
+    type is VARBINARY: their collations without padding have different names, but both servers use
+    one dialect. It is VARBINARY on SQL Server too, whose collations all pad with spaces. The caller
+    must check the length in characters.
     """
 
     impl = String
@@ -66,7 +66,7 @@ class KeyText(TypeDecorator[str]):
 def is_storable(value: str) -> bool:
     """Return whether every database keeps *value*.
 
-    PostgreSQL takes no NUL; half a surrogate pair is no UTF-8.
+    PostgreSQL refuses NUL, and UTF-8 cannot encode a lone surrogate.
     """
     is_utf8 = value.isascii() or value == value.encode("utf-8", "replace").decode()
     return is_utf8 and "\0" not in value

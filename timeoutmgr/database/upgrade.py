@@ -1,14 +1,14 @@
-"""Bring the tables of one part up to date: Alembic, run from code and safe to run at once.
+"""Upgrades of a part's tables: Alembic, run from code and safe to run concurrently.
 
 A part keeps its hand-written revisions in a folder of its own package, with an ``env.py`` that
 calls :func:`run_environment`, and has its own version table, so that queues and stores can share a
-database and be upgraded apart. The revisions are one line, and each file's name begins with its
-revision: ``0001_queues.py``. A revision on whose tables older programs work too names the oldest of
-them, by their newest revision: ``0014since0013_gadgets.py`` (ADR 41). Schema and prefix reach a
-revision through ``config.attributes``. Nothing here touches the host's logging.
+database and be upgraded apart. The revisions have no branches; each file's name begins with its
+revision: ``0001_queues.py``. If older programs can use the tables of a revision, its name includes
+the newest revision of the oldest such program: ``0014since0013_gadgets.py`` (ADR 41). Schema and
+prefix reach a revision through ``config.attributes``. Nothing here touches the host's logging.
 
-Alembic is imported where it works and not above: it would take 10 MiB of every process for what
-hardly any start has to do.
+Alembic is imported only when it is needed: it would take 10 MiB of every process, for work that few
+starts have to do.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ logger = logging.getLogger(__name__)
 _PATIENCE: Final = 600.0
 """Seconds for which an upgrade is tried again while other processes hold locks on the tables."""
 _LOCK_WAITS: Final = {
-    # A role's time limit would end each build of the index of a large table.
+    # A role's time limit would interrupt each build of an index on a large table.
     "postgresql": f"{LOCK_TIMEOUT}; SET statement_timeout = 0",
     "mysql": "SET SESSION lock_wait_timeout = 1",
     "mariadb": "SET SESSION lock_wait_timeout = 1",
     "mssql": "SET LOCK_TIMEOUT 500",
 }
-"""How long a change of tables waits for its locks, while other statements wait behind it."""
+"""How long a change of tables waits for its locks, while other statements wait for it."""
 _SINCE: Final = "since"
 _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades; below the read timeouts of the drivers."""
 
-# Alembic's ``context`` and ``op`` are globals of the process.
+# Alembic's ``context`` and ``op`` are global to the process.
 _one_at_a_time = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Make the lock: in a child, an upgrade of the parent keeps it locked."""
+    """Replace the lock: in a child, an upgrade of the parent may keep it locked."""
     global _one_at_a_time
     _one_at_a_time = threading.Lock()
 
@@ -93,14 +93,14 @@ def upgrade(
     schema: str | None,
     attributes: Mapping[str, Any],
 ) -> None:
-    """Run the revisions of *script_location* that *database* has not had yet.
+    """Run the revisions of *script_location* that *database* does not have yet.
 
     *script_location* is a folder, or ``"package:folder"``. A *schema* that does not exist is
-    created. Run twice it does nothing; of several processes a single process works while the
-    rest wait. A statement may run for any time, but waits for its locks no longer than other
-    statements can wait for it; then the revision is run again. Every revision must be repeatable
-    from its start. Raises StorageUnavailable, and ConfigurationError if the database is newer than
-    the code or fails the proof.
+    created. A second run does nothing; of several processes, one works while the rest wait. A
+    statement may run for any time, but waits for its locks no longer than other statements can wait
+    for it; then the revision is run again. Every revision must be repeatable from its start. Raises
+    StorageUnavailable, and ConfigurationError if the database is newer than the code or fails the
+    proof.
     """
     prove_server(database)
     if not _serves(current(database, version_table, schema), script_location):
@@ -114,7 +114,7 @@ def upgrade(
 
 
 def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
-    """Do *work*, again while other processes hold the locks that it needs."""
+    """Do *work*; repeat it while other processes hold the locks that it needs."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -140,7 +140,7 @@ def _run_revisions(database: Database, config: Config) -> None:
             connection.execute(_create_schema(database, schema))
             reach("upgrade.schema_created")
         if database.dialect.name in {"postgresql", "mssql"}:
-            connection.commit()  # each revision begins a transaction of its own
+            connection.commit()  # each revision begins its own transaction
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")
@@ -155,7 +155,7 @@ def _run_revisions(database: Database, config: Config) -> None:
 def remove(
     database: Database, version_table: str, schema: str | None, tables: Sequence[Table]
 ) -> None:
-    """Drop *tables* and their version; missing tables are fine.
+    """Drop *tables* and their version; ignore missing tables.
 
     The version goes first: if MySQL is cut off in between, ``upgrade`` creates the missing tables.
     """
@@ -167,12 +167,12 @@ def remove(
 
 
 def current(database: Database, version_table: str, schema: str | None) -> str | None:
-    """Return the revision that *database* is at, or None where nothing was installed.
+    """Return the revision of *database*, or None if nothing was installed.
 
-    Raises SchemaMissing for several revisions: which tables there are is not known.
+    Raises SchemaMissing for several revisions: it is then unknown which tables exist.
     """
     if database.path is not None and not database.path.exists():
-        return None  # connecting would create the file
+        return None  # a connection would create the file
     with database.read() as connection:
         if not inspect(connection).has_table(version_table, schema=schema):
             return None
@@ -197,7 +197,7 @@ def head(script_location: str | Path) -> str:
 
 
 def _serves(found: str | None, script_location: str | Path) -> bool:
-    """Return whether this program works on tables at the revision *found*.
+    """Return whether this program can use tables at the revision *found*.
 
     A newer revision, of a later program, says so in its name.
     """
@@ -215,7 +215,7 @@ def _number(revision: str) -> str:
 def check(
     database: Database, script_location: str | Path, version_table: str, schema: str | None
 ) -> None:
-    """Raise SchemaMissing where *database* is neither at the newest revision nor lets us work.
+    """Raise SchemaMissing unless *database* is at the newest revision, or at one that we can use.
 
     Raises CombinationRefused if it fails the proof.
     """
@@ -241,7 +241,7 @@ def check(
 
 
 def _version(version_table: str, schema: str | None) -> Table:
-    """Return Alembic's table, which has one row while our revisions are one line."""
+    """Return Alembic's table, which has one row as our revisions have no branches."""
     return Table(
         version_table, MetaData(schema=schema), Column("version_num", String(32), primary_key=True)
     )
@@ -287,7 +287,7 @@ def run_environment(context: Any) -> None:
         environment.configure(
             url=attributes["url"],
             literal_binds=True,
-            # Otherwise a driver's doubled percent signs would stand in the text.
+            # Otherwise the text would have a driver's doubled percent signs.
             dialect_opts={"paramstyle": "named", **attributes.get("dialect_opts", {})},
             **options,
         )
@@ -300,7 +300,7 @@ def run_environment(context: Any) -> None:
 
 
 def revision_attributes() -> dict[str, Any]:
-    """Return the *attributes* of ``upgrade``, and the schema; for use in a revision."""
+    """Return the *attributes* of ``upgrade`` and the schema; for use in a revision."""
     from alembic import op
 
     config = op.get_context().config
@@ -309,7 +309,7 @@ def revision_attributes() -> dict[str, Any]:
 
 
 def create_missing(*tables: Table) -> None:
-    """Create *tables* and their indexes, where they are missing; to be called in a revision.
+    """Create missing *tables* and their indexes; for use in a revision.
 
     MySQL commits every DDL statement by itself: a revision that was cut off there is run again
     from its start. In offline mode everything counts as missing.
@@ -323,7 +323,7 @@ def create_missing(*tables: Table) -> None:
         if not there:
             migration.impl.create_table(made)  # with its indexes
             if migration.dialect.name == "mssql":
-                # Locks of thousands of rows would become a lock of the table, which nothing skips.
+                # Locks of thousands of rows would become a table lock, which nothing skips.
                 name = migration.dialect.identifier_preparer.format_table(made)
                 op.execute(f"ALTER TABLE {name} SET (LOCK_ESCALATION = DISABLE)")
             reach("upgrade.table_created")
@@ -336,7 +336,7 @@ def create_missing(*tables: Table) -> None:
 
 
 def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
-    """Add *columns* to the table *made*, where they are missing; to be called in a revision."""
+    """Add missing *columns* to the table *made*; for use in a revision."""
     from alembic import op
 
     offline = op.get_context().as_sql
@@ -348,7 +348,7 @@ def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
 
 
 def drop_index(name: str, made: Table) -> None:
-    """Drop the index *name* of the table *made* where it is there; to be called in a revision."""
+    """Drop the index *name* of the table *made*, if it exists; for use in a revision."""
     from alembic import op
 
     if op.get_context().as_sql or name in _indexes(made):
@@ -366,7 +366,7 @@ def _indexes(made: Table) -> set[str | None]:
 def _columns(made: Table) -> set[str]:
     from alembic import op
 
-    # Not by inspection, which warns of types that SQLAlchemy does not know: xid8, of a history.
+    # Not by inspection, which warns of types unknown to SQLAlchemy, such as xid8 in a history.
     no_rows: Select[Any] = select(literal_column("*")).select_from(made).where(false())
     return set(op.get_bind().execute(no_rows).keys())
 
@@ -392,7 +392,7 @@ def _config(
 
     own = {"version_table": version_table, "schema": schema}
     config = Config(attributes={**attributes, **own})
-    # Alembic interpolates: a percent sign in the path would be taken for a variable.
+    # Alembic interpolates: it would take a percent sign in the path for a variable.
     config.set_main_option("script_location", str(folder_of(script_location)).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
@@ -402,7 +402,7 @@ def _config(
 def _upgrading(database: Database, what: str) -> Iterator[Connection]:
     """Open a connection that upgrades *what*, under a lock of the database.
 
-    Its statements take as long as they take. On a server the lock is another connection's: the
+    Its statements have no time limit. On a server another connection holds the lock, because the
     upgrade is several transactions.
     """
     if database.is_sqlite:
@@ -426,11 +426,11 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
         with _named_lock(database, name, what), database.begin() as connection:
             yield connection
         return
-    with database.begin() as connection:  # on SQLite, BEGIN IMMEDIATE has the file already
+    with database.begin() as connection:  # on SQLite, BEGIN IMMEDIATE has already locked the file
         if database.dialect.name == "postgresql":
             _wait_for_postgresql_lock(connection, int.from_bytes(digest[:8], signed=True), what)
-            # It may be idle for hours; and the last SELECT holds a snapshot, for whose end
-            # an index that is built CONCURRENTLY would wait.
+            # It may be idle for hours, and a SELECT would hold a snapshot, for whose end the
+            # CONCURRENTLY build of an index would wait.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         if database.dialect.name == "mssql":
             _wait_for_mssql_lock(connection, digest.hex(), what)
@@ -438,7 +438,7 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
 
 
 def _wait_for_postgresql_lock(connection: Connection, key: int, what: str) -> None:
-    """Hold PostgreSQL's lock *key* until the transaction ends: behind a connection pooler too."""
+    """Hold PostgreSQL's lock *key* until the transaction ends; this also works behind a pooler."""
     waits = f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'; SET LOCAL statement_timeout = 0"
     connection.exec_driver_sql(waits)
     try:
@@ -465,17 +465,17 @@ def _is_upgrading(what: str) -> StorageUnavailable:
 
 
 def _create_schema(database: Database, schema: str) -> CreateSchema:
-    # SQL Server knows no IF NOT EXISTS; we hold the lock, and have seen that it is missing.
+    # SQL Server has no IF NOT EXISTS; we hold the lock, and have seen that the schema is missing.
     return CreateSchema(schema, if_not_exists=database.dialect.name != "mssql")
 
 
 @contextmanager
 def _named_lock(database: Database, name: str, what: str) -> Iterator[None]:
     """Hold a MySQL lock on a connection of its own: it outlives the commits of DDL."""
-    # Locks have one name space on the whole server: the database's name makes it ours.
+    # Locks share a name space on the whole server: the database's name makes the lock ours.
     lock = "CONCAT(:name, LEFT(SHA1(COALESCE(DATABASE(), '')), 12))"
     with database.read() as connection:
-        # It is idle while an index is built, and the lock would end with it.
+        # It is idle during the build of an index, and its lock would end with the session.
         connection.execute(text("SET SESSION wait_timeout = 31536000"))
         statement = text(f"SELECT GET_LOCK({lock}, :wait)")
         if connection.execute(statement, {"name": name, "wait": _LOCK_WAIT}).scalar() != 1:
