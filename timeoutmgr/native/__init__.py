@@ -1,4 +1,4 @@
-"""Native delayed delivery: RabbitMQ itself holds a delayed message until it is due."""
+"""Native delayed delivery: RabbitMQ itself keeps a delayed message until it is due."""
 
 from timeoutmgr.native.feature import NativeDelayedDelivery
 from timeoutmgr.native.levels import MAX_DELAY

@@ -1,4 +1,4 @@
-"""Native delayed delivery as an endpoint feature: RabbitMQ holds delayed messages."""
+"""The feature NativeDelayedDelivery: RabbitMQ keeps delayed messages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ _BATCH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class NativeDelayedDelivery:
-    """Have RabbitMQ hold delayed messages, in 28 levels of queues.
+    """Feature that lets RabbitMQ keep delayed messages, in 28 levels of queues.
 
     *names* selects the names of the levels: ``timeoutmgr`` (our own), or to share them with other
     programs ``nservicebus-v2``, ``nservicebus-v1`` or ``celery``, the last with kombu's *prefix*.
     With NServiceBus' names the transport follows its conventional topology, unless the transport's
-    ``routing_topology`` says ``direct``. *queue_type* None is the usual type of the names;
+    ``routing_topology`` says ``direct``. *queue_type* None is the default type for the names;
     classic queues lose messages when the broker is killed, and need ``accept_loss``. With
     *fallback_to_store* a message that the levels cannot hold (less than a second, more than
     268,435,455 s, or ``cancellable=True``) goes to the store of an enabled TimeoutManager.
@@ -124,10 +124,10 @@ class InstalledLevels:
     levels: DelayLevels
     settings: FeatureSettings
     drains: bool
-    """Whether a timeout manager runs beside."""
+    """Whether a timeout manager runs too."""
 
     def install(self) -> None:
-        """Declare what is missing; twice and concurrently is fine."""
+        """Declare missing levels; idempotent and safe to run concurrently."""
         self.levels.install()
 
     def ddl(self) -> str:
@@ -135,7 +135,7 @@ class InstalledLevels:
         return ""
 
     def check(self) -> None:
-        """Raise QueueMissing where levels are missing, FeatureRefused for stored messages."""
+        """Raise QueueMissing if levels are missing, FeatureRefused if messages are stored."""
         self.levels.check()
         if not self.drains and not self.settings.send_only:
             refuse_leftovers(self.settings)
@@ -169,7 +169,7 @@ def _can_be_bound(name: str) -> bool:
 
 
 def native_feature(settings: FeatureSettings) -> NativeDelayedDelivery:
-    """Return the feature that *settings* enable; raise ConfigurationError where they do not."""
+    """Return the feature if *settings* enable it; otherwise raise ConfigurationError."""
     for feature in settings.features:
         if feature.name == "native-delayed-delivery":
             return cast(NativeDelayedDelivery, feature)
@@ -185,10 +185,10 @@ def native_feature(settings: FeatureSettings) -> NativeDelayedDelivery:
 def uninstall_delay_levels(
     settings: FeatureSettings, *, force: bool = False, dry_run: bool = False
 ) -> Uninstalled:
-    """Remove the delay levels, which all endpoints on the broker share that use these names.
+    """Remove the delay levels, which all endpoints with these names on the broker share.
 
-    The queue of unroutable messages stays: levels of other names may send there. Raises
-    FeatureRefused while anything is in the levels, unless *force*.
+    The queue of unroutable messages stays: levels with other names may send there. Raises
+    FeatureRefused while a message is in the levels, unless *force*.
     """
     levels = native_feature(settings).levels(settings)
     counts = levels.counts()

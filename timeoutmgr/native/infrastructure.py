@@ -1,4 +1,4 @@
-"""The delay levels of one endpoint: declared or looked for at its start, its queue bound."""
+"""Delay levels of an endpoint on the broker: their declaration, checks and bindings."""
 
 import logging
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ def delay_topology(names: NameSet, queue_type: QueueType | None = None) -> Topol
 
 
 def _parts(names: NameSet, kind: QueueType, alternate: dict[str, str]) -> Topology:
-    """Return the queues that hold a message for a part of a second before its level."""
+    """Return the queues that keep a message for part of a second before it enters its level."""
     parts = [names.fraction_name(part) for part in range(1, names.parts)]
-    # Without an entrance, each message would pass the exchanges of all levels above its own.
+    # Without an entrance, a message would pass through the exchanges of all higher levels.
     ways = [
         Binding(names.entrance, names.level_name(level), enter_key(level), to_exchange=True)
         for level in range(LEVELS)
@@ -69,7 +69,7 @@ def _parts(names: NameSet, kind: QueueType, alternate: dict[str, str]) -> Topolo
 
 
 def unroutable_topology() -> Topology:
-    """Return where messages go that no binding of the delivery exchange is for."""
+    """Return exchange and queue for messages without a binding of the delivery exchange."""
     return Topology(
         exchanges=(Exchange(UNROUTABLE, "fanout"),),
         queues=(Queue(UNROUTABLE),),
@@ -78,7 +78,7 @@ def unroutable_topology() -> Topology:
 
 
 def _held(names: NameSet, queue_type: QueueType, milliseconds: int, then: str) -> dict[str, Any]:
-    # No dead-letter routing key: the message keeps its own, which says where it is going.
+    # No dead-letter routing key: the message keeps its own, which names its destination.
     return {
         **names.arguments[queue_type],
         "x-message-ttl": milliseconds + names.margin,
@@ -99,7 +99,7 @@ _MOST_EXAMINED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Binds the destinations of *endpoint* to the levels called *names*; examines each once."""
+    """Binds destinations of *endpoint* to the levels called *names*; examines each once."""
 
     names: NameSet
     endpoint: str
@@ -109,7 +109,7 @@ class Destinations:
     def __call__(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
         """Bind each of *queues*; return the queues that do not exist.
 
-        Warns of a queue that may hold up a level.
+        Logs a warning for a queue that may block a level.
         """
         missing = with_exchanges(session).bind_queues(queues, self.names.delivery, binding_key)
         found = {queue for queue in queues if queue not in missing}
@@ -118,12 +118,12 @@ class Destinations:
         return missing
 
     def _examine(self, session: TransportSession, queues: Sequence[str]) -> None:
-        if len(self._examined) > _MOST_EXAMINED:  # destinations come from callers: bounded
+        if len(self._examined) > _MOST_EXAMINED:  # bounded, because destinations come from callers
             self._examined.clear()
         self._examined.update(queues)
         if not isinstance(session, InspectsQueues):
             return
-        # Another endpoint of ours has queues with this error queue: those take one question.
+        # If a queue of another endpoint has this error queue, a single request examines it.
         for report in session.inspect_queues(queues, error_queue=self.error_queue, policies=False):
             for each in report.refusals:
                 logger.warning(
@@ -136,9 +136,9 @@ class Destinations:
 
 
 NOBODY: Final = "timeoutmgr.v1.nobody"
-"""A destination that is never bound."""
+"""Name of a destination that is never bound."""
 OLDEST_FOR_QUORUM: Final = (3, 10)
-"""The first RabbitMQ whose quorum queues dead-letter at least once."""
+"""First version of RabbitMQ whose quorum queues dead-letter at least once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +151,9 @@ class DelayLevels:
     bound: Sequence[str] = ()
 
     def install(self) -> None:
-        """Declare what is missing, and bind; twice and concurrently is fine.
+        """Declare missing levels, and bind; idempotent and safe to run concurrently.
 
-        Raises TopologyMismatch, CombinationRefused for a broker that cannot, and
+        Raises TopologyMismatch, CombinationRefused for an unsuitable broker, and
         TransportUnavailable.
         """
         with self.session() as session:
@@ -165,7 +165,7 @@ class DelayLevels:
             raise QueueMissing(missing, "run `timeoutmgr install`")
 
     def check(self) -> None:
-        """Raise QueueMissing where levels are missing, CombinationRefused for the wrong broker."""
+        """Raise QueueMissing if levels are missing, CombinationRefused for the wrong broker."""
         with self.session() as session:
             check_broker(session.server_version, self.queue_type)
             missing = session.missing(unroutable_topology())
@@ -176,7 +176,7 @@ class DelayLevels:
             )
 
     def remove(self) -> None:
-        """Delete the levels with all that they hold; other endpoints' messages too."""
+        """Delete the levels with all their messages, including those of other endpoints."""
         with self.session() as session:
             session.remove(delay_topology(self.names, self.queue_type))
 
@@ -186,9 +186,9 @@ class DelayLevels:
             return session.is_routed(self.names.delivery, routing_key(0, NOBODY), UNROUTABLE)
 
     def counts(self) -> dict[str, int]:
-        """Return how many messages each level holds, the longest first; missing ones are left out.
+        """Return how many messages each level has, longest delay first; omit missing levels.
 
-        A message between two levels at this moment may be counted in neither.
+        A message that is moving between two levels may be counted in neither.
         """
         queues = [one.name for one in delay_topology(self.names, self.queue_type).queues]
         with self.session() as session:
@@ -196,12 +196,12 @@ class DelayLevels:
             return {queue: session.count(queue) for queue in queues if queue not in missing}
 
     def session(self) -> AbstractContextManager[TopologySession]:
-        """Lend a session that knows exchanges."""
+        """Yield a session that supports exchanges."""
         return closing(with_exchanges(self.transport.session()))
 
 
 def with_exchanges(session: TransportSession) -> TopologySession:
-    """Return *session*, which a prerequisite of the feature says is RabbitMQ's."""
+    """Return *session* with its type: a prerequisite of the feature ensures RabbitMQ."""
     return cast(TopologySession, session)
 
 

@@ -1,8 +1,8 @@
-"""Delays as 28 bits: which level a message enters, and under which routing key. Pure functions.
+"""Delays as 28 bits: the level that a message enters, and its routing key. Pure functions.
 
-Level *n* holds a message for 2^n seconds. A routing key spells the delay, most significant bit
+Level *n* holds a message for 2^n seconds. A routing key has the bits of the delay, most significant
 first, before the destination: ``0.0.….1.0.1.billing`` waits 5 s, in level 2 and in level 0. Each
-level's exchange looks at its own bit: 1 goes into its queue, 0 straight on to the next exchange.
+level's exchange matches its own bit: 1 leads to its queue, 0 directly to the next exchange.
 """
 
 from datetime import timedelta
@@ -16,21 +16,21 @@ from timeoutmgr.message.validation import DESTINATION_BYTES
 
 LEVELS: Final = 28
 MAX_SECONDS: Final = 2**LEVELS - 1
-"""268,435,455 s, eight and a half years. One second more would be a 29th bit, and shift all
+"""268,435,455 s, eight and a half years. A longer delay would need a 29th bit, and shift all
 bits."""
 MAX_DELAY: Final = timedelta(seconds=MAX_SECONDS)
 
 _SECOND: Final = 1_000_000
 _ANY_DELAY: Final = "*." * LEVELS
 _SPELLED: Final = tuple("".join(f"{bit}." for bit in f"{number:07b}") for number in range(128))
-"""Seven bits as a key spells them. Four of these make a key, in half the time of 28 single bits."""
+"""Texts of seven bits in a key. Joining four of these takes half the time of 28 single bits."""
 _KEY: Final = compile(r"((?:[01]\.){28})(.+)", ASCII | DOTALL)
 
 
 def parts_until(due: Micros, now: Micros, parts: int) -> int:
-    """Return the *parts* of a second (8: eighths) from *now* until *due*; 0 for the past.
+    """Return the time from *now* until *due* in *parts* of a second (8: eighths); 0 for the past.
 
-    Rounded up: never early. Raises DelayTooLong for more than the levels hold.
+    It is rounded up, so never early. Raises DelayTooLong beyond the range of the levels.
     """
     count = max(0, -((now - due) * parts // _SECOND))
     if count > MAX_SECONDS * parts:
@@ -53,18 +53,18 @@ def routing_key(seconds: int, destination: str) -> str:
 
 
 def read_routing_key(key: str) -> tuple[int, str] | None:
-    """Return the delay in seconds and the destination that *key* spells; None if it is no such key.
+    """Parse a routing key: return the delay in seconds and the destination; None if invalid.
 
-    The destination is all that follows the bits, dots included.
+    The destination is everything after the bits, including dots.
     """
     found = _KEY.fullmatch(key)
     return None if found is None else (int(found[1].replace(".", ""), 2), found[2])
 
 
 def binding_key(destination: str) -> str:
-    """Return the key that binds *destination* to the delivery exchange, and nothing else.
+    """Return the key that binds *destination*, and no other name, to the delivery exchange.
 
-    28 single words and the name: ``#.sales`` would also match messages for ``eu.sales``.
+    It has 28 wildcard words and the name: ``#.sales`` would also match ``eu.sales``.
     """
     return _ANY_DELAY + check_destination(destination)
 
@@ -75,7 +75,7 @@ def pass_key(level: int, bit: int) -> str:
 
 
 def enter_key(level: int | None) -> str:
-    """Return the key that matches every message whose highest bit is *level*; None: it has none."""
+    """Return the key for every message whose highest bit is *level*; None: without any bit."""
     if level is None:
         return f"{'0.' * LEVELS}#"
     return f"{'0.' * (LEVELS - 1 - level)}1.#"
@@ -84,7 +84,7 @@ def enter_key(level: int | None) -> str:
 @lru_cache(maxsize=1024)
 def check_destination(destination: str) -> str:
     """Return *destination* if it can be bound exactly; raise InvalidMessage if not."""
-    # A program sends to a few destinations, again and again; refused names are not remembered.
+    # Cached, because a program sends to few destinations; refused names are not cached.
     if not destination:
         raise InvalidMessage("a destination is the name of a queue, got an empty text")
     size = len(destination.encode())
@@ -102,7 +102,7 @@ def check_destination(destination: str) -> str:
 
 
 def _checked(seconds: int) -> int:
-    """Return *seconds*, 0 for a past due time; raise DelayTooLong beyond the last level."""
+    """Return *seconds*, 0 if in the past; raise DelayTooLong beyond the last level."""
     if seconds > MAX_SECONDS:
         raise DelayTooLong(timedelta(seconds=seconds), MAX_DELAY)
     return max(seconds, 0)

@@ -1,7 +1,7 @@
 """Names of the delay levels on the broker: our own, and the names of other programs.
 
-Programs that share names share the levels. Then every argument must be equal, or the second program
-to declare them is refused; so each set says its arguments too.
+Programs that share names share the levels. Then every argument must be equal: otherwise the broker
+refuses the declaration of the second program. So each set also has its arguments.
 """
 
 from collections.abc import Mapping
@@ -27,22 +27,22 @@ from timeoutmgr.native.levels import (
 from timeoutmgr.transport.settings import QueueType
 
 UNROUTABLE: Final = "timeoutmgr.v1.unroutable"
-"""Exchange and queue of unroutable messages, under every set of names."""
+"""Name of exchange and queue of unroutable messages, for every set of names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameSet:
-    """One way to call levels: *level* is the format of exchange and queue, *delivery* the last.
+    """A set of names: *level* is the format for exchange and queue, *delivery* the last exchange.
 
     *arguments* are the arguments of a level's queue, beside its time to live and its next exchange;
-    the first queue type is the default. *alternate* says whether the exchanges are declared with
+    the first queue type is the default. *alternate* tells whether the exchanges are declared with
     the alternate exchange; for other programs' names a policy of the broker must set it. *fraction*
-    is the format of exchanges and queues that hold a message for a part of a second before it
-    enters its level, from 1 to *parts* - 1 of them; *entrance* is the exchange behind them, which
-    knows the way to each level. Other programs' names have none of these. *margin* is added to each
-    level's time to live, in milliseconds: RabbitMQ cuts the instant of arrival off to whole
-    milliseconds, so that each level may be up to a millisecond early. *is_nservicebus* says that
-    NServiceBus' own tools read the messages in these levels, and that its endpoints are peers.
+    is the format of exchanges and queues that keep a message for part of a second before its level,
+    from 1 to *parts* - 1 parts; *entrance* is the exchange after them, which routes to each level.
+    Other programs' names have neither. *margin*, in milliseconds, is added to each level's time to
+    live: RabbitMQ truncates the time of arrival to whole milliseconds, so that each level may be up
+    to a millisecond early. *is_nservicebus* means that NServiceBus' tools read the messages in
+    these levels, and that its endpoints are peers.
     """
 
     name: str
@@ -70,7 +70,7 @@ class NameSet:
 
     @property
     def level_names(self) -> list[str]:
-        """The names of all levels, that of level 0 first."""
+        """The names of all levels, starting with level 0."""
         return [self.level_name(level) for level in range(LEVELS)]
 
     @property
@@ -83,7 +83,7 @@ class NameSet:
         return self.delivery if level == 0 else self.level_name(level - 1)
 
     def prefixed(self, prefix: str) -> "NameSet":
-        """Return these names as kombu calls them with a *prefix*, which may be empty."""
+        """Return these names in kombu's form with a *prefix*, which may be empty."""
         if not prefix:
             return self
         if self.name != "celery":
@@ -141,7 +141,7 @@ NAME_SETS: Final = MappingProxyType(
 
 
 def name_set(name: str) -> NameSet:
-    """Return the set called *name*; raise ConfigurationError with the nearest for another."""
+    """Return the set called *name*; an unknown name raises ConfigurationError with the nearest."""
     if (found := NAME_SETS.get(name)) is None:
         near = get_close_matches(name, NAME_SETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(NAME_SETS)}"
@@ -149,21 +149,20 @@ def name_set(name: str) -> NameSet:
     return found
 
 
-# --- how a delayed message goes into the levels, and which go to a store all the same ---------
+# --- routes of delayed messages: into the levels, or to a store -------------------------------
 
 _SECOND: Final = 1_000_000
 _LONGEST_NUMBER: Final = 2**31 - 1
-"""The seconds that fit the 32 bits in which NServiceBus reads a delay, and 68 years."""
+"""Maximum seconds, 68 years, in the 32 bits with which NServiceBus reads a delay."""
 _NEARLY_A_SECOND: Final = 990_000
-"""Composing takes its moment: of a delay of one second a little less is left at its end."""
+"""Microseconds that count as a second: composing shortens a delay of one second a little."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughLevels:
-    """The way through the levels called *names* to *destination*, arriving at *due*.
+    """The route through the levels called *names* to *destination*, to arrive at *due*.
 
-    The delay counts from when the message is written: a message that was composed earlier is not
-    later.
+    The delay counts from the moment of writing: a message that was composed early is not late.
     """
 
     names: NameSet
@@ -172,7 +171,7 @@ class ThroughLevels:
     clock: Clock
 
     def address(self) -> tuple[str, str]:
-        """Return its key and, before it, the exchange of the level or part that holds it first."""
+        """Return the exchange of the first level or part, and the routing key."""
         names = self.names
         parts = parts_until(self.due, self.clock.now(), names.parts)
         seconds, part = divmod(parts, names.parts)
@@ -180,7 +179,7 @@ class ThroughLevels:
         return first, routing_key(seconds, self.destination)
 
     def numbers(self, message: Message) -> Mapping[str, int]:
-        """Return the whole delay, as NServiceBus' tools for its levels expect it."""
+        """Return the header with the whole delay for NServiceBus' tools."""
         if not self.names.is_nservicebus:
             return NO_NUMBERS
         delay = delay_in_seconds(message, self.due)
@@ -188,9 +187,9 @@ class ThroughLevels:
 
 
 def delay_in_seconds(message: Message, due: Micros) -> int | None:
-    """Return the seconds from the TimeSent of *message* until *due*, rounded up: never early.
+    """Return the seconds from TimeSent of *message* until *due*, rounded up, so never early.
 
-    None if *message* has no readable TimeSent, or one so far away that no program expects it.
+    None if *message* has no readable TimeSent, or if the result is too large for NServiceBus.
     """
     sent = instant_of(message.headers, headers.TIME_SENT, None)
     if sent is None:
@@ -200,10 +199,10 @@ def delay_in_seconds(message: Message, due: Micros) -> int | None:
 
 
 def to_levels(outgoing: Outgoing, due: Micros, names: NameSet, clock: Clock) -> Outgoing:
-    """Return *outgoing* on its way through the levels, its absolute due instant in a header.
+    """Return *outgoing* routed through the levels, with its absolute due instant in a header.
 
     Raises DelayTooLong, and InvalidMessage for a destination that cannot be bound, or a message
-    with a route: the levels lead to queues alone.
+    with a route: the levels lead only to queues.
     """
     if headers.ROUTE in outgoing.message.headers:
         raise InvalidMessage(
@@ -224,10 +223,10 @@ def to_levels(outgoing: Outgoing, due: Micros, names: NameSet, clock: Clock) -> 
 
 @dataclass(frozen=True, slots=True)
 class NativeRoute:
-    """The way of delayed messages: into the levels, even beside a timeout manager.
+    """Route of delayed messages into the levels, even beside a timeout manager.
 
-    Where it *falls_back*, a delay that the levels cannot keep exactly (less than a second, or more
-    than the last of them) takes the way *stored*.
+    If it *falls_back*, a delay that the levels cannot keep exactly (less than a second, or beyond
+    the last level) takes the route *stored*.
     """
 
     names: NameSet
@@ -236,7 +235,7 @@ class NativeRoute:
     stored: DelayRoute | None
 
     def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
-        """Return *outgoing* on its way; raises DelayTooLong where nothing can keep it as long."""
+        """Return *outgoing* with its route; raise DelayTooLong if nothing can delay it so long."""
         if self.falls_back and self.stored is not None and self._is_for_a_store(outgoing, due):
             return self.stored(outgoing, due)
         return to_levels(outgoing, due, self.names, self.clock)
