@@ -1,4 +1,4 @@
-"""A stored timeout: its content, its place in the order, its state."""
+"""Stored timeouts: their content, their order, their state, and filters of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from timeoutmgr.message.instants import Micros, require_window
 from timeoutmgr.message.message import Message
 
 # --- the content of a delayed message as a digest: it tells a repeat from another message -----
-# Two digests are of one content if destination, body and the sender's own headers are the same,
-# and the due times too if both senders gave ``deliver_at``. A due time made of a delay differs in
-# each repeat of the same send. A foreign message may bring a digest of its own program instead.
+# Two digests mean the same content if destination, body and the sender's own headers are equal, and
+# also the due times if both senders gave ``deliver_at``. A due time computed from a delay differs
+# in each repeat of a send. A foreign message may have a digest of its own program instead.
 
 SIZE: Final = 16
-"""Bytes of a digest; the last bytes are of the due time, if the sender gave it."""
+"""Bytes of a digest; the last bytes are for the due time, if the sender gave it."""
 _CONTENT: Final = 12
 _NOT_GIVEN: Final = bytes(SIZE - _CONTENT)
 
@@ -73,12 +73,12 @@ def content_of(timeout: Timeout) -> bytes:
 
 
 def in_full(digest: bytes) -> bytes:
-    """Return *digest* in SIZE bytes."""
+    """Return *digest*, extended to SIZE bytes."""
     return digest.ljust(SIZE, b"\0")
 
 
 def is_same(one: bytes, other: bytes) -> bool:
-    """Return whether two digests are of the same content."""
+    """Return whether two digests mean the same content."""
     if one[:_CONTENT] != other[:_CONTENT]:
         return False
     due, other_due = in_full(one)[_CONTENT:], in_full(other)[_CONTENT:]
@@ -86,7 +86,7 @@ def is_same(one: bytes, other: bytes) -> bool:
 
 
 def _joined(parts: tuple[str, ...]) -> str:
-    """Return *parts* as a text that no other parts make, with any body behind it."""
+    """Return *parts* as a text that no other parts yield, whatever body follows it."""
     joined = "\0".join((*parts, ""))
     if joined.count("\0") == len(parts):
         return joined
@@ -96,8 +96,8 @@ def _joined(parts: tuple[str, ...]) -> str:
 
 @headers.remembers_short(1024)
 def _own_headers(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Return which of *names* are the sender's own, sorted, and these as one text."""
-    # Programs have a few sets of headers, and send them again and again.
+    """Return those *names* that are the sender's own, sorted, and the same as one text."""
+    # Programs use a few sets of headers again and again.
     own = tuple(sorted(filter(_is_own, names)))
     return own, json.dumps(own)
 
@@ -117,18 +117,18 @@ def _due_digest(due: int) -> bytes:
 
 
 class OnConflict(StrEnum):
-    """Choice of a delayed message for an id that was used with other content.
+    """Policy of a delayed message if its id was used with different content.
 
     Content is destination, body and the sender's own headers. The due time counts only if both
     messages gave ``deliver_at``.
     """
 
     KEEP = "keep"
-    """The first message stays. The newcomer goes whole to the error queue, with the reason."""
+    """The first message stays. The new message goes to the error queue, with the reason."""
     REPLACE = "replace"
-    """The newcomer takes the place of a pending timeout, if it was sent later than that was."""
+    """The new message replaces the pending timeout, if it was sent later."""
     ERROR = "error"
-    """As ``keep``; where the store takes part in the sender's transaction, ``send`` raises."""
+    """As ``keep``, but ``send`` raises if the store takes part in the sender's transaction."""
 
 
 ConflictName: TypeAlias = Literal["keep", "replace", "error"]
@@ -145,9 +145,9 @@ class Key(NamedTuple):
 class Place(NamedTuple):
     """Position of a message in the manager's queue, as far as its consumer knows.
 
-    *receiver* is the number of the consumer, which has its messages in the order of the queue. At
-    *since* no consumer had the message yet; None for a message that was delivered before. The
-    consumer handled it *at* an instant. Both are of the store's clock.
+    *receiver* is the number of the consumer, which gets its messages in the order of the queue. At
+    *since* no consumer had the message yet; None for a message that was delivered before. *at* is
+    when the consumer handled it. Both instants are of the store's clock.
     """
 
     receiver: int
@@ -159,12 +159,12 @@ class Place(NamedTuple):
 class Timeout:
     """A stored delayed message.
 
-    *id* is derived from endpoint and message id, so that storing twice is storing once.
-    *created* is when the sender sent it; *attempts* counts failed dispatches. After a failed
-    dispatch *next_try* is the instant before which it is not tried again; 0 otherwise. *due_given*
-    says that the sender gave ``deliver_at``, *on_conflict* how to treat an id that was used before;
-    an insert reads both, and does not keep them. *place* is where a saga's timeout stood in the
-    manager's queue, if it came by that.
+    *id* is derived from endpoint and message id, so that a repeated store has no effect. *created*
+    is when the sender sent it; *attempts* counts failed dispatches. After a failed dispatch
+    *next_try* is the instant of the next try; 0 otherwise. *due_given* means that the sender gave
+    ``deliver_at``; *on_conflict* is the policy for a used id; an insert reads both, and does not
+    store them. *place* is the position of a saga's timeout in the manager's queue, if it came by
+    that queue.
     """
 
     id: str
@@ -181,9 +181,9 @@ class Timeout:
 
     @property
     def key(self) -> Key:
-        """Its position in the order in which timeouts are tried.
+        """The position in the order in which timeouts are tried.
 
-        A timeout that waits for another try stands among timeouts that are due then: it delays no
+        A timeout that waits for another try stands among timeouts due at that time, and delays no
         other meanwhile.
         """
         return Key(max(self.due, self.next_try) if self.next_try else self.due, self.id)
@@ -194,10 +194,10 @@ class Chunk:
     """Keys of a claim, oldest first, and the time of the next poll.
 
     *token* names the claim (empty when *keys* is). *next_due* is the instant of the earliest
-    timeout that was not handed out: in the past when the limit cut the chunk, None when nothing
-    else is stored. If all that is due is locked or claimed, it is the instant of the next poll.
-    *others* are the chunks behind it that were claimed with it, each by a claim of its own;
-    *next_due* looks past them too.
+    timeout that was not claimed: in the past if the limit cut the chunk, None if nothing else is
+    stored. If all due timeouts are locked or claimed, it is the instant of the next poll. *others*
+    are the next chunks that were claimed with it, each by its own claim; *next_due* excludes their
+    timeouts too.
     """
 
     token: str
@@ -221,14 +221,14 @@ class TimeoutState(StrEnum):
     MIGRATED = "migrated"
     """It was moved to another place."""
     ERASED = "erased"
-    """All that was known of it but its id was erased, on a person's request."""
+    """All its data except the id was erased, on a person's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """Timeouts of a list, in order; *searched_to* is a key if the search ended there.
 
-    Timeouts behind that key may match too, and were not looked at.
+    Timeouts behind that key were not examined, and may match too.
     """
 
     timeouts: Sequence[Timeout]
@@ -237,13 +237,13 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutFilter:
-    """Which timeouts to list or count; due is a half-open range, None means any.
+    """Filter of timeouts to list or count; due is a half-open range, None means any.
 
     *labels* are texts ``name=value`` (``message.labels``), all of which a timeout must have. Only a
-    store that FindsByLabels is given them. *message_type* is the full name of the most specific
-    type of the message, *id_prefix* the first signs of the id, *message_id* the id of the message.
-    *tried_from* and *tried_before* bound the instant at which it is tried next: its due time, or
-    that of its next try, or the place at which a pause holds it.
+    store that FindsByLabels gets them. *message_type* is the full name of the most specific type of
+    the message, *id_prefix* the beginning of the id, *message_id* the id of the message.
+    *tried_from* and *tried_before* limit the instant of the next try: the due time, the instant of
+    a retry, or the place at which a pause holds the timeout.
     """
 
     id: str | None = None
@@ -259,7 +259,7 @@ class TimeoutFilter:
     tried_before: Micros | None = None
 
     def __post_init__(self) -> None:
-        """Refuse texts that databases refuse, and windows in which nothing is."""
+        """Refuse texts that databases refuse, and empty windows."""
         require_window(InvalidMessage, due_from=self.due_from, due_before=self.due_before)
         require_window(InvalidMessage, tried_from=self.tried_from, tried_before=self.tried_before)
         for name, given in asdict(self).items():

@@ -50,7 +50,7 @@ class SharedDatabase(Protocol):
         ...
 
     def ping(self) -> None:
-        """Return if the database answers; raise StorageUnavailable if not."""
+        """Return if the database answers; otherwise raise StorageUnavailable."""
         ...
 
     def begin(self) -> AbstractContextManager[Transaction]:
@@ -63,7 +63,7 @@ class SharedDatabase(Protocol):
 
 
 class TransactionMode(StrEnum):
-    """Work that is undone together when handling a message fails."""
+    """Extent of the work that is undone together when handling a message fails."""
 
     NONE = "none"
     """Acknowledged on receipt: a crash loses the message."""

@@ -24,7 +24,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue; *arguments* None takes it as it is, or creates it as any other of ours."""
+    """A durable queue; *arguments* None accepts an existing queue, or creates it as usual."""
 
     name: str
     arguments: Mapping[str, Any] | None = None
@@ -32,7 +32,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From an exchange to a queue, or with *to_exchange* to another exchange."""
+    """A binding of a queue, or with *to_exchange* of another exchange, to an exchange."""
 
     source: str
     target: str
@@ -49,7 +49,7 @@ class Topology:
     bindings: tuple[Binding, ...] = ()
 
     def __add__(self, other: Topology) -> Topology:
-        """Return both topologies as a single topology, this topology first."""
+        """Return a topology of both, this topology first."""
         return Topology(
             self.exchanges + other.exchanges,
             self.queues + other.queues,
@@ -62,14 +62,14 @@ class TopologySession(TransportSession, Protocol):
 
     @property
     def server_version(self) -> tuple[int, ...]:
-        """The broker's version; empty when it is no RabbitMQ."""
+        """The broker's version; empty if the broker is not RabbitMQ."""
         ...
 
     def declare(self, topology: Topology) -> None:
-        """Declare all of *topology*; twice and concurrently is fine.
+        """Declare all of *topology*; idempotent and safe to run concurrently.
 
-        Raises TopologyMismatch where something of that name has other arguments, and
-        ConfigurationError where the user may not declare, or the broker refuses an argument.
+        Raises TopologyMismatch if an exchange or queue exists with other arguments, and
+        ConfigurationError if the user may not declare, or the broker refuses an argument.
         """
         ...
 
@@ -82,9 +82,10 @@ class TopologySession(TransportSession, Protocol):
         ...
 
     def is_routed(self, exchange: str, key: str, rest: str) -> bool:
-        """Return whether *exchange* knows a queue for *key*.
+        """Return whether *exchange* has a route to a queue for *key*.
 
-        A probe finds out: an empty message with the header PROBE, taken back from the queue *rest*.
+        A probe tests this: an empty message with the header PROBE, removed again from the queue
+        *rest*.
         """
         ...
 
@@ -93,7 +94,7 @@ class TopologySession(TransportSession, Protocol):
     ) -> list[str]:
         """Bind each of *queues* to *exchange*; return the queues that do not exist.
 
-        Raises QueueMissing where the exchange does not exist.
+        Raises QueueMissing if the exchange does not exist.
         """
         ...
 
@@ -103,7 +104,7 @@ class FollowsTopology(Protocol):
     """A transport that shares a broker with NServiceBus' conventional topology."""
 
     def follow_conventional_topology(self) -> None:
-        """Address queues by exchanges of their names too, unless the settings chose otherwise."""
+        """Address queues by exchanges of their names too, unless the settings say otherwise."""
         ...
 
 
@@ -112,9 +113,9 @@ class InspectsExchanges(Protocol):
     """A session with a broker on which other programs may address queues by exchanges."""
 
     def missing_exchanges(self, queues: Collection[str]) -> list[str] | None:
-        """Return the *queues* that need an exchange of their name, and have none.
+        """Return the *queues* that need an exchange of their name, but have none.
 
-        None where the transport uses queues alone. Raises TransportUnavailable.
+        None if the transport uses only queues. Raises TransportUnavailable.
         """
         ...
 
@@ -134,14 +135,14 @@ class QueueReport:
     refusals: tuple[str, ...] = ()
     """A sentence for each limit at which the queue refuses further messages."""
     unchecked: str = ""
-    """Why the queue's own properties could not be read; empty where they were."""
+    """Why the queue's own properties could not be read; empty if they were read."""
     policies_unread: str = ""
-    """Why the broker's policies for the queue could not be read; empty where they were."""
+    """Why the broker's policies for the queue could not be read; empty if they were read."""
 
 
 @runtime_checkable
 class InspectsQueues(Protocol):
-    """A session with a broker whose queues may have been declared by a stranger."""
+    """A session with a broker whose queues other programs may have declared."""
 
     def inspect_queues(
         self, names: Collection[str], *, error_queue: str | None = None, policies: bool = True
@@ -149,10 +150,9 @@ class InspectsQueues(Protocol):
         """Report on each of *names* that exists; change and create nothing.
 
         With *error_queue* a queue that ``create_queues`` made is recognised at once; any other
-        queue takes more questions. Without *policies* nothing is asked that may take seconds.
-        *names* may be a mapping to the arguments that each queue should have: of those only a
-        difference is a loss.
-        Raises TransportUnavailable.
+        queue takes more requests. Without *policies* no request is made that may take seconds.
+        *names* may map each queue to its expected arguments: then only a difference counts as a
+        loss. Raises TransportUnavailable.
         """
         ...
 
@@ -162,7 +162,7 @@ class TellsDeadMessages(Protocol):
     """A session with a broker that may send a queue's dead messages to another queue."""
 
     def dead_messages_to(self, queue: str) -> str | None:
-        """Return the queue that gets the dead messages of *queue*, None for not known.
+        """Return the queue that gets the dead messages of *queue*, None if unknown.
 
         Raises TransportUnavailable.
         """
@@ -178,7 +178,7 @@ class TransportCapabilities:
     durable: bool
     """Whether a delivered but unacknowledged message survives a kill of the consumer."""
     forgets_markers: bool = False
-    """Whether a restart of the broker that bears an endpoint's marker may lose the marker."""
+    """Whether a restart of the broker may lose an endpoint's marker on it."""
     note: str = ""
 
 
@@ -192,7 +192,7 @@ class Transport(Protocol):
 
     @property
     def database(self) -> SharedDatabase | None:
-        """The SQL database whose tables the queues are, if so."""
+        """The SQL database, if the queues are tables in it."""
         ...
 
     def describe(self) -> str:
@@ -200,7 +200,7 @@ class Transport(Protocol):
         ...
 
     def install(self) -> None:
-        """Create the tables of queues; twice and concurrently is fine."""
+        """Create the tables of queues; idempotent and safe to run concurrently."""
         ...
 
     def ddl(self) -> str:
@@ -208,7 +208,7 @@ class Transport(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        """Raise SchemaMissing, with the command to run, if ``install`` is needed."""
         ...
 
     def session(self) -> TransportSession:
@@ -216,7 +216,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Close connections shared between sessions; closing twice is fine."""
+        """Close connections shared between sessions; idempotent."""
         ...
 
 
@@ -229,22 +229,23 @@ class ExpiresMessages(Protocol):
     """A transport that knows which messages are older than their ``time_to_live``."""
 
     def remove_expired(self, limit: int, settle: SettleExpired) -> int:
-        """Settle and delete up to *limit* expired messages of any queue; return how many.
+        """Settle and delete up to *limit* expired messages of all queues; return how many.
 
-        One transaction, which may be repeated. No message that a consumer has received is among
-        them, and no concurrent call has them. 0: no message is left. Raises TransportUnavailable.
+        This is a transaction, which may be repeated. It skips messages that a consumer has
+        received, or that a concurrent call has. 0 means that none are left. Raises
+        TransportUnavailable.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSecurity:
-    """Protection of the way to a broker, as a sentence; with a *remedy* if it could be better."""
+    """Protection of the connection to a broker, as a sentence; a *remedy* if it could be better."""
 
     text: str
     remedy: str = ""
     is_broken: bool = False
-    """Whether the way seems protected and is not: a check was turned off."""
+    """Whether it only seems protected, because a check was turned off."""
 
 
 @runtime_checkable
