@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
 
 from tests.acceptance.place import Place
 from tests.outage.clocks import HOUR, WrongClock, true_time
 from tests.outage.conftest import MakePlace
 from tests.outage.process import Child
+from tests.services.private import PrivateServer
+from timeoutmgr.database import Database
+from timeoutmgr.message.instants import from_micros
 
 pytestmark = pytest.mark.usefixtures("faketime")
 
@@ -76,6 +80,24 @@ def test_where_the_database_has_no_clock_that_of_the_process_counts(
         assert min(late) >= 0
         assert max(late) < POLL + PROMPT
         assert manager.heard("critical") == []
+
+
+def test_mysqls_clock_is_right_in_a_session_whose_zone_repeats_the_hour(
+    private_server: Callable[[str], PrivateServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_change = datetime(2030, 10, 27, 0, 10, tzinfo=UTC).timestamp()  # 02:10 in Berlin
+    clock = WrongClock(before_the_change - time.time())
+    with monkeypatch.context() as environment:
+        for name, value in {**clock.env, "TZ": "Europe/Berlin"}.items():
+            environment.setenv(name, value)
+        server = private_server("mysql")
+    database = Database(server.url)
+
+    with create_engine(server.url).connect() as callers:
+        utc = callers.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
+        ahead = from_micros(database.now_in(callers)) - utc.replace(tzinfo=UTC)
+
+    assert abs(ahead) < timedelta(minutes=1)
 
 
 def child(place: Place, clock: WrongClock, *, goes_on: bool = True) -> Child:

@@ -106,9 +106,12 @@ POSTGRESQL: Final = Dialect(
     skip_locked=" FOR UPDATE SKIP LOCKED",
     minimum=(13,),
 )
-# SYSDATE is the moment of evaluation, NOW the start of the statement. The session's time zone is
-# set to UTC at connect, so that UNIX_TIMESTAMP meets no ambiguous hour of daylight saving.
-_MYSQL_NOW: Final = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+# SYSDATE is the moment of evaluation, the others the start of the statement. Not UNIX_TIMESTAMP,
+# which guesses in the hour that a zone repeats: a caller's session may have any zone.
+_MYSQL_NOW: Final = (
+    "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    " + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))"
+)
 MYSQL: Final = Dialect(
     name="mysql",
     row_locks=True,
