@@ -20,7 +20,7 @@ from tests.persistence.making import NOW, SECOND, timeout
 from timeoutmgr.contracts import Count, CountsLoad, LoadWindow
 from timeoutmgr.contracts.insight import HOUR
 from timeoutmgr.contracts.reports import DAY
-from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.instants import Micros, from_micros, to_micros
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql import insight as bounds
 from timeoutmgr.persistence.sql import load_counts, searches
@@ -413,6 +413,16 @@ def test_the_first_bucket_of_a_zone_has_the_instant_and_begins_as_the_clocks_do(
     wall = to_micros(local.astimezone(place).replace(tzinfo=UTC))
 
     assert (window.bucket_of(NOW), wall % width) == (0, 0)
+
+
+def test_days_behind_a_day_whose_midnight_is_skipped_begin_at_midnight() -> None:
+    cairo = ZoneInfo("Africa/Cairo")
+    noon = to_micros(datetime(2026, 4, 24, 12, tzinfo=cairo))
+
+    edges = LoadWindow.around(noon, DAY, 2, cairo).edges
+
+    walls = [from_micros(each).astimezone(cairo).replace(tzinfo=None) for each in edges]
+    assert walls == [datetime(2026, 4, 24, 1), datetime(2026, 4, 25), datetime(2026, 4, 26)]
 
 
 def test_a_tally_of_the_longest_names_fits_a_text_of_every_database() -> None:

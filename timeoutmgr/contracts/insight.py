@@ -66,7 +66,9 @@ class LoadWindow:
         """The start of each bucket, and the end of the last."""
         if self.zone is UTC or self.width <= HOUR:
             return range(self.start, self.start + self.width * self.buckets + 1, self.width)
-        wall = from_micros(self.start).astimezone(self.zone).replace(tzinfo=None)
+        # A zone may skip the wall time at which the first bucket begins.
+        before, at = (from_micros(self.start - off).astimezone(self.zone) for off in (1, 0))
+        wall = min(before.replace(tzinfo=None) + MICROSECOND, at.replace(tzinfo=None))
         walls = (wall + no * self.width * MICROSECOND for no in range(1, self.buckets + 1))
         return [self.start, *(to_micros(each.replace(tzinfo=self.zone)) for each in walls)]
 
