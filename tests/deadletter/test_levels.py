@@ -84,6 +84,12 @@ def test_the_time_to_be_received_uses_the_header_of_other_products() -> None:
     assert found.timers.be_received == limit
 
 
+def test_the_longest_time_to_reach_a_queue_is_no_unreadable_time() -> None:
+    given_headers = DeliveryHeaders(time_to_reach_queue=timedelta.max).as_headers()
+
+    assert read_headers(given_headers).time_to_reach_queue > timedelta(days=29_000 * 365)
+
+
 @pytest.mark.parametrize("nonsense", ["", "-1", "four", "99", "٣", "1" * 30, "1.5"])
 def test_nonsense_in_a_header_counts_as_not_said(nonsense: str) -> None:
     given_headers = dict.fromkeys(

@@ -191,13 +191,14 @@ def test_the_repeated_hour_in_autumn_is_two_different_hours() -> None:
         (timedelta(days=1), "1.00:00:00"),
         (timedelta(days=10, microseconds=1), "10.00:00:00.0000010"),
         (timedelta(milliseconds=250), "00:00:00.2500000"),
+        (timedelta.max, "10675199.02:48:05.4775800"),
     ],
 )
 def test_a_duration_is_spelt_as_dotnet_spells_it(duration: timedelta, text: str) -> None:
     assert to_timespan(duration) == text
 
 
-@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=99_999_999)))
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=10_675_199)))
 def test_a_duration_survives_its_spelling(duration: timedelta) -> None:
     assert from_timespan(to_timespan(duration)) == duration
 

@@ -127,10 +127,13 @@ def _of_the_second(text: str) -> Micros:
 
 _TIMESPAN: Final = compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,7}))?", ASCII)
 
+_LONGEST_SPAN: Final = (2**63 - 1) // 10
+"""Microseconds of .NET's longest TimeSpan, 29,227 years."""
+
 
 def to_timespan(duration: timedelta) -> str:
-    """Return *duration* in the form of a header: ``[d.]hh:mm:ss[.fffffff]``."""
-    seconds, micros = divmod(duration_micros(duration), 1_000_000)
+    """Return *duration* in the form of a header, ``[d.]hh:mm:ss[.fffffff]``; .NET's longest at most."""
+    seconds, micros = divmod(min(duration_micros(duration), _LONGEST_SPAN), 1_000_000)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
