@@ -30,6 +30,7 @@ from timeoutmgr.database.session_locks import Liveness, lock_number
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.resilience.recovery import LONGEST_WAIT
 
 from .batch_writes import BatchWrites, PostgreSQLBatchWrites, insert_missing
 from .tables import TimeoutTables
@@ -78,9 +79,10 @@ class SqlSettings:
             raise ConfigurationError(
                 f"partitions must be in {_PARTITIONS}, got {self.partitions!r}"
             )
-        for name in ("claim_time", "history_retention"):
-            if getattr(self, name) <= timedelta(0):
-                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("claim_time", "history_retention", "tombstone_retention"):
+            given = getattr(self, name)
+            if not timedelta(0) < given <= LONGEST_WAIT:
+                raise ConfigurationError(f"{name} is over 0, up to {LONGEST_WAIT}, got {given}")
         if self.max_in_flight < 1:
             raise ConfigurationError(f"max_in_flight must be positive, got {self.max_in_flight}")
         if self.tombstone_retention < _LEAST_TOMBSTONES:

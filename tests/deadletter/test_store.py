@@ -6,6 +6,7 @@ import ast
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter.feature import InstalledNode
+from timeoutmgr.deadletter.feature import DeadLetterQueues, InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager, Quotas
 from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
@@ -435,6 +436,12 @@ def test_a_node_has_a_plain_name(node: str) -> None:
 def test_a_quota_is_no_negative_number() -> None:
     with pytest.raises(ConfigurationError, match="quota journal"):
         Quotas(journal=-1)
+
+
+@pytest.mark.parametrize("interval", [timedelta(0), timedelta(days=365_000)])
+def test_a_sweep_interval_is_over_0_and_at_most_a_year(interval: timedelta) -> None:
+    with pytest.raises(ConfigurationError, match="sweep_interval is over 0"):
+        DeadLetterQueues(node="n1", sweep_interval=interval)
 
 
 def test_only_the_queue_manager_inserts_stored_copies() -> None:

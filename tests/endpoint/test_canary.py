@@ -143,7 +143,10 @@ def test_without_critical_a_late_canary_stops_nothing() -> None:
     assert cage.critical.raised is None
 
 
-@pytest.mark.parametrize("wrong", [{"every": timedelta(seconds=30)}, {"delay": timedelta(0)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"every": timedelta(seconds=30)}, {"delay": timedelta(0)}, {"every": timedelta(days=365_000)}],
+)
 def test_a_wrong_setting_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"canary.{next(iter(wrong))}"):
         CanarySettings(**wrong)

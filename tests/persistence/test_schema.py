@@ -274,6 +274,8 @@ def test_sqlite_takes_no_schema(sqlite_url: str, persistence_of: Made) -> None:
         {"claim_time": timedelta(0)},
         {"history_retention": timedelta(seconds=-1)},
         {"tombstone_retention": timedelta(days=6)},
+        *({name: timedelta.max} for name in ("claim_time", "history_retention")),
+        {"tombstone_retention": timedelta.max},
         {"claim_time": 60},
         {"tombstone_retention": "30d"},
         {"max_in_flight": "5000"},

@@ -277,8 +277,8 @@ class DeadLetterQueues:
         if self.takes not in tuple(AcceptedMessages):
             known = ", ".join(AcceptedMessages)
             raise ConfigurationError(f"takes must be {known}, got {self.takes!r}")
-        if self.sweep_interval <= timedelta(0):
-            raise ConfigurationError(f"sweep_interval must be positive, got {self.sweep_interval}")
+        if not timedelta(0) < (given := self.sweep_interval) <= timedelta(days=365):
+            raise ConfigurationError(f"sweep_interval is over 0, up to 365 days, got {given}")
         if self.time_to_wait_before_critical_error < timedelta(0):
             raise ConfigurationError(
                 "time_to_wait_before_critical_error must not be negative, got "

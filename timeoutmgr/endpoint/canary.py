@@ -38,10 +38,8 @@ class CanarySettings:
         """Check every value."""
         check_field_types(self)
         for name in ("every", "delay", "late_after"):
-            if getattr(self, name) <= timedelta(0):
-                raise ConfigurationError(
-                    f"canary.{name} must be positive, got {getattr(self, name)}"
-                )
+            if not timedelta(0) < (given := getattr(self, name)) <= timedelta(days=365):
+                raise ConfigurationError(f"canary.{name} is over 0, up to 365 days, got {given}")
         if self.every < self.delay + self.late_after:
             raise ConfigurationError(
                 f"canary.every ({self.every}) must not be less than delay and late_after together "
