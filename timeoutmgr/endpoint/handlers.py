@@ -607,8 +607,8 @@ class HandlerStep:
         if sent is None or limit is None or not self.expiry.discard:
             return False
         try:
-            lifetime = duration_micros(from_timespan(limit) + self.expiry.allowance)
-            return from_wire(sent) + lifetime < self.clock.now()
+            ends = from_wire(sent) + duration_micros(from_timespan(limit))
+            return ends + duration_micros(self.expiry.allowance) < self.clock.now()
         except ValueError:
             return False  # an unreadable limit must not discard a message
 
