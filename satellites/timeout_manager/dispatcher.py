@@ -178,8 +178,7 @@ class DispatchTimeouts:
         """Move timeouts of *keys* that the database can send by itself; return their keys."""
         if self.move_many is None or work.scope is None or not self._alone.isdisjoint(keys):
             return ()
-        at = self.clock.now()
-        moved = self.move_many(token, keys, at, work.scope)
+        at, moved = self.move_many(token, keys, self.clock.now(), work.scope)
         reach("dispatch.moved")
         if moved:
             work.after_commit(lambda: self._count_moved(at, moved))
@@ -187,7 +186,7 @@ class DispatchTimeouts:
 
     def _count_moved(self, at: Micros, moved: Mapping[Key, str]) -> None:
         self._meter.add("dispatched", len(moved))
-        self._meter.late_by_host(at, [(to, key.due) for key, to in moved.items()])
+        self._meter.late(at, [(to, key.due) for key, to in moved.items()])
 
     def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
         rows = _LockedBatch(locked, self, work.scope)

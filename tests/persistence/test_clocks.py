@@ -146,10 +146,11 @@ def test_a_move_is_recorded_by_the_databases_clock(
         store.store_many([one])
 
         with database.begin() as transaction:
-            moved = move("", [one.key], wrong.now(), transaction)
+            at, moved = move("", [one.key], wrong.now(), transaction)
         late = store.statistics().lateness_max
 
     assert moved == {one.key: one.destination}
+    assert SECOND <= at - one.due < 60 * SECOND
     assert late is not None
     assert SECOND <= late < 60 * SECOND
 

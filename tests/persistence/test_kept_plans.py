@@ -57,7 +57,7 @@ class Store:
         chunk = store.claim(NOW, count, "o")
         with self.database.begin() as transaction:
             assert self._move is not None
-            assert self._move(chunk.token, chunk.keys, NOW, transaction)
+            assert self._move(chunk.token, chunk.keys, NOW, transaction)[1]
         chunk = store.claim(NOW, count, "o")
         with self.database.begin() as transaction:
             with store.lock_for_dispatch(

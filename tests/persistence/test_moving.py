@@ -58,7 +58,7 @@ class Place:
 
     def moved(self, keys: Sequence[Key], token: str = "") -> Sequence[Key]:
         with self.database.begin() as transaction:
-            return list(self.move(token, keys, AT, transaction))
+            return list(self.move(token, keys, AT, transaction)[1])
 
     def received(self) -> list[Message]:
         with closing(self.transport.session().receiver(self.queue, prefetch=1000)) as receiver:
@@ -256,7 +256,7 @@ def test_a_transaction_that_comes_to_nothing_has_moved_nothing(place: Place) -> 
     keys = place.stored(place.timeout("a"))
 
     with rolled_back(place.database) as transaction:
-        assert list(place.move("", keys, AT, transaction)) == keys
+        assert list(place.move("", keys, AT, transaction)[1]) == keys
 
     assert place.received() == []
     assert place.store.find("a") == (TimeoutState.PENDING, place.timeout("a"))
@@ -298,7 +298,7 @@ def test_a_claim_and_a_move_wait_for_no_disk_and_what_others_count_on_does(place
         assert place.store.claim(AT, 10, "o", transaction=transaction).keys
         assert not _waits_for_disk(transaction)
     with place.database.begin() as transaction:
-        assert list(place.move("", keys, AT, transaction)) == keys
+        assert list(place.move("", keys, AT, transaction)[1]) == keys
         assert not _waits_for_disk(transaction)
 
     with (

@@ -186,7 +186,7 @@ def test_moving_reads_no_further_than_a_chunk(
     event.listen(database.engine, "before_cursor_execute", note)
     try:
         with rolled_back(database) as transaction:
-            assert len(move(chunk.token, chunk.keys, NOW, transaction)) == 100
+            assert len(move(chunk.token, chunk.keys, NOW, transaction)[1]) == 100
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
 

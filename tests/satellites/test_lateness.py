@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from tests.satellites.dispatching import SCOPE, DispatchHarness
 from tests.satellites.test_moved_in_database import _Mover
 from tests.support.makers import a_timeout
@@ -64,13 +66,15 @@ def test_each_message_that_is_moved_in_the_database_is_observed() -> None:
     assert observer.seen == [("billing", 2.0), ("billing", 2.0)]
 
 
-def test_a_message_that_the_database_found_due_is_not_early_by_a_slow_host() -> None:
-    harness = DispatchHarness(SCOPE)
+@pytest.mark.parametrize("ahead", [-60.0, 60.0])
+def test_a_message_that_is_moved_in_the_database_is_late_by_its_clock(ahead: float) -> None:
+    harness, mover = DispatchHarness(SCOPE), _Mover()
     observer = observed(harness)
-    harness.step = replace(harness.step, move_many=_Mover())
+    harness.step = replace(harness.step, move_many=mover)
     harness.put(a_timeout("m1"))
     chunk = harness.store.claim(harness.clock.now(), 100, "me")
-    harness.clock.advance(-1.0)
+    mover.now = harness.clock.now() + 500_000
+    harness.clock.advance(ahead)
     harness.order(chunk_message(chunk.token, chunk.keys, "c1"))
 
-    assert observer.seen == [("billing", 0.0)]
+    assert observer.seen == [("billing", 0.5)]

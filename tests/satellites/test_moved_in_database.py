@@ -19,13 +19,15 @@ class _Mover:
     def __init__(self, *kept_back: str) -> None:
         self._kept_back = kept_back
         self.asked: list[tuple[str, list[str]]] = []
+        self.now: Micros | None = None
 
     def __call__(
-        self, token: str, keys: Sequence[Key], _at: Micros, transaction: Transaction
-    ) -> dict[Key, str]:
+        self, token: str, keys: Sequence[Key], at: Micros, transaction: Transaction
+    ) -> tuple[Micros, dict[Key, str]]:
         assert transaction is not None
         self.asked.append((token, [key.id for key in keys]))
-        return {key: "billing" for key in keys if key.id not in self._kept_back}
+        moved = {key: "billing" for key in keys if key.id not in self._kept_back}
+        return at if self.now is None else self.now, moved
 
 
 def test_timeouts_moved_in_the_database_are_counted_and_not_sent() -> None:

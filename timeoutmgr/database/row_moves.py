@@ -49,8 +49,12 @@ class HasBulkTables(Protocol):
         ...
 
 
-Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Mapping[Key, str]]
-"""Moves every movable row among some keys, in a transaction; returns destinations by moved key.
+Move: TypeAlias = Callable[
+    [str, Sequence[Key], Micros, Transaction], tuple[Micros, Mapping[Key, str]]
+]
+"""Moves every movable row among some keys, in a transaction.
+
+Returns the instant, and destinations by moved key.
 
 Its arguments are a claim's token (empty: none), keys, the instant of the dispatch, which counts
 only if the storage has no clock, and the transaction. It moves rows that are due and that no other

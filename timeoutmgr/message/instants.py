@@ -132,7 +132,7 @@ _LONGEST_SPAN: Final = (2**63 - 1) // 10
 
 
 def to_timespan(duration: timedelta) -> str:
-    """Return *duration* in the form of a header, ``[d.]hh:mm:ss[.fffffff]``; .NET's longest at most."""
+    """Return *duration* in the form of a header; at most the longest of .NET."""
     seconds, micros = divmod(min(duration_micros(duration), _LONGEST_SPAN), 1_000_000)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

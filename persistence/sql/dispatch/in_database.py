@@ -66,13 +66,13 @@ class InDatabaseDispatch:
 
     def move_many(
         self, token: str, keys: Sequence[Key], at: Micros, transaction: Transaction
-    ) -> dict[Key, str]:
-        """Move the movable rows of *keys*; return their destinations.
+    ) -> tuple[Micros, dict[Key, str]]:
+        """Move the movable rows of *keys*; return the instant, and their destinations.
 
         *at* is the host's, and counts only where the database's clock does not.
         """
         if not keys:
-            return {}
+            return at, {}
         asked = set(keys)
         others: dict[str, Any] = {}
         if not self._context.has_database_clock:
@@ -83,7 +83,7 @@ class InDatabaseDispatch:
         rows = [row for row in found if (row[0], row[1]) in asked and self._allows(row[2])]
         moved = {Key(row[0], row[1]): row[2] for row in rows}
         if not moved:
-            return {}
+            return at, {}
         reach("moving.locked")
         if self._context.has_database_clock:
             at = max(row[3] for row in rows)
@@ -94,7 +94,7 @@ class InDatabaseDispatch:
             given["announced"] = announced
         connection.execute(*self._move.of(list(moved), **given))
         reach("moving.moved")
-        return moved
+        return at, moved
 
     def _passed_on(self, removed: CTE) -> Insert:
         # As ``satellites.delivery.forwarder.delivered`` does with a message that is sent.
