@@ -8,15 +8,18 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from textual.widgets import DataTable, Sparkline, Static
 
 from tests.cli.programs import PATIENCE, Folder, environment
+from tests.persistence.making import SetClock
 from tests.web.site import HOUR, configuration, fill, pending
 from timeoutmgr import Endpoint
 from timeoutmgr.cli.screen import Screen
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.instants import Micros
 
 ONCE = 3_600.0
@@ -79,6 +82,23 @@ async def test_the_screen_shows_what_the_store_and_the_queues_hold(
     assert tables["processes"] == [["none: timeoutmgr run", *["\N{EN DASH}"] * 4]]
     assert [row[1:] for row in tables["recent"]] == [["cancelled", "late1", "billing"]]
     assert not banner
+
+
+@pytest.mark.asyncio
+async def test_ages_of_rows_are_by_the_clock_of_the_store(postgres_url: str, unique: str) -> None:
+    config = configuration(unique, postgres_url)
+    config.clock = SetClock(SystemClock().now() - HOUR)
+    with closing(Endpoint(config)) as made:
+        made.install()
+        fill(made, [pending("one", SystemClock().now() + HOUR)])
+        made.timeouts.cancel("one")
+        screen = Screen(made, ONCE)
+
+        async with screen.run_test() as pilot:
+            await pilot.app.workers.wait_for_complete()
+            [[age, *_]] = rows(screen, "recent")
+
+    assert age.endswith(" s ago")
 
 
 @pytest.mark.asyncio

@@ -118,8 +118,10 @@ class Screen(App[None]):
         values = {name: reading.value for name, reading in found.items()}
         now = self._clock.now()
         self._show_banner([*found.values()], now)
-        if values["overview"] is not None:
-            self._show_overview(values["overview"])
+        if (overview := values["overview"]) is not None:
+            self._show_overview(overview)
+            # The rows bear times of the store's clock, from which this host's may differ.
+            now += overview.now - (found["overview"].at or now)
         if values["load"] is not None:
             self._show_load(values["load"])
         rows: dict[str, Callable[[Any, Micros], Iterable[Sequence[Any]]]] = {
