@@ -146,14 +146,9 @@ def from_timespan(text: str) -> timedelta:
     match = _TIMESPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:64]!r} is not a duration; expected '[d.]hh:mm:ss[.fffffff]'")
-    days, hours, minutes, seconds, fraction = match.groups()
-    return timedelta(
-        days=int(days or 0),
-        hours=int(hours),
-        minutes=int(minutes),
-        seconds=int(seconds),
-        microseconds=int((fraction or "").ljust(7, "0")[:6]),
-    )
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
+    micros = int((match[5] or "").ljust(7, "0")[:6])
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, microseconds=micros)
 
 
 EXPECTED_DURATION: Final = "seconds, or text such as '90', '2m', '1h30m', 'PT2M' or '00:02:00'"

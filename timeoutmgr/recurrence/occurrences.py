@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from datetime import time as clock_time
@@ -120,7 +121,8 @@ class Occurrences:
 def parse(every: str | timedelta) -> Occurrences:
     """Return the occurrences that *every* describes; raise ConfigurationError if it is unclear."""
     if isinstance(every, str):
-        every = _as_duration(every)
+        with suppress(ValueError):  # it is no duration as settings spell it (``15m``)
+            every = parse_duration(every)
     if isinstance(every, timedelta):
         seconds, rest = divmod(every, timedelta(seconds=1))
         if rest or seconds < 1:
@@ -139,14 +141,6 @@ def parse(every: str | timedelta) -> Occurrences:
     if found.after(0) is None:
         raise _unclear(every, "it has no occurrence")
     return found
-
-
-def _as_duration(every: str) -> str | timedelta:
-    """Return the duration that *every* spells as settings do (``15m``); else *every*."""
-    try:
-        return parse_duration(every)
-    except ValueError:
-        return every
 
 
 def resolve(wall: datetime, zone: tzinfo) -> datetime:
