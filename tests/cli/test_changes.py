@@ -310,3 +310,18 @@ def test_verify_finds_what_the_given_heads_miss(folder: Folder, three: list[str]
 
     assert checked.returncode == 6
     assert "row 4, a given head, is gone" in checked.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"heads": {"a chain": [1e400, "a hash"]}}', '{"heads": [1]}', '{"heads": ' + "[" * 100_000],
+    ids=["infinite", "list", "deep"],
+)
+def test_verify_refuses_a_file_without_heads(folder: Folder, text: str) -> None:
+    folder.run("install")
+    (folder.path / "heads.json").write_text(text)
+
+    refused = folder.run("audit", "verify", "--heads", "heads.json")
+
+    assert refused.returncode == 2, refused.stderr
+    assert "Traceback" not in refused.stderr

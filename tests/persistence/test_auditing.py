@@ -217,6 +217,12 @@ def test_a_cut_end_is_found_by_a_head_that_was_kept_elsewhere(sql: Stores) -> No
     assert fault.endswith("row 3, a given head, is gone")
 
 
+@pytest.mark.parametrize("heads", [{"x": 1}, {"x": ("first", "a hash")}, {"x": (1,)}, ["x"]])
+def test_heads_that_are_no_pairs_are_refused(sql: Stores, heads: Any) -> None:
+    with pytest.raises(InvalidMessage, match="the number and the hash of a chain's last row"):
+        face(sql_store(sql)).verify_audit(heads)
+
+
 def test_a_chain_that_is_removed_whole_is_missed_by_the_next_chain(sql: Stores) -> None:
     first = _with_rows(sql)
     sql.clock.at += 1

@@ -88,12 +88,12 @@ def _print(verdict: "AuditVerdict") -> None:
 
 def _heads(path: Path) -> Mapping[str, tuple[int, str]]:
     try:
-        found = json.loads(path.read_text())["heads"]
-        return {str(chain): (int(number), str(hash_)) for chain, (number, hash_) in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        heads: Mapping[str, tuple[int, str]] = json.loads(path.read_text())["heads"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise click.UsageError(
             f"{path} has no heads; expected the output of timeoutmgr --json audit verify"
         ) from error
+    return heads
 
 
 def _document(row: "AuditRecord") -> dict[str, Any]:

@@ -108,7 +108,13 @@ class AuditCheck:
     """Checks the rows of all chains, chain by chain, each in its order."""
 
     def __init__(self, heads: Mapping[str, tuple[int, str]]) -> None:
-        self._known = dict(heads)
+        try:
+            self._known = {chain: (int(no), str(hash_)) for chain, (no, hash_) in heads.items()}
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+            raise InvalidMessage(
+                "a head is the number and the hash of a chain's last row, as verify_audit returns "
+                f"it; the given heads are not such pairs: {error}"
+            ) from error
         self._faults: list[str] = []
         self._heads: dict[str, tuple[int, str]] = {}
         self._begins: dict[str, str] = {}
