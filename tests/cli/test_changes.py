@@ -289,6 +289,9 @@ def test_an_endpoint_is_paused_for_a_duration(folder: Folder, three: list[str]) 
     refused = folder.run("pause", "--endpoint", "--until", "yesterday", *why)
     assert (refused.returncode, "is not a time" in refused.stderr) == (2, True)
 
+    refused = folder.run("pause", "--endpoint", "--until", "99999999999d", *why)
+    assert (refused.returncode, "longer than any calendar" in refused.stderr) == (2, True)
+
     paused = folder.run("--json", "pause", "--endpoint", "--until", "2h", *why)
 
     [pause] = folder.run("--json", "list").json()["pauses"]

@@ -11,7 +11,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, Instant, check_text, option
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.message.instants import parse_duration
+from timeoutmgr.message.instants import DurationTooLong, parse_duration
 from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class End(Instant):
         """Return the time or the duration that *value* spells."""
         try:
             return parse_duration(value)
+        except DurationTooLong as error:
+            self.fail(str(error), param, ctx)
         except ValueError:
             return super().convert(value, param, ctx)
 

@@ -173,6 +173,10 @@ _ISO: Final = compile(
 )
 
 
+class DurationTooLong(ValueError):
+    """A duration beyond the years 1 to 9999."""
+
+
 def parse_duration(text: str) -> timedelta:
     """Parse a duration.
 
@@ -187,7 +191,9 @@ def parse_duration(text: str) -> timedelta:
     except ValueError:
         raise ValueError(f"{text[:64]!r} is not a duration; expected {EXPECTED_DURATION}") from None
     if abs(found) > _CALENDAR:
-        raise ValueError(f"{text[:64]!r} is longer than any calendar; choose a shorter duration")
+        raise DurationTooLong(
+            f"{text[:64]!r} is longer than any calendar; choose a shorter duration"
+        )
     return found
 
 
