@@ -72,6 +72,16 @@ ROW = {
 }
 
 
+def test_an_empty_content_type_counts_as_none(sqlite: Store) -> None:
+    row = {**ROW, "body": b"{}", "content_type": ""}
+
+    write(sqlite, pa.Table.from_pylist([row]))
+
+    assert [each["content_type"] for each in read(sqlite, "pending")] == [
+        "application/octet-stream"
+    ]
+
+
 def test_a_stream_that_lost_its_checkpoint_stores_no_row_again(sqlite: Store) -> None:
     table = pa.Table.from_pylist([ROW, ROW | {"key": "k2"}])
 

@@ -317,7 +317,7 @@ class Composer:
                 self.new_id() if ids is None else ids.next(destination, message_type, content)
             )
         check_id(message_id)
-        if options.content_type:
+        if options.content_type is not None:
             content_type = _checked_content_type(options.content_type)
         own = {
             headers.MESSAGE_ID: message_id,
@@ -450,9 +450,9 @@ def not_options(given: object) -> InvalidMessage:
 
 
 def _checked_content_type(given: str) -> str:
-    if not isinstance(given, str) or "\0" in given:  # databases refuse NUL
+    if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise InvalidMessage(
-            f"a content type is a text without NUL, got {given!r:.80}; name one such as text/plain"
+            f"a content type is printable text, got {given!r:.80}; name one such as text/plain"
         )
     return given
 

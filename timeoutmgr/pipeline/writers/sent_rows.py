@@ -87,7 +87,7 @@ class SentRows:
     def _timeout(self, composer: Composer, row: Mapping[str, Any]) -> dict[str, Any]:
         if row["key"] in (None, "") or row["due"] is None or row["body"] is None:
             raise InvalidMessage("key, due and body are needed, and one of the three is empty")
-        body, content_type = row["body"], row.get("content_type")
+        body, content_type = row["body"], row.get("content_type") or None
         if isinstance(body, str):
             body, content_type = body.encode(), content_type or "application/json"
         message_type = row.get("message_type") or self.message_type
