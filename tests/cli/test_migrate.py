@@ -332,6 +332,15 @@ def test_ends_that_do_not_fit_are_refused(arguments: list[str], why: str, filled
     assert why in result.output
 
 
+def test_a_destination_is_renamed_once(filled: Filled) -> None:
+    twice = ("--rename", "billing=accounts", "--rename", "billing=archive")
+
+    result = filled.run("migrate", "preview", "--to", "native", *twice)
+
+    assert result.exit_code == 2, result.output
+    assert "--rename gives 'billing' twice" in result.output
+
+
 @pytest.mark.parametrize("name", ["preview", "run", "abort", "status"])
 def test_every_command_has_an_example(name: str) -> None:
     result = CliRunner().invoke(cli, ["migrate", name, "--help"], prog_name="timeoutmgr")

@@ -248,6 +248,8 @@ def test_a_body_of_an_argument_keeps_bytes_that_are_not_utf_8(
         (["{endpoint}", "T", "\udcff"], 2, "BODY is not JSON: 'utf-8' codec"),
         (["{endpoint}", "T", "[NaN]"], 2, "BODY is not JSON: it has no NaN"),
         (["{endpoint}", "T", "{{}}", "--header", "novalue"], 2, "expected NAME=VALUE"),
+        (["{endpoint}", "T", "{{}}", *("--header", "a=1") * 2], 2, "--header gives 'a' twice"),
+        (["{endpoint}", "T", "{{}}", "--content-type", ""], 2, "a content type is printable"),
         (["{endpoint}.Timeouts", "T", "{{}}"], 2, "belongs to the broker or to a timeout manager"),
         (["nowhere", "T", "{{}}"], 3, "there is no queue 'nowhere'"),
         (["nowhere", "T", "{{}}", "--delay", "1h"], 3, "there is no queue 'nowhere'"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Command, Option
+from click import Command, Option, UsageError
 from click.testing import CliRunner
 
 from timeoutmgr.cli.exits import Exit
@@ -177,7 +177,7 @@ def test_a_pair_without_a_value_is_refused_with_its_option() -> None:
 def test_a_name_that_is_given_twice_is_refused() -> None:
     given = given_by("erase", ["--header", "Customer=17", "--header", "Customer=18"])
 
-    with pytest.raises(ConfigurationError, match="--header gives 'Customer' twice, and a single"):
+    with pytest.raises(UsageError, match="--header gives 'Customer' twice, and a single"):
         job_options(EraseOptions, given, store="s")
 
 

@@ -239,6 +239,18 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from cli
         return name, text
 
 
+def by_name(flag: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return *pairs*, the values of *flag*. Raises UsageError for a name that is given twice."""
+    names = [name for name, _value in pairs]
+    again = next((name for name in names if names.count(name) > 1), None)
+    if again is not None:
+        raise click.UsageError(
+            f"{flag} gives {again!r} twice, and a single value would count; give it once in each "
+            "command"
+        )
+    return dict(pairs)
+
+
 class ColumnPair(HeaderPair):
     """Two names of a column as ``NAME=COLUMN``."""
 

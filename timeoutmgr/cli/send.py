@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, HeaderPair, bundled, delay_and_at, option
+from timeoutmgr.cli.options import Command, HeaderPair, bundled, by_name, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 
@@ -100,7 +100,7 @@ def _sent(
             delay=flags.delay,
             deliver_at=flags.at,
             saga_id=flags.saga,
-            headers=dict(flags.headers),
+            headers=by_name("--header", flags.headers),
             message_id=message_id,
             cancellable=flags.cancellable,
             on_conflict=flags.on_conflict,

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Duration, HeaderPair, Instant, added, option
+from timeoutmgr.cli.options import Duration, HeaderPair, Instant, added, by_name, option
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros, to_micros
@@ -151,7 +151,7 @@ def asked_for(given: Mapping[str, Any]) -> MigrationRequest:
         ledger=given["ledger"],
         window=window_of(given),
         batch=given.get("batch") or 5_000,
-        renames=dict(given["renames"]),
+        renames=by_name("--rename", given["renames"]),
         all_senders=given["all_senders"],
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import ColumnPair, Duration, Instant, added, option
+from timeoutmgr.cli.options import ColumnPair, Duration, Instant, added, by_name, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.options import declared_fields
@@ -104,14 +104,7 @@ def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip())
     if isinstance(value, tuple):
         pairs = [_setting(pair, flag) if isinstance(pair, str) else pair for pair in value]
-        names = [name for name, _value in pairs]
-        again = next((name for name in names if names.count(name) > 1), None)
-        if again is not None:
-            raise ConfigurationError(
-                f"{flag} gives {again!r} twice, and a single value would count; give it once, and "
-                "run the command for each value"
-            )
-        return dict(pairs)
+        return by_name(flag, pairs)
     return value
 
 
