@@ -149,6 +149,7 @@ def test_more_than_a_hundred_timeouts_need_their_number(site: Site, endpoint: En
         ({"reason": ""}, "give a reason"),
         ({"by": ""}, "shift needs by"),
         ({"by": "soon"}, "is not a duration"),
+        ({"by": "--5"}, "is negative twice"),
         ({"action": "explode"}, "choose an action"),
         ({"action": "move", "at": "soon"}, "is not a time"),
         ({"action": "spread", "at": "9999-12-31", "over": "9d", "by": ""}, "the years 1 to 9999"),

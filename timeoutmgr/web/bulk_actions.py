@@ -130,6 +130,8 @@ def _duration(text: str) -> Micros | None:
         return None
     try:
         span = duration_micros(parse_duration(text.removeprefix("-")))
+        if span < 0:
+            raise ValueError(f"{text!r:.80} is negative twice; give a single sign")
     except ValueError as error:
         raise InvalidMessage(str(error)) from error
     return -span if text.startswith("-") else span
