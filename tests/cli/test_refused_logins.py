@@ -32,6 +32,7 @@ def guarded(private_server: Callable[[str], PrivateServer]) -> URL:
     with psycopg.connect(plain, autocommit=True) as connection:
         connection.execute("CREATE ROLE clerk LOGIN PASSWORD 'right'")
         connection.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
+        connection.execute("CREATE ROLE visitor LOGIN")
         connection.execute("SELECT pg_reload_conf()")
     return url
 
@@ -59,6 +60,19 @@ def test_a_password_that_postgresql_refuses_ends_a_command_as_configuration(
     guarded: URL, tmp_path: Path, user: str, word: str
 ) -> None:
     assert_refused(run(tmp_path, guarded.set(username=user, password=SECRET), word))
+
+
+@pytest.mark.parametrize("word", ["install", "list", "run"])
+def test_a_user_without_rights_ends_a_command_as_configuration(
+    guarded: URL, tmp_path: Path, word: str
+) -> None:
+    if word != "install":
+        assert run(tmp_path, guarded, "install").exit_code == 0
+
+    ended = run(tmp_path, guarded.set(username="visitor"), word)
+
+    assert ended.exit_code == 4, ended.output
+    assert "permission denied for" in ended.output
 
 
 @pytest.mark.parametrize("service", ["postgres", "mysql"])

@@ -73,13 +73,13 @@ class _AmqpError(Protocol):
 
 def _is_refused(error: Exception) -> bool:
     """Return whether broker or database answered and refused the user: to wait mends nothing."""
-    from timeoutmgr.database.failures import is_login_refused
+    from timeoutmgr.database.failures import is_login_refused, is_right_missing
 
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, _AmqpError) and cause.reply_code in _REFUSED:
             return True
-        if is_login_refused(cause):
+        if is_login_refused(cause) or is_right_missing(cause):
             return True
         cause = cause.__cause__
     return False
