@@ -166,6 +166,12 @@ def test_a_backlog_is_worked_off_at_the_capacity() -> None:
     assert drain({}, MINUTE, 5.0).backlog == 0
 
 
+@pytest.mark.parametrize("capacity", [1e-20, 5e-324])
+def test_a_capacity_that_works_no_backlog_off_is_refused(capacity: float) -> None:
+    with pytest.raises(ConfigurationError, match="longer than any calendar|finite"):
+        drain({0: 1}, MINUTE, capacity)
+
+
 @given(
     loads=st.dictionaries(st.integers(0, 500), st.integers(1, 1_000), min_size=1),
     capacity=st.floats(0.01, 1_000),

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Select, Table, cast, func, literal_column, select
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.message.instants import Micros, duration_micros, seconds
 from timeoutmgr.pipeline.stores import Store
 
 
@@ -113,7 +113,8 @@ def _peak(begin: Micros, total: int, parts: Mapping[str, int], width: timedelta)
 def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> BacklogForecast:
     """Return how a sender of *capacity* messages a second gets along with *totals*.
 
-    All messages of a bucket count as due at its begin: the worst case.
+    All messages of a bucket count as due at its begin: the worst case. Raises ConfigurationError
+    for a backlog that no calendar has an end for.
     """
     backlog, before = 0.0, None
     worst, worst_at = 0.0, None
@@ -123,10 +124,16 @@ def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> Ba
         backlog, before = backlog + messages, begin
         if backlog > worst:
             worst, worst_at = backlog, begin
+    try:
+        latest = seconds(worst / capacity)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the worst backlog lasts too long: {error}; give a capacity above {capacity:g}"
+        ) from None
     return BacklogForecast(
         capacity=capacity,
         needed=max(totals.values(), default=0) / width.total_seconds(),
-        latest=timedelta(seconds=worst / capacity),
+        latest=latest,
         at=worst_at,
         backlog=round(worst),
     )
