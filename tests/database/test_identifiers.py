@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from timeoutmgr.database import checked_identifier
@@ -30,8 +32,10 @@ def test_a_plain_identifier_is_accepted(name: str) -> None:
         "a\n",
         "x" * 42,
         "%s",
+        None,
+        5,
     ],
 )
-def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
+def test_a_name_that_needs_quotes_is_refused(name: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"schema .* is no plain identifier"):
         checked_identifier("schema", name)

@@ -80,9 +80,9 @@ def checked_identifier(what: str, name: str) -> str:
 
     At most 41 characters, so that prefix and table name together fit PostgreSQL's 63.
     """
-    if not _IDENTIFIER.fullmatch(name):
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
-            f"{what} {name[:80]!r} is no plain identifier; expected a letter or underscore, then "
+            f"{what} {name!r:.80} is no plain identifier; expected a letter or underscore, then "
             "at most 40 letters, digits or underscores"
         )
     return name
