@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from timeoutmgr.message.instants import Micros
 
 # --- the clock contract -----------------------------------------------------------------------
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Source of time; no code reads the time in another way."""
 

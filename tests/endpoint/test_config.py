@@ -397,6 +397,29 @@ def test_a_handler_of_a_type_without_a_name_is_refused(
         config.add_handler(message_type, lambda _message, _context: None)
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"destinations": 5}, "destinations is a URL or a transport, got 5"),
+        ({"owner": 5}, "an owner is text of at most 64 characters, got 5"),
+    ],
+)
+def test_an_option_of_sql_queues_of_another_type_is_refused_by_name(
+    config: EndpointConfiguration, tmp_path: Path, option: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        config.use_transport(f"sqlite:///{tmp_path}/sales.db", **option)
+
+
+@pytest.mark.parametrize("given", [None, 5, object()])
+def test_a_clock_without_its_methods_is_refused(given: Any) -> None:
+    config = EndpointConfiguration("sales")
+    config.clock = given
+
+    with pytest.raises(ConfigurationError, match="clock is an object with now and monotonic"):
+        config.settings()
+
+
 def test_a_telemetry_without_its_methods_is_refused() -> None:
     config = EndpointConfiguration("sales")
     config.telemetry = object()  # type: ignore[assignment]  # a mistake

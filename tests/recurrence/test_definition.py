@@ -47,6 +47,7 @@ every = 900
     ("given", "reason"),
     [
         ({"name": ""}, "name of a recurring timeout"),
+        ({"name": []}, "name of a recurring timeout"),
         ({"name": "a\nb"}, "name of a recurring timeout"),
         ({"name": "n" * 201}, "name of a recurring timeout"),
         ({"message_type": ""}, "'tick': a message type"),
@@ -54,6 +55,7 @@ every = 900
         ({"destination": ""}, "'tick': a destination"),
         ({"catch_up": "some"}, "'tick': catch_up takes 'one', 'all', 'none', got 'some'"),
         ({"every": "often"}, "'tick': every is"),
+        ({"headers": 5}, "'tick': headers are texts by their names, got 5"),
     ],
 )
 def test_a_wrong_value_is_refused_where_it_is_given(given: dict[str, Any], reason: str) -> None:

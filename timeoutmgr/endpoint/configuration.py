@@ -593,22 +593,27 @@ class EndpointConfiguration:
         from timeoutmgr.recurrence.definition import RecurringTimeout
 
         self._check_open()
-        if name in self._recurring:
-            raise ConfigurationError(f"two recurring timeouts are called {name!r}; rename one")
-        self._recurring[name] = RecurringTimeout(
+        made = RecurringTimeout(
             name=name,
             message_type=message_type,
             body=body,
             every=every,
             destination=destination,
             catch_up=catch_up,
-            headers=dict(headers or {}),
+            headers=headers or {},
         )
+        if name in self._recurring:
+            raise ConfigurationError(f"two recurring timeouts are called {name!r}; rename one")
+        self._recurring[name] = made
 
     def settings(self) -> EndpointSettings:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
         if self._is_disabled:
             self._check_disabled()
+        if not isinstance(self.clock, Clock):
+            raise ConfigurationError(
+                f"clock is an object with now and monotonic, got {self.clock!r:.80}"
+            )
         if not isinstance(self.telemetry, Telemetry):
             raise ConfigurationError(
                 f"telemetry is an object with count and value, got {self.telemetry!r:.80}"

@@ -63,6 +63,11 @@ class RecurringTimeout:
             raise ConfigurationError(
                 f"recurring {name!r}: a destination is a queue name, got {self.destination!r:.80}"
             )
+        if not isinstance(self.headers, Mapping):
+            raise ConfigurationError(
+                f"recurring {name!r}: headers are texts by their names, got {self.headers!r:.80}"
+            )
+        object.__setattr__(self, "headers", dict(self.headers))
         try:
             object.__setattr__(self, "policy", CatchUp(self.catch_up))
         except ValueError:

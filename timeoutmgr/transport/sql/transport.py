@@ -220,9 +220,9 @@ class SqlTransport:
 
 
 def _checked_owner(owner: str) -> str:
-    if len(owner) > _LONGEST_OWNER:
+    if not isinstance(owner, str) or len(owner) > _LONGEST_OWNER:
         raise ConfigurationError(
-            f"an owner has at most {_LONGEST_OWNER} characters, got {len(owner)}"
+            f"an owner is text of at most {_LONGEST_OWNER} characters, got {owner!r:.80}"
         )
     return owner
 
@@ -230,6 +230,8 @@ def _checked_owner(owner: str) -> str:
 def _other_broker(given: str | Transport | None) -> Transport | None:
     """Return the transport of destinations; loss is consented to, since it is not our queue."""
     if not isinstance(given, str):
+        if given is not None and not hasattr(given, "capabilities"):
+            raise ConfigurationError(f"destinations is a URL or a transport, got {given!r:.80}")
         return given
     url = given.removeprefix("timeoutmgr+")
     if plugins.knows(plugins.TRANSPORTS, url.partition("://")[0].partition("+")[0]):
