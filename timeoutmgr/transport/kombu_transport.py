@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from timeoutmgr.contracts import (
     LinkSecurity,
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from timeoutmgr.database import Database
 
 _MODES = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
+
+_NUMBERED: Final = frozenset({"redis", "rediss", "sentinel"})
+"""Schemes whose path is a database; the path of redis+socket:// is a file."""
+_DATABASE_NUMBER: Final = re.compile(r"/{0,2}\d*", re.ASCII)
 
 _NOTES = {
     Family.AMQP: "confirmed sends; an unacknowledged message comes back at once",
@@ -220,6 +225,8 @@ class KombuTransport:
 
 
 def _link(url: str, family: Family, settings: KombuSettings) -> BrokerLink | None:
+    if family is Family.REDIS:
+        _check_redis_database(url)
     if family in (Family.AMQP, Family.REDIS):
         return broker_link(url, settings, redis=family is Family.REDIS)
     if settings.ssl is not None:
@@ -241,6 +248,15 @@ def _check_channel_options(url: str, family: Family, options: Mapping[str, Any])
             f"{redact(url)} names sentinels, and not what they watch over; give its name as "
             'channel_options = {"master_name": "…"}'
         )
+
+
+def _check_redis_database(url: str) -> None:
+    for part in map(urlsplit, url.split(";")):
+        if part.scheme in _NUMBERED and not _DATABASE_NUMBER.fullmatch(unquote(part.path)):
+            raise ConfigurationError(
+                f"{redact(url)!r} names the database {part.path[1:]!r:.80}; Redis has numbers for "
+                "names, such as /0"
+            )
 
 
 def _refuse_unreadable(url: str) -> None:
