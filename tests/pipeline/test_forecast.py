@@ -168,7 +168,7 @@ def test_a_backlog_is_worked_off_at_the_capacity() -> None:
 
 @pytest.mark.parametrize("capacity", [1e-20, 5e-324])
 def test_a_capacity_that_works_no_backlog_off_is_refused(capacity: float) -> None:
-    with pytest.raises(ConfigurationError, match="longer than any calendar|finite"):
+    with pytest.raises(ConfigurationError, match=r"longer than any calendar|finite"):
         drain({0: 1}, MINUTE, capacity)
 
 

@@ -175,10 +175,8 @@ def test_a_pair_without_a_value_is_refused_with_its_option() -> None:
 
 
 def test_a_name_that_is_given_twice_is_refused() -> None:
-    given = given_by("erase", ["--header", "Customer=17", "--header", "Customer=18"])
-
     with pytest.raises(UsageError, match="--header gives 'Customer' twice, and a single"):
-        job_options(EraseOptions, given, store="s")
+        given_by("erase", ["--header", "Customer=17", "--header", "Customer=18"])
 
 
 def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
@@ -245,6 +243,32 @@ def test_a_mistake_in_a_later_job_is_said_before_any_job_has_begun(job: str, sen
     assert refused.exit_code == Exit.USAGE, refused.output
     assert sentence in refused.stderr
     assert "starting Spark" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        ("schedule a.csv --dataset d --past nope", "past is one of"),
+        ("lateness --quantile p10", "quantile is one of"),
+        ("archive --to s3a://lake/h --older-than 7d", "to is delta:URI"),
+        ("erase --header a=1 --header a=2", "--header gives 'a' twice"),
+    ],
+)
+def test_a_value_of_a_job_is_checked_before_spark_starts(job: str, sentence: str) -> None:
+    refused = CliRunner().invoke(cli, ["pipeline", "run", "forecast", job])
+
+    assert refused.exit_code in (Exit.CONFIGURATION, Exit.USAGE), refused.output
+    assert sentence in refused.stderr
+    assert "starting Spark" not in refused.stderr
+
+
+def test_an_error_of_an_option_is_json_wherever_json_is_asked_for() -> None:
+    words = ("pipeline", "lateness", "--store", "none.toml", "--quantile", "p10", "--json")
+
+    refused = CliRunner().invoke(cli, words)
+
+    assert refused.exit_code == Exit.CONFIGURATION, refused.output
+    assert "quantile is one of" in json.loads(refused.stdout)["error"]
 
 
 @pytest.mark.parametrize("given", ["nan", "inf"])

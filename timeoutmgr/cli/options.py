@@ -286,6 +286,7 @@ def common(*, environment: bool) -> list[click.Parameter]:
     made = partial(
         click.Option,
         expose_value=False,
+        is_eager=True,  # an error of another option is to be printed as they say
         callback=_remember,
         show_envvar=environment,
         allow_from_autoenv=environment,

@@ -80,11 +80,15 @@ def declared_fields(options: "type[DataclassInstance]") -> list[tuple[Field[Any]
 def check_declared(options: "DataclassInstance") -> None:
     """Run the checks that the fields of *options* declare, on all values that are given."""
     for one, declared in declared_fields(type(options)):
-        value = getattr(options, one.name)
-        for check in declared.checks if value is not None else ():
-            check(one.name, value)
-        if isinstance(value, timedelta):
-            within_calendar(one.name, value)
+        check_value(one.name, declared, getattr(options, one.name))
+
+
+def check_value(name: str, declared: Declaration, value: Any) -> None:
+    """Run the checks that *declared* has on the *value* of its field *name*; None is not given."""
+    for check in declared.checks if value is not None else ():
+        check(name, value)
+    if isinstance(value, timedelta):
+        within_calendar(name, value)
 
 
 def within_calendar(name: str, value: timedelta | int) -> None:
@@ -289,7 +293,7 @@ class ScheduleOptions:
     message_type: str | None = optional(
         None, "--type", "Message type of rows that have none of their own."
     )
-    past: str = optional("reject", "--past", "reject, dispatch or shift to now.")
+    past: str = optional("reject", "--past", "reject, dispatch or shift to now.", one_of(*PAST))
     limits: Limits = field(default_factory=Limits)
     rejects: Path | None = optional(None, "--rejects", "Folder for rejects.", folder_option)
     max_reject_ratio: float = optional(0.0, "--max-reject-ratio", "More: nothing.")

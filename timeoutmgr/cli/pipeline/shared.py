@@ -18,7 +18,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.options import ColumnPair, Duration, Instant, added, by_name, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.options import declared_fields
+from timeoutmgr.pipeline.options import check_value, declared_fields
 from timeoutmgr.pipeline.spark.session import SessionOptions
 
 if TYPE_CHECKING:
@@ -85,7 +85,14 @@ def _declared(
         flag["required"] = declared.is_required
     elif one.default not in (MISSING, None) and kind is not bool and declared.shows_default:
         flag |= {"default": _spelt(one.default), "show_default": True}
-    return option(declared.flag, one.name, **flag)
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        # When it is parsed: no job of a run has begun then, nor has Spark.
+        if value is not None:
+            check_value(one.name, declared, _read(value, one, declared.flag))
+        return value
+
+    return option(declared.flag, one.name, callback=checked, **flag)
 
 
 def _spelt(default: Any) -> Any:
