@@ -116,12 +116,15 @@ def test_a_forecast_needs_nothing_of_the_extra(sqlite: Store, tmp_path: Path) ->
 
     found = run("forecast", "--html", str(page))
     refused = run("lateness")
+    without_spark = run("erase", "--header", "Customer=17", "--dry-run")
 
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["messages"] == 3
     assert "<svg" in page.read_text()
     assert refused.returncode == 4
     assert "the pipeline needs pyspark, install it with: pip install 'timeou" in refused.stdout
+    assert without_spark.returncode == 4
+    assert "needs pyarrow, install it with: pip install 'timeoutmgr[lake]'" in without_spark.stdout
 
 
 def test_an_overdue_message_counts_as_due_now() -> None:

@@ -161,17 +161,25 @@ _HELP = """
     """
 
 
+_WITHOUT_SPARK: Final = (archive, stream, compact, restore, erase)
+
+
 class PipelineGroup(click.Group):
-    """Commands of which most need the extra; forecast does without."""
+    """Commands of which most need an extra; forecast does without."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; raise PipelineUnavailable where a package of the extra is missing."""
+        """Run the command; raise PipelineUnavailable where a package of its extra is missing."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
+            from timeoutmgr.pipeline.errors import require_extra
             from timeoutmgr.pipeline.spark.session import require_spark
 
-            require_spark()
+            name = ctx.invoked_subcommand or ""
+            if self.commands[name] in _WITHOUT_SPARK:
+                require_extra("lake", f"pipeline {name}", "pyarrow", "adbc_driver_manager")
+            else:
+                require_spark()
             raise error
 
 
@@ -179,7 +187,7 @@ pipeline: Final = PipelineGroup(
     "pipeline",
     commands=[
         *(schedule, forecast, reconcile, lateness, report, run, doctor, prepare),
-        *(archive, stream, compact, restore, erase),
+        *_WITHOUT_SPARK,
     ],
     help=with_examples(_HELP),
 )
