@@ -18,7 +18,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.bulk_runs import Delta
 from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.main import cli
-from timeoutmgr.cli.options import Duration, HeaderPair, Instant
+from timeoutmgr.cli.options import Duration, Instant, Pair
 from timeoutmgr.cli.output import MaskingFormatter
 
 
@@ -60,12 +60,12 @@ def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
 
 def test_durations_and_headers_are_read() -> None:
     assert Duration().convert("1h30m", None, None) == timedelta(minutes=90)
-    assert HeaderPair().convert("a=b=c", None, None) == ("a", "b=c")
-    assert HeaderPair().convert("a=", None, None) == ("a", "")
+    assert Pair().convert("a=b=c", None, None) == ("a", "b=c")
+    assert Pair().convert("a=", None, None) == ("a", "")
     with pytest.raises(click.BadParameter, match="expected seconds, or text"):
         Duration().convert("soon", None, None)
     with pytest.raises(click.BadParameter, match="expected NAME=VALUE"):
-        HeaderPair().convert("=b", None, None)
+        Pair().convert("=b", None, None)
 
 
 @pytest.mark.parametrize(

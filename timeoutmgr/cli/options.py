@@ -221,11 +221,10 @@ class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         return at
 
 
-class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A header as ``NAME=VALUE``."""
+class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A name and its value as ``NAME=VALUE``."""
 
     name = "name=value"
-    what = "header"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -235,7 +234,7 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from cli
             return value[0], value[1]
         name, equals, text = str(value).partition("=")
         if not name or not equals:
-            self.fail(f"{value!r} is not a {self.what}; expected NAME=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a name with its value; expected NAME=VALUE", param, ctx)
         return name, text
 
 
@@ -249,12 +248,6 @@ def by_name(flag: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
             "command"
         )
     return dict(pairs)
-
-
-class ColumnPair(HeaderPair):
-    """Two names of a column as ``NAME=COLUMN``."""
-
-    what = "column with its name"
 
 
 def _either(ctx: click.Context, param: click.Parameter, value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, HeaderPair, bundled, by_name, delay_and_at, option
+from timeoutmgr.cli.options import Command, Pair, bundled, by_name, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 
@@ -45,7 +45,7 @@ class SendFlags:
     option(
         "--header",
         "headers",
-        type=HeaderPair(),
+        type=Pair(),
         multiple=True,
         help="Header as NAME=VALUE; may be given many times.",
     ),

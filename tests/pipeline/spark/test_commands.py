@@ -150,10 +150,10 @@ def test_a_page_that_cannot_be_written_is_said_so(sqlite: Store) -> None:
 def test_a_setting_of_spark_has_a_name_and_a_value(sqlite: Store) -> None:
     refused = run(
         *("pipeline", "reconcile", "--store", sqlite.name, "--conf", "spark.executor.memory"),
-        code=Exit.CONFIGURATION,
+        code=Exit.USAGE,
     )
 
-    assert "--conf is NAME=VALUE" in refused["error"]
+    assert "expected NAME=VALUE" in refused["error"]
 
 
 def test_an_app_has_no_name_for_workers() -> None:

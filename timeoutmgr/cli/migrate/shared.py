@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Duration, HeaderPair, Instant, added, by_name, option
+from timeoutmgr.cli.options import Duration, Instant, Pair, added, by_name, option
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros, to_micros
@@ -67,7 +67,7 @@ places: Final = added(
     option(
         "--rename",
         "renames",
-        type=HeaderPair(),
+        type=Pair(),
         multiple=True,
         metavar="OLD=NEW",
         help="A destination that has another name here; many times.",
@@ -162,8 +162,8 @@ def window_of(given: Mapping[str, Any]) -> Window:
 
     safety: timedelta = given.get("safety_window") or timedelta(0)
     return Window(
-        cutoff=_micros(given.get("cutoff")),
-        until=_micros(given.get("until")),
+        cutoff=to_micros(given["cutoff"]) if given.get("cutoff") else None,
+        until=to_micros(given["until"]) if given.get("until") else None,
         safety=duration_micros(safety),
         overdue=bool(given.get("overdue")) or given.get("from_file") is not None,
     )
@@ -255,22 +255,12 @@ def on_the_way(shared: Shared, opened: OpenMigration) -> Iterator[Callable[[Batc
     if shared.json or not sys.stderr.isatty():
         yield lambda _batch: None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    name, count = bars.TextColumn("{task.description}"), bars.MofNCompleteColumn()
+    columns = (name, bars.BarColumn(), count, bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(output.plain(opened.terms.endpoint), total=None)
 
         def on_batch(batch: Batch) -> None:
@@ -358,7 +348,3 @@ def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
         )
         return False
     return True
-
-
-def _micros(at: datetime | None) -> int | None:
-    return None if at is None else to_micros(at)

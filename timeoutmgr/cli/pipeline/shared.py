@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import ColumnPair, Duration, Instant, added, by_name, option
+from timeoutmgr.cli.options import Duration, Instant, Pair, added, by_name, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.options import check_value, declared_fields
@@ -37,8 +37,6 @@ WITHIN = "pipeline"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant()}
 """Types of the command line, by the types of the fields; any other type is its own."""
-_PAIRS: dict[str | None, Any] = {"NAME=COLUMN": ColumnPair()}
-"""Types of the pairs of a mapping, by their name in the help; a pair without a type is text."""
 
 
 def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorated]:
@@ -78,7 +76,7 @@ def _declared(
     if kind is bool:
         flag["is_flag"] = True
     elif get_origin(kind) is Mapping:
-        flag |= {"multiple": True, "type": _PAIRS.get(declared.metavar)}
+        flag |= {"multiple": True, "type": Pair()}
     elif get_origin(kind) is not tuple:
         flag["type"] = _TYPES.get(kinds[0], kinds[0])
     if one.default is MISSING and one.default_factory is MISSING:
@@ -110,16 +108,8 @@ def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
     if isinstance(one.default, tuple):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     if isinstance(value, tuple):
-        pairs = [_setting(pair, flag) if isinstance(pair, str) else pair for pair in value]
-        return by_name(flag, pairs)
+        return by_name(flag, value)
     return value
-
-
-def _setting(text: str, flag: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ConfigurationError(f"{flag} is NAME=VALUE, got {text!r}")
-    return name, value
 
 
 on_spark: Final = of_job(SessionOptions)
