@@ -10,20 +10,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.migrate.shared import (
-    asked_for,
-    check_processes,
-    ledgers,
-    movers_of,
-    on_the_way,
-    places,
-    preview_document,
-    print_preview,
-    print_reports,
-    save_report,
-    sites,
-    window,
-)
+from timeoutmgr.cli.migrate import shared as moves
 from timeoutmgr.cli.options import FILE, Command, option, with_examples
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.written_files import require_writable
@@ -46,8 +33,8 @@ migrate: Final = click.Group(
 
 
 @migrate.command("preview", cls=Command, within="migrate")
-@places
-@window
+@moves.places
+@moves.window
 def preview(shared: Shared, /, **given: Any) -> Exit:
     """Show the timeouts that a run would move, and problems that stop it; change nothing.
 
@@ -59,16 +46,16 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     """
     from timeoutmgr.migration import preview as look
 
-    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+    with moves.sites(shared, moves.asked_for(given), given["endpoints"]) as opened:
         found = [look(one.parts, one.terms) for one in opened]
-    documents = [preview_document(each) for each in found]
-    shared.show({"endpoints": documents}, lambda: print_preview(documents))
+    documents = [moves.preview_document(each) for each in found]
+    shared.show({"endpoints": documents}, lambda: moves.print_preview(documents))
     return Exit.FAILED if any(each.problems for each in found) else Exit.OK
 
 
 @migrate.command("run", cls=Command, within="migrate")
-@places
-@window
+@moves.places
+@moves.window
 @option(
     "--processes",
     type=click.IntRange(1, 64),
@@ -90,27 +77,27 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
     """
     from timeoutmgr.migration.run import move_all, refuse_any_problem
 
-    made, asked = [], asked_for(given)
-    check_processes(asked, processes)
+    made, asked = [], moves.asked_for(given)
+    moves.check_processes(asked, processes)
     require_writable("--report", report)
-    with sites(shared, asked, given["endpoints"]) as opened, ExitStack() as stack:
+    with moves.sites(shared, asked, given["endpoints"]) as opened, ExitStack() as stack:
         works = [stack.enter_context(one.audit.kept("migrate", one.terms)) for one in opened]
         refuse_any_problem([(one.parts, one.terms) for one in opened])
         for one, work in zip(opened, works, strict=True):
-            with on_the_way(shared, one) as on_batch:
-                movers = movers_of(shared, asked, one.terms.endpoint, processes)
+            with moves.on_the_way(shared, one) as on_batch:
+                movers = moves.movers_of(shared, asked, one.terms.endpoint, processes)
                 done = move_all(one.parts, one.terms, on_batch, movers)
             work.changed = done.new
             made.append(done.document())
     # Shown first: a report that cannot be saved is not lost.
-    shared.show({"runs": made}, lambda: print_reports(made))
-    is_saved = report is None or save_report(report, made)
+    shared.show({"runs": made}, lambda: moves.print_reports(made))
+    is_saved = report is None or moves.save_report(report, made)
     returned = any(each["returned"] for each in made)
     return Exit.FAILED if returned or not is_saved else Exit.OK
 
 
 @migrate.command("abort", cls=Command, within="migrate")
-@places
+@moves.places
 def abort(shared: Shared, /, **given: Any) -> Exit:
     """Abort the open run: timeouts that are not at the target yet return to the source.
 
@@ -123,18 +110,18 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
     from timeoutmgr.migration.run import give_up
 
     made = []
-    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+    with moves.sites(shared, moves.asked_for(given), given["endpoints"]) as opened:
         for one in opened:
             with one.audit.kept("migrate-abort", one.terms) as work:
                 report = give_up(one.parts, one.terms.others)
                 work.changed = 0 if report is None else report.returned
             made += [] if report is None else [report.document()]
-    shared.show({"runs": made}, lambda: print_reports(made))
+    shared.show({"runs": made}, lambda: moves.print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND
 
 
 @migrate.command("status", cls=Command, within="migrate")
-@places
+@moves.places
 def status(shared: Shared, /, **given: Any) -> Exit:
     """Show the runs of the ledger, the latest first, and how far each came.
 
@@ -146,7 +133,7 @@ def status(shared: Shared, /, **given: Any) -> Exit:
     """
     from timeoutmgr.migration import report
 
-    with ledgers(shared, asked_for(given), given["endpoints"]) as opened:
+    with moves.ledgers(shared, moves.asked_for(given), given["endpoints"]) as opened:
         made = [
             {
                 **report(ledger, each, each.state).document(),
@@ -157,5 +144,5 @@ def status(shared: Shared, /, **given: Any) -> Exit:
             for ledger in opened
             for each in ledger.runs()
         ]
-    shared.show({"runs": made}, lambda: print_reports(made))
+    shared.show({"runs": made}, lambda: moves.print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND

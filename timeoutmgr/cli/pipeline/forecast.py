@@ -8,23 +8,14 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import FILE, Command, option
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_stores,
-    progress,
-    store_names,
-    write_page,
-    write_table,
-)
+from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import ForecastOptions
 
 
-@click.command(cls=Command, within=WITHIN)
-@of_stores
-@of_job(ForecastOptions)
+@click.command(cls=Command, within=jobs.WITHIN)
+@jobs.of_stores
+@jobs.of_job(ForecastOptions)
 @option("--out", type=FILE, help="Write the load of every bucket and destination there, as CSV.")
 @option("--html", type=FILE, help="Write a page there too.")
 def forecast(
@@ -44,12 +35,12 @@ def forecast(
     from timeoutmgr.pipeline.jobs.forecast import forecast as run
     from timeoutmgr.pipeline.jobs.forecast import forecast_page
 
-    given = job_options(ForecastOptions, options, stores=store_names(shared, store))
-    report = run(given, clock=SystemClock(), progress=progress(shared))
+    given = jobs.job_options(ForecastOptions, options, stores=jobs.store_names(shared, store))
+    report = run(given, clock=SystemClock(), progress=jobs.progress(shared))
     if out is not None:
-        write_table(out, report.lines())
+        jobs.write_table(out, report.lines())
     if html is not None:
-        write_page(html, forecast_page(report))
+        jobs.write_page(html, forecast_page(report))
     document = report.document()
     shared.show(document, lambda: _print(document))
 

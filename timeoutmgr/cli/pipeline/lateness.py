@@ -9,17 +9,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_stores,
-    on_spark,
-    progress,
-    spark,
-    store_names,
-    write_page,
-)
+from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import LatenessOptions
 
@@ -29,11 +19,11 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-@click.command(cls=Command, within=WITHIN)
-@of_stores
-@of_job(LatenessOptions)
+@click.command(cls=Command, within=jobs.WITHIN)
+@jobs.of_stores
+@jobs.of_job(LatenessOptions)
 @option("--html", type=FILE, help="Write a page there too.")
-@on_spark
+@jobs.on_spark
 def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Say how late messages were dispatched, per endpoint, destination and day.
 
@@ -48,11 +38,11 @@ def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **optio
     from timeoutmgr.pipeline.jobs.lateness import lateness as run
     from timeoutmgr.pipeline.jobs.lateness import lateness_page
 
-    given = job_options(LatenessOptions, options, stores=store_names(shared, store))
-    with spark(shared, options, given.stores, [given.archive]) as session:
-        report = run(session, given, clock=SystemClock(), progress=progress(shared))
+    given = jobs.job_options(LatenessOptions, options, stores=jobs.store_names(shared, store))
+    with jobs.spark(shared, options, given.stores, [given.archive]) as session:
+        report = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
     if html is not None:
-        write_page(html, lateness_page(report))
+        jobs.write_page(html, lateness_page(report))
     shared.show(report.document(), lambda: _print(report))
     return Exit.FINDINGS if report.broken else Exit.OK
 

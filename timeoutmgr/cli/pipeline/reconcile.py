@@ -8,16 +8,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_stores,
-    on_spark,
-    progress,
-    spark,
-    store_names,
-)
+from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import ReconcileOptions
 
@@ -30,10 +21,10 @@ _WITHOUT_ACCEPTED = (
 _WITHOUT_AS_OF = "lost: not decidable for accepted messages without a due time; give --as-of"
 
 
-@click.command(cls=Command, within=WITHIN)
-@of_stores
-@of_job(ReconcileOptions)
-@on_spark
+@click.command(cls=Command, within=jobs.WITHIN)
+@jobs.of_stores
+@jobs.of_job(ReconcileOptions)
+@jobs.on_spark
 def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     """Give a verdict on every message: ok, late, pending, lost, or another.
 
@@ -50,12 +41,12 @@ def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.reconcile import reconcile as run
 
-    more: dict[str, Any] = {"stores": store_names(shared, store)}
+    more: dict[str, Any] = {"stores": jobs.store_names(shared, store)}
     if options["accepted"] is not None and options["endpoint"] is None:
         more["accepted_for"] = shared.configuration().name
-    given = job_options(ReconcileOptions, options, **more)
-    with spark(shared, options, given.stores, [given.archive, given.accepted]) as session:
-        report = run(session, given, clock=SystemClock(), progress=progress(shared))
+    given = jobs.job_options(ReconcileOptions, options, **more)
+    with jobs.spark(shared, options, given.stores, [given.archive, given.accepted]) as session:
+        report = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
     shared.show(report.document(), lambda: _print(report, has_list=given.accepted is not None))
     if report.is_broken:
         return Exit.FINDINGS

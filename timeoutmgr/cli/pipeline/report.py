@@ -9,17 +9,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_stores,
-    on_spark,
-    progress,
-    spark,
-    store_names,
-    write_page,
-)
+from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import ReportOptions
 
@@ -27,11 +17,11 @@ if TYPE_CHECKING:
     from timeoutmgr.pipeline.jobs.report import StoresReport
 
 
-@click.command(cls=Command, within=WITHIN)
-@of_stores
-@of_job(ReportOptions)
+@click.command(cls=Command, within=jobs.WITHIN)
+@jobs.of_stores
+@jobs.of_job(ReportOptions)
 @option("--html", type=FILE, help="Write a page there too.")
-@on_spark
+@jobs.on_spark
 def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Report on all stores: load, lateness, verdicts, growth, and unusual days.
 
@@ -48,11 +38,11 @@ def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options
 
     if html is not None:
         require_charts()
-    given = job_options(ReportOptions, options, stores=store_names(shared, store))
-    with spark(shared, options, given.stores, [given.archive]) as session:
-        found = run(session, given, clock=SystemClock(), progress=progress(shared))
+    given = jobs.job_options(ReportOptions, options, stores=jobs.store_names(shared, store))
+    with jobs.spark(shared, options, given.stores, [given.archive]) as session:
+        found = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
     if html is not None:
-        write_page(html, report_page(found))
+        jobs.write_page(html, report_page(found))
     shared.show(found.document(), lambda: _print(found))
     return Exit.FINDINGS if found.verdicts.is_broken else Exit.OK
 

@@ -8,16 +8,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command
-from timeoutmgr.cli.pipeline.shared import (
-    WITHIN,
-    job_options,
-    of_job,
-    of_store,
-    on_spark,
-    progress,
-    spark,
-    store_name,
-)
+from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.pipeline.options import ScheduleOptions
 
@@ -25,11 +16,11 @@ if TYPE_CHECKING:
     from timeoutmgr.pipeline.jobs.schedule import ScheduleReport
 
 
-@click.command(cls=Command, within=WITHIN)
+@click.command(cls=Command, within=jobs.WITHIN)
 @click.argument("paths", nargs=-1, required=True)
-@of_job(ScheduleOptions)
-@of_store
-@on_spark
+@jobs.of_job(ScheduleOptions)
+@jobs.of_store
+@jobs.on_spark
 def schedule(shared: Shared, /, paths: Sequence[str], store: str | None, **options: Any) -> None:
     """Store the rows of files as timeouts, each once; a repeat stores the missing rows.
 
@@ -49,23 +40,23 @@ def schedule(shared: Shared, /, paths: Sequence[str], store: str | None, **optio
     from timeoutmgr.pipeline.jobs.schedule import schedule as run
 
     settings = shared.configuration().settings()
-    given = job_options(
+    given = jobs.job_options(
         ScheduleOptions,
         options,
-        store=store_name(shared, store),
+        store=jobs.store_name(shared, store),
         paths=tuple(paths),
         endpoint=options["endpoint"] or settings.name,
         limits=settings.limits,
     )
     if given.endpoint != settings.name:
         require_known(given.store, given.endpoint, settings.clock)
-    with spark(shared, options, [given.store], given.paths) as session:
+    with jobs.spark(shared, options, [given.store], given.paths) as session:
         report = run(
             session,
             given,
             clock=settings.clock,
             missing_queues=_missing(shared) if settings.check_destinations else None,
-            progress=progress(shared),
+            progress=jobs.progress(shared),
         )
     if report.new and report.first_due is not None and given.endpoint == settings.name:
         _wake(shared, report.first_due)
