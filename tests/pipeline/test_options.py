@@ -262,6 +262,22 @@ def test_a_value_of_a_job_is_checked_before_spark_starts(job: str, sentence: str
     assert "starting Spark" not in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("job", "option"),
+    [("forecast", "--out"), ("forecast", "--html"), ("lateness", "--html"), ("report", "--html")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_a_job_begins(
+    tmp_path: Path, job: str, option: str
+) -> None:
+    file = str(tmp_path / "missing" / "page")
+
+    refused = CliRunner().invoke(cli, ["pipeline", job, "--store", "none.toml", option, file])
+
+    assert refused.exit_code != Exit.OK
+    assert option in refused.stderr
+    assert file in refused.stderr
+
+
 def test_an_error_of_an_option_is_json_wherever_json_is_asked_for() -> None:
     words = ("pipeline", "lateness", "--store", "none.toml", "--quantile", "p10", "--json")
 

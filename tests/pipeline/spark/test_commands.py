@@ -141,10 +141,10 @@ def test_a_store_that_is_not_installed_is_said_so_before_spark_is_started(
 def test_a_page_that_cannot_be_written_is_said_so(sqlite: Store) -> None:
     refused = run(
         *("pipeline", "forecast", "--store", sqlite.name, "--html", "/no/such/folder/x.html"),
-        code=Exit.CONFIGURATION,
+        code=Exit.USAGE,
     )
 
-    assert "cannot write the page" in refused["error"]
+    assert "--html /no/such/folder/x.html cannot be written" in refused["error"]
 
 
 def test_a_setting_of_spark_has_a_name_and_a_value(sqlite: Store) -> None:

@@ -10,6 +10,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import require_writable
 from timeoutmgr.pipeline.options import ForecastOptions
 
 
@@ -35,6 +36,8 @@ def forecast(
     from timeoutmgr.pipeline.jobs.forecast import forecast as run
     from timeoutmgr.pipeline.jobs.forecast import forecast_page
 
+    require_writable("--out", out)
+    require_writable("--html", html)
     given = jobs.job_options(ForecastOptions, options, stores=jobs.store_names(shared, store))
     report = run(given, clock=SystemClock(), progress=jobs.progress(shared))
     if out is not None:

@@ -11,6 +11,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import require_writable
 from timeoutmgr.pipeline.options import LatenessOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **optio
     from timeoutmgr.pipeline.jobs.lateness import lateness as run
     from timeoutmgr.pipeline.jobs.lateness import lateness_page
 
+    require_writable("--html", html)
     given = jobs.job_options(LatenessOptions, options, stores=jobs.store_names(shared, store))
     with jobs.spark(shared, options, given.stores, [given.archive]) as session:
         report = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))

@@ -11,6 +11,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import FILE, Command, option
 from timeoutmgr.cli.pipeline import shared as jobs
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import require_writable
 from timeoutmgr.pipeline.options import ReportOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options
 
     if html is not None:
         require_charts()
+    require_writable("--html", html)
     given = jobs.job_options(ReportOptions, options, stores=jobs.store_names(shared, store))
     with jobs.spark(shared, options, given.stores, [given.archive]) as session:
         found = run(session, given, clock=SystemClock(), progress=jobs.progress(shared))
