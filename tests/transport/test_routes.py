@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
 from tests.support.makers import a_message
 from timeoutmgr.contracts import SendResult, TransportSession
-from timeoutmgr.message.foreign import Route
+from timeoutmgr.message.foreign import QueueDeclaration, Route
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.amqp import session as sessions
 from timeoutmgr.transport.amqp.session import RabbitMQSession
+
+
+@pytest.fixture
+def declared(session: TransportSession, unique: str) -> Iterator[list[str]]:
+    """The names of two queues that only routes declare."""
+    names = [f"{unique}-1", f"{unique}-2"]
+    yield names
+    session.delete_queues(names)
+
+
+def by_exchange(queue: str, key: str) -> Outgoing:
+    """Return a message that goes by the topic exchange to *queue*, which its route declares."""
+    route = Route("amq.topic", key, (QueueDeclaration(queue, "amq.topic", "topic", key),))
+    return Outgoing(route.destination, a_message(), route)
+
+
+def test_a_route_declares_its_queue_although_another_route_has_its_exchange_and_key(
+    session: TransportSession, declared: list[str], unique: str
+) -> None:
+    for name in declared:
+        assert session.send([by_exchange(name, unique)]) == [SendResult.CONFIRMED]
+
+    assert [session.count(name) for name in declared] == [2, 1]
 
 
 def test_a_route_that_may_not_be_used_leaves_no_other_message_in_doubt(

@@ -76,7 +76,7 @@ class Route:
 
     exchange: str
     routing_key: str
-    declare: tuple[QueueDeclaration, ...] = field(default=(), compare=False)
+    declare: tuple[QueueDeclaration, ...] = field(default=(), hash=False)
 
     @property
     def destination(self) -> str:
