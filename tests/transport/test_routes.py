@@ -38,6 +38,37 @@ def test_a_route_declares_its_queue_although_another_route_has_its_exchange_and_
     assert [session.count(name) for name in declared] == [2, 1]
 
 
+def test_a_queue_of_a_route_that_was_deleted_is_declared_again(
+    session: TransportSession, declared: list[str], queue: str
+) -> None:
+    [name, _] = declared
+    route = Route("", name, (QueueDeclaration(name),))
+    direct, bound = Outgoing(name, a_message(), route), by_exchange(name, f"{queue}.key")
+    confirmed = [SendResult.CONFIRMED] * 3
+    assert session.send([direct, bound, Outgoing(queue, a_message())]) == confirmed
+    session.delete_queues([name])
+
+    assert session.send([direct, bound, Outgoing(queue, a_message())]) == confirmed
+    assert (session.count(name), session.count(queue)) == (2, 2)
+
+
+def test_a_route_that_is_not_declared_again_leaves_no_other_message_unroutable(
+    session: TransportSession, declared: list[str], queue: str
+) -> None:
+    arguments: dict[str, object] = {}
+    batch = [
+        Outgoing(name, a_message(), Route("", name, (QueueDeclaration(name, arguments=each),)))
+        for name, each in zip(declared, [{}, arguments], strict=True)
+    ]
+    assert session.send(batch) == [SendResult.CONFIRMED] * 2
+    session.delete_queues(declared)
+    arguments["x-expires"] = "the broker refuses it by now"
+
+    results = session.send([*batch, Outgoing(queue, a_message())])
+
+    assert results == [SendResult.CONFIRMED, SendResult.UNROUTABLE, SendResult.CONFIRMED]
+
+
 def test_a_route_that_may_not_be_used_leaves_no_other_message_in_doubt(
     session: TransportSession, queue: str
 ) -> None:

@@ -17,6 +17,7 @@ from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.message.foreign import Route
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.amqp.connection import BROKER_ERRORS, AmqpConnection
 from timeoutmgr.transport.amqp.frames import message_frames, publish_method
@@ -36,7 +37,8 @@ class EncodedMessage:
     """A message ready for the wire: all that can be wrong with it was found before.
 
     A message for the exchange of a queue has *to_queue*, the method past that exchange. One *on
-    trial* is the first by its route, and alone: an error of the channel is about it.
+    trial* is the first by its route, and alone: an error of the channel is about it. A route that
+    was *declared* for an earlier message may have lost its queues since.
     """
 
     routing_key: str
@@ -46,11 +48,12 @@ class EncodedMessage:
     body: bytes
     to_queue: bytes | None = None
     on_trial: bool = False
+    declared: Route | None = None
 
 
 def straight(message: EncodedMessage) -> EncodedMessage:
-    """Return *message*, which an exchange has no queue for, on its way to the queue itself."""
-    return replace(message, method=message.to_queue or message.method, to_queue=None)
+    """Return *message*, which came back, on its last way: to its queue itself if it has one."""
+    return replace(message, method=message.to_queue or message.method, to_queue=None, declared=None)
 
 
 @dataclass(slots=True, eq=False)

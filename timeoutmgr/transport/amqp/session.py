@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     ConfigurationError,
+    InvalidMessage,
     MessageTooLarge,
     QueueMissing,
     TransportUnavailable,
@@ -166,10 +167,11 @@ class RabbitMQSession:
         if self._exchanges.is_on:
             self._find_exchanges(outgoing)
         publishings = self._prepare(outgoing)
-        first = [] if self._is_held_up() else self._declare_routes(outgoing)
+        ways = [one.via for one in outgoing]
+        first = [] if self._is_held_up() else self._declare_routes(ways)
         if not first:
             return self.publish(publishings)
-        return self._publish_around([one.via for one in outgoing], publishings, first)
+        return self._publish_around(ways, publishings, first)
 
     def _publish_around(
         self, ways: Sequence[object], publishings: Sequence[EncodedMessage], places: Sequence[int]
@@ -229,15 +231,23 @@ class RabbitMQSession:
         self._part_with_spent(connection, window)
         return results
 
-    def publish_to_queues(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
-        """Publish what came back from exchanges of queues; UNKNOWN while the broker is away."""
+    def publish_again(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
+        """Publish what came back to its queue, or by its route again; UNKNOWN as ``_results``."""
         for one in publishings:
-            self._exchanges.note(one.routing_key, has_exchange=False)
-        return self._results([straight(one) for one in publishings])
+            if one.to_queue is not None:
+                self._exchanges.note(one.routing_key, has_exchange=False)
+        routes = {one.declared for one in publishings if one.declared is not None}
+        return self._results([straight(one) for one in publishings], routes)
 
-    def _results(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
-        """Publish, and wait for the confirms; UNKNOWN while the broker is away."""
+    def _results(
+        self, publishings: Sequence[EncodedMessage], routes: Collection[Route] = ()
+    ) -> list[SendResult]:
+        """Publish behind *routes*, and wait for the confirms; UNKNOWN while the broker is away."""
+        self._routes.difference_update(routes)
         try:
+            for route in routes:
+                with suppress(InvalidMessage):  # its messages come back, and no others
+                    self._declare_routes([route])
             return self.publish(publishings).results()
         except TransportUnavailable as error:
             logger.warning(
@@ -393,6 +403,7 @@ class RabbitMQSession:
             else:
                 address = exchange_of(one.destination), one.destination
             exchange, key = address
+            route = one.via if isinstance(one.via, Route) else None
             method = methods.get(address)
             if method is None:
                 check_short(key, "destination")
@@ -406,6 +417,7 @@ class RabbitMQSession:
                     header=header,
                     body=one.message.body,
                     to_queue=publish_method(key) if exchange and one.via is None else None,
+                    declared=route if route in self._routes else None,
                 )
             )
         return publishings
@@ -416,12 +428,12 @@ class RabbitMQSession:
             if (size := len(one.message.body)) > limit:
                 raise MessageTooLarge("body", size, limit, "max_message_size, or the broker's")
 
-    def _declare_routes(self, outgoing: Sequence[Outgoing]) -> list[int]:
-        """Declare new routes; return the places of the first message by each, if by an exchange."""
+    def _declare_routes(self, ways: Sequence[object]) -> list[int]:
+        """Declare new routes of *ways*; return the first place of each, if it has an exchange."""
         places: dict[Route, int] = {}
-        for place, one in enumerate(outgoing):
-            if isinstance(one.via, Route) and one.via not in self._routes:
-                places.setdefault(one.via, place)
+        for place, way in enumerate(ways):
+            if isinstance(way, Route) and way not in self._routes:
+                places.setdefault(way, place)
         if places:
             with self._channel("declaring routes") as channel:
                 if self._window is not None:
@@ -501,7 +513,7 @@ class UnconfirmedPublishes:
     started: Started
 
     def results(self) -> list[SendResult]:
-        """Wait for the confirms; publish once more what an exchange had no queue for."""
+        """Wait for the confirms; publish once more what came back and has another way."""
         results = self.session.finish(self.connection, self.window, self.started)
         if SendResult.UNROUTABLE not in results:
             return results
@@ -509,9 +521,9 @@ class UnconfirmedPublishes:
         returned = [
             place
             for place, result in enumerate(results)
-            if result is SendResult.UNROUTABLE and sent[place].to_queue is not None
+            if result is SendResult.UNROUTABLE and (sent[place].to_queue or sent[place].declared)
         ]
-        again = self.session.publish_to_queues([sent[place] for place in returned])
+        again = self.session.publish_again([sent[place] for place in returned])
         for place, result in zip(returned, again, strict=True):
             results[place] = result
         return results
