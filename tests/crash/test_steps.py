@@ -135,7 +135,6 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_leased_rows", "free_dead_owners", "lease_rows"): _WITHIN,
     (f"{_RECEIVER}:_forget_released", "release", "notify"): _IN_PROCESS,
     (f"{_RECEIVER}:_lease", "lease_rows", "free_dead_owners"): _NOTHING,
-    (f"{_RECEIVER}:_leased_rows", "lease_rows", "lease_rows"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute", "execute_many"): _TOGETHER,
     ("timeoutmgr/transport/sql/queues.py:_create", "execute", "execute"): _TOGETHER,

@@ -106,6 +106,25 @@ def test_higher_priorities_arrive_first_and_equal_priorities_in_order(connection
     assert payloads(queue) == ["c9", "e5", "b3", "d3", "a0", "f0"]
 
 
+@EACH_DATABASE
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_a_message_without_a_rank_arrives_behind_those_with_a_rank(
+    connection: Any, url: str, prefix: str, no_ack: bool
+) -> None:
+    declare(connection)
+    publish(connection, "plain")  # a sender knows for a second what the queue is
+    with connect(url, prefix) as other:
+        other.default_channel.queue_delete("q")
+        queue = declare(other, max_priority=5)
+        publish(connection, "plain", "plain too")
+        publish(other, "low", priority=0)
+        publish(other, "high", priority=9)
+
+        found = [queue.get(no_ack=no_ack).payload for _ in range(4)]
+
+    assert found == ["high", "low", "plain", "plain too"]
+
+
 def test_a_plain_queue_keeps_the_order_of_arrival(file_connection: Any) -> None:
     queue = declare(file_connection)
     publish(file_connection, "low", priority=0)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 from sqlalchemy import Connection
@@ -43,7 +44,8 @@ class SqlReceiver:
     ) -> None:
         self.queue: Final = queue
         self._prefetch = prefetch
-        self._front = front
+        behind = None if front is None else front.behind
+        self._fronts: Final = (front,) if behind is None else (front, behind)
         self._database = database
         self._leases = leases
         self._renewer = renewer
@@ -189,22 +191,22 @@ class SqlReceiver:
         limit = min(limit, self._room())
         if limit <= 0:
             return []
-        left = True
+        rows: Sequence[LeasedRow] = []
+        more, left = False, True
         with as_transport(self._database):
             # Before the look, as below.
             self._renewer.give_back()
             self._watch.before_query()
-            if time.monotonic() >= self._next_owner_check:
+            is_check_due = time.monotonic() >= self._next_owner_check
+            for front in self._fronts:
                 # Before the query, so that returned messages keep their place in the order.
-                left = self._leases.free_dead_owners(self.queue, self._front)
+                left = not is_check_due or self._leases.free_dead_owners(self.queue, front)
+                if left:
+                    rows, more = self._found(limit, for_good, front)
+                if rows:
+                    break
+            if is_check_due:
                 self._next_owner_check = time.monotonic() + self._owner_check
-            rows: Sequence[LeasedRow] = []
-            more = False
-            if left and for_good:
-                rows, more = self._leases.remove_rows(self.queue, limit, self._front)
-            elif left:
-                rows = self._lease_rows(limit)
-                more = len(rows) == limit
         if rows:
             reach("leases.committed")
             self._watch.found(is_last=not more)
@@ -212,17 +214,22 @@ class SqlReceiver:
             self._watch.found_nothing(left)
         return rows
 
-    def _lease_rows(self, limit: int) -> Sequence[LeasedRow]:
-        if self._front is None:
-            return self._leased_rows(limit)
-        with self._renewer.unreleased.one_lease(self.queue, self._front):
-            return self._leased_rows(limit)
+    def _found(
+        self, limit: int, for_good: bool, front: FrontStatements | None
+    ) -> tuple[Sequence[LeasedRow], bool]:
+        """Return the first rows in the order of *front*, and whether there may be more."""
+        if for_good:
+            return self._leases.remove_rows(self.queue, limit, front)
+        unreleased = self._renewer.unreleased
+        with nullcontext() if front is None else unreleased.one_lease(self.queue, front):
+            rows = self._leased_rows(limit, front)
+        return rows, len(rows) == limit
 
-    def _leased_rows(self, limit: int) -> Sequence[LeasedRow]:
+    def _leased_rows(self, limit: int, front: FrontStatements | None) -> Sequence[LeasedRow]:
         try:
             # Messages being settled count until their transaction has ended.
             room = self._bytes.room
-            rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room, self._front)
+            rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room, front)
         except BaseException:
             with self._lock:
                 tags, self._pending = self._pending, []

@@ -215,12 +215,15 @@ class FrontStatements:
     """The statements that read a queue from its front, in the order of its terms.
 
     Parameters: queue, now, limit, inline; of dead owners' leases: queue; owners, last; sequences.
+    Where it finds no row, *behind* may find some.
     """
 
-    def __init__(self, tables: QueueTables, terms: _Terms) -> None:
+    def __init__(
+        self, tables: QueueTables, terms: _Terms, behind: "FrontStatements | None" = None
+    ) -> None:
         messages = tables.messages.c
         size = func.length(messages.body)
-        self._table, self._terms = tables.messages, terms
+        self._table, self._terms, self.behind = tables.messages, terms, behind
         self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.free_rows: Final[Select[Any]] = (
             select(
@@ -311,8 +314,9 @@ class LeaseStatements(FrontStatements):
         messages, chosen = tables.messages.c, terms.chosen
         # Of kombu's consumers, which never see a message whose time to live is over.
         self.unexpired: Final = FrontStatements(tables, _Terms(tables, dialect, unexpired=True))
+        # A send may take the queue for its namesake without priorities that was deleted just now.
         self.by_priority: Final = FrontStatements(
-            tables, _Terms(tables, dialect, unexpired=True, by_priority=True)
+            tables, _Terms(tables, dialect, unexpired=True, by_priority=True), self.unexpired
         )
 
         # --- leases: now; me, sequences, lease; sequence, start, length
