@@ -180,3 +180,23 @@ def test_an_abort_reads_all_of_a_level_for_messages_that_are_in_both(place: Plac
     parts.close()
     assert pending(place.store) == given[-1:]
     place.wait_for_levels(place.names, 4)
+
+
+@pytest.mark.parametrize("chunk", [1, 9])
+def test_a_message_of_an_id_that_another_message_has_stays_in_its_level(
+    place: Place, raw_channel: amqp.Channel, chunk: int
+) -> None:
+    found = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR), headers.MESSAGE_ID: "used"}
+    for body in (b"one", b"two", b"one"):
+        raw_channel.basic_publish(
+            amqp.Message(body, application_headers=found),
+            place.names.level_name(11),
+            routing_key(3600, place.queue),
+        )
+    place.wait_for_levels(place.names, 3)
+
+    report = place.drain(place.out_of(place.names, chunk=chunk))
+
+    assert [one.message.body for one in pending(place.store)] == [b"one"]
+    assert (report.new, report.known, report.returned, report.verified) == (1, 1, 1, True)
+    place.wait_for_levels(place.names, 1)

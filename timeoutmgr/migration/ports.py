@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from timeoutmgr.contracts import Clock, Persistence, ScheduleRecord, Transaction
+from timeoutmgr.contracts import Clock, Persistence, ScheduleRecord, Timeout, Transaction
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration.runs import (
     Batch,
@@ -142,6 +142,10 @@ class Target(Protocol):
 
     def present(self, ids: Sequence[str]) -> set[str]:
         """Return the *ids* that it has or ever had; only if ``knows_what_it_has``."""
+        ...
+
+    def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
+        """Return the places of *timeouts* whose ids other messages have, here or before them."""
         ...
 
     def shut(self, run_id: str) -> None:

@@ -12,16 +12,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
+from sqlalchemy import Connection, Row, Subquery, bindparam, func, select, true, update
 
-from timeoutmgr.contracts import Key, LockedSchedule, ScheduleRecord, TimeoutState
-from timeoutmgr.contracts.timeouts import content_of
+from timeoutmgr.contracts import Key, LockedSchedule, RepeatKind, ScheduleRecord
+from timeoutmgr.contracts.timeouts import Timeout, TimeoutState, content_of
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.persistence.remembered import kind_of
 from timeoutmgr.persistence.sql.audit import Audit
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
 from timeoutmgr.persistence.sql.commands import TimeoutCommands
@@ -67,8 +68,7 @@ class SqlTarget(StoreParticipant):
         super().__init__(context, name)
         self._tokens: Final = context.tables.fencing_tokens
         keys = context.tables.keys
-        found = _keys_of_ids(context)
-        self._seen = select(found.c.id, found.c.state)
+        self._seen = select(_keys_of_ids(context))
         self._revive = (
             update(keys)
             .where(
@@ -131,12 +131,8 @@ class SqlTarget(StoreParticipant):
 
         def work(connection: Connection) -> None:
             if self._token_state(connection, run_id) is None:
-                row = {
-                    "run_id": run_id,
-                    "endpoint": self._context.endpoint,
-                    "state": OPEN,
-                    "created": self._context.now(connection),
-                }
+                about = {"run_id": run_id, "endpoint": self._context.endpoint, "state": OPEN}
+                row = {**about, "created": self._context.now(connection)}
                 insert_missing(connection, self._tokens, [row])
 
         self._context.database.run(work)
@@ -178,6 +174,18 @@ class SqlTarget(StoreParticipant):
             found = self._states(connection, ids)
         return {one for one, state in found.items() if state != TimeoutState.MIGRATED}
 
+    def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
+        """Return the places of *timeouts* whose ids other messages have, here or before them."""
+        with self._context.database.read() as connection:
+            rows = [*self._keys(connection, [one.id for one in timeouts])]
+        kept = {row.id: row.content for row in rows if row.state != TimeoutState.MIGRATED}
+
+        def differs(one: Timeout) -> bool:
+            content = content_of(one)
+            return kind_of(kept.setdefault(one.id, content), one, content) is RepeatKind.CONFLICT
+
+        return {place for place, one in enumerate(timeouts) if differs(one)}
+
     def shut(self, run_id: str) -> None:
         """Shut the fencing token, after the commit of each delivery that has it locked."""
         tokens = self._tokens
@@ -202,19 +210,17 @@ class SqlTarget(StoreParticipant):
         self, connection: Connection, run_id: str, *, lock: bool = False
     ) -> str | None:
         tokens = self._tokens
-        statement = select(tokens.c.state).where(tokens.c.run_id == run_id)
-        found: str | None = connection.execute(
-            statement.with_for_update(read=True) if lock else statement
-        ).scalar()
+        wanted = select(tokens.c.state).where(tokens.c.run_id == run_id)
+        wanted = wanted.with_for_update(read=True) if lock else wanted
+        found: str | None = connection.execute(wanted).scalar()
         return found
 
     def _states(self, connection: Connection, ids: Sequence[str]) -> dict[str, TimeoutState]:
-        found: dict[str, TimeoutState] = {}
+        return {row.id: TimeoutState(row.state) for row in self._keys(connection, ids)}
+
+    def _keys(self, connection: Connection, ids: Sequence[str]) -> Iterator[Row[Any]]:
         for start in range(0, len(ids), _PAGE):
-            page = list(ids[start : start + _PAGE])
-            for row in connection.execute(self._seen, {"ids": page}):
-                found[row.id] = TimeoutState(row.state)
-        return found
+            yield from connection.execute(self._seen, {"ids": list(ids[start : start + _PAGE])})
 
     def _insert(self, connection: Connection, rows: list[dict[str, Any]], run_id: str) -> None:
         if not rows:
@@ -273,20 +279,20 @@ def _due_of(row: dict[str, Any]) -> Micros:
 
 
 def _keys_of_ids(context: StoreContext) -> Subquery:
-    """Return the ids and states of the keys that the parameter ``ids`` names.
+    """Return ids, states and contents of the keys that the parameter ``ids`` names.
 
     PostgreSQL, before its first statistics, would read all keys of the endpoint for that. A limit
     in a lateral query has it look each one up by the primary key.
     """
     keys = context.tables.keys
-    mine = keys.c.endpoint == context.endpoint
+    mine, columns = keys.c.endpoint == context.endpoint, (keys.c.id, keys.c.state, keys.c.content)
     if context.database.dialect.name != "postgresql":
         named = among(context, keys.c.id)
-        return select(keys.c.id, keys.c.state).where(mine, named).subquery()
+        return select(*columns).where(mine, named).subquery()
     given = func.unnest(bindparam("ids", type_=TextArray())).table_valued("id", name="given")
     wanted = given.render_derived()
-    one = select(keys.c.id, keys.c.state).where(mine, keys.c.id == wanted.c.id).limit(1).lateral()
-    return select(one.c.id, one.c.state).select_from(wanted).join(one, true()).subquery()
+    one = select(*columns).where(mine, keys.c.id == wanted.c.id).limit(1).lateral()
+    return select(*one.c).select_from(wanted).join(one, true()).subquery()
 
 
 class _StoredMeanwhile(Exception):

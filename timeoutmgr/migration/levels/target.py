@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from timeoutmgr.contracts import Clock, SendResult
+from timeoutmgr.contracts import Clock, SendResult, Timeout
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, from_micros, to_wire
@@ -143,6 +143,10 @@ class LevelsTarget:
         """Refuse to answer."""
         raise NotImplementedError("a queue cannot be asked for an id")
 
+    def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
+        """Refuse to answer."""
+        raise NotImplementedError("a queue cannot be asked for a message")
+
     def shut(self, run_id: str) -> None:
         """Do nothing: a broker has no fencing token; only the ledger excludes a second runner."""
 
@@ -212,14 +216,18 @@ class StoreSink:
     wake: Callable[[Micros], None] = lambda _due: None
 
     def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
-        """Return the messages with a forbidden destination or a value that a store cannot keep."""
-        found = {place: self._unfit(one) for place, one in enumerate(messages)}
-        return {place: defect for place, defect in found.items() if defect is not None}
+        """Return the messages that a store cannot keep, that may not go on, or of a used id."""
+        defects = [(place, self._unfit(one)) for place, one in enumerate(messages)]
+        found = {place: defect for place, defect in defects if defect is not None}
+        fit = [place for place in range(len(messages)) if place not in found]
+        # Levels deliver both messages of one id, and a store would drop the second.
+        used = self.target.conflicts([self._item(messages[place]).timeout for place in fit])
+        return found | {fit[at]: "its id was used for other content" for at in used}
 
     def accept(
         self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
     ) -> Delivered:
-        """Store them in one transaction; two messages of one id are one timeout."""
+        """Store them in one transaction; two messages of one id, which are equal, are one."""
         items = {item.timeout.id: item for item in map(self._item, messages)}
         delivered = self.target.deliver(run_id, batch, [*items.values()])
         # A level also has messages due within a second, and a poller polls once a minute.
