@@ -95,6 +95,22 @@ def test_a_message_that_is_handled_again_sends_under_the_same_ids() -> None:
     assert first[0] != other[0]
 
 
+def test_a_saga_that_is_left_out_the_next_time_leaves_its_ids_to_no_other_saga() -> None:
+    sagas = ["a", "b"]
+
+    def remind_each(_body: object, context: HandlerContext) -> None:
+        for one in sagas:
+            context.send("billing", "Reminder", {}, delay=timedelta(days=1), saga_id=one)
+
+    harness = Harness(Bill=[remind_each])
+    harness.handle(bill(time_sent=to_wire(START)))
+    del sagas[0]
+    harness.handle(bill(time_sent=to_wire(START)))
+
+    of_a, of_b, again = harness.transport.ids("sales.Timeouts")
+    assert of_a != of_b == again
+
+
 def test_where_a_failed_send_is_undone_or_nothing_tells_two_messages_apart_ids_are_new() -> None:
     harness = Harness(Bill=[send_two])
     bill_ = bill(time_sent=to_wire(START))

@@ -44,14 +44,16 @@ class RepeatableIds:
         self._cause = _digest(*map(_encoded, cause))
         self._numbers: dict[bytes, Iterator[int]] = {}
 
-    def next(self, destination: str, message_type: str, body: bytes) -> str:
+    def next(self, destination: str, message_type: str, body: bytes, saga_id: str = "") -> str:
         """Return the id of the next message.
 
         The id depends on the content, and on the number of equal messages before it. It does not
         depend on the position among all messages, which may change with the next try, or on the due
         time, which a handler often computes from the current time.
         """
-        content = _digest(self._cause, _encoded(destination), _encoded(message_type), body)
+        texts = _encoded(destination), _encoded(message_type)
+        saga = [_encoded(saga_id)] if saga_id else []
+        content = _digest(self._cause, *texts, body, *saga)
         # Each of the two calls is atomic: two threads that send equal messages get different ids.
         number = next(self._numbers.setdefault(content, count()))
         digest = _digest(content, str(number).encode())

@@ -311,11 +311,11 @@ class Composer:
         ):
             raise InvalidMessage(f"a message type is a name, got {message_type!r:.80}")
         content, content_type = encode_body(body)
+        saga = None if options.saga_id is None else _checked_saga(options.saga_id)
         message_id = options.message_id
         if message_id is None:
-            message_id = (
-                self.new_id() if ids is None else ids.next(destination, message_type, content)
-            )
+            about = destination, message_type, content, saga or ""
+            message_id = self.new_id() if ids is None else ids.next(*about)
         check_id(message_id)
         if options.content_type is not None:
             content_type = _checked_content_type(options.content_type)
@@ -333,8 +333,8 @@ class Composer:
             own[headers.REPLY_TO] = self.reply_to
         if cause is not None:
             own |= _related(cause)
-        if options.saga_id is not None:
-            own[headers.SAGA_ID] = _checked_saga(options.saga_id)
+        if saga is not None:
+            own[headers.SAGA_ID] = saga
         if options.time_to_be_received is not None:
             own[headers.TIME_TO_BE_RECEIVED] = _checked_expiry(options.time_to_be_received)
         if isinstance(body, Foreign):

@@ -99,8 +99,8 @@ MUTANTS = (
         11,
         _COMPOSER,
         (
-            "self.new_id() if ids is None else ids.next(destination,",
-            'f"{id(options)}" if ids is None else ids.next(destination,',
+            "self.new_id() if ids is None else ids.next(*about)",
+            'f"{id(options)}" if ids is None else ids.next(*about)',
         ),
         f"{_COMPOSER_TESTS}::test_options_are_reusable_and_each_send_has_a_message_of_its_own",
         name="two sends with the same options have one id",
