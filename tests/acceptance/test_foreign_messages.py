@@ -18,6 +18,14 @@ from tests.support.waiting import eventually
 from timeoutmgr import TimeoutState
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.foreign import Foreign, QueueDeclaration, Route
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.transport.error_queue_retry import (
+    EndpointErrorQueue,
+    RetryRequest,
+    RetryResult,
+    retry,
+)
 from timeoutmgr.transport.foreign import foreign_from_kombu
 from timeoutmgr.transport.sql import register
 
@@ -270,4 +278,23 @@ def test_a_rerouted_foreign_message_arrives_in_its_queue_as_the_default_exchange
         stock = got(channel, queue)
 
     assert list(rerouted.rerouted) == [sent.id]
+    assert content(ours) == content(stock)
+
+
+@matrix(pairs=EACH_ONCE)
+def test_a_rerouted_foreign_message_is_retried_from_the_error_queue_as_it_was_sent(
+    place: Place,
+) -> None:
+    queue, errors = place.queue(f"{place.name}-other"), place.queue(f"{place.name}-errors")
+    here = EndpointErrorQueue(name=errors, endpoint=place.name, limits=Limits())
+    with connected(place) as channel:
+        foreign = captured(channel, route_to(place))
+        failed = {names.FAILED_QUEUE: queue, **foreign.as_headers()}
+        place.put(errors, Message(id="m1", headers=failed, body=BODY))
+        [retried] = retry(place.transport(), here, RetryRequest())
+        ours = got(channel, queue)
+        published(channel, Route("", queue))
+        stock = got(channel, queue)
+
+    assert retried.result is RetryResult.RETRIED
     assert content(ours) == content(stock)

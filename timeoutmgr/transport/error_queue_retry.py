@@ -17,7 +17,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message import headers
-from timeoutmgr.message.foreign import outgoing_to
+from timeoutmgr.message.foreign import finally_to, outgoing_to
 from timeoutmgr.message.instants import Micros, instant_of, require_window, to_micros
 from timeoutmgr.message.message import Message, Received, enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination
@@ -299,7 +299,10 @@ class _Move:
     """Whether the send and the acknowledgement are one transaction."""
 
     def __call__(self, received: Received, queue: str) -> SendResult:
-        outgoing = outgoing_to(queue, self.prepare(received.message))
+        message = self.prepare(received.message)
+        # A message that waits for its delay keeps its form until it is due.
+        to = outgoing_to if headers.EXPIRE in message.headers else finally_to
+        outgoing = to(queue, message)
         with self.session.transaction() if self.is_atomic else nullcontext() as transaction:
             (answer,) = self.session.send([outgoing], transaction=transaction)
             if answer is SendResult.CONFIRMED:
