@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import kombu as kombu_package
 import pytest
 from celery import chord, group
 from celery.canvas import StampingVisitor
@@ -20,6 +21,7 @@ from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.labels import MOST_LABELS
 
+kombu: Any = kombu_package  # its annotations are too few to check against
 HOUR = 3600
 assert takeover.Takeover is not None, "the import has Celery's commands act on the store"
 
@@ -87,6 +89,24 @@ def test_a_chord_hears_of_its_revoked_parts(
 
     assert whole.state == "FAILURE"
     assert "revoked" in str(whole.result)
+
+
+def test_a_task_that_was_rerouted_is_revoked_by_its_stamps_and_its_chord_hears_of_it(
+    embedded: Site,
+) -> None:
+    parts = [embedded.add.s(n, n).set(countdown=HOUR) for n in range(2)]
+    whole = chord(parts)(embedded.add.s(1))
+    stored = stamped(embedded, "c1")
+    before = list(embedded.delays.list())
+    with embedded.connection() as connection:
+        kombu.Queue(f"{embedded.queue}-other")(connection.channel()).declare()
+    embedded.delays.endpoint.timeouts.reroute(f"{embedded.queue}-other")
+
+    assert [each.args for each in embedded.delays.list()] == [each.args for each in before]
+    assert [*embedded.delays.revoke_stamped({"customer": "c1"})] == [stored]
+    for part in embedded.stored():
+        embedded.app.control.revoke(part)
+    assert whole.state == "FAILURE"
 
 
 def test_a_task_whose_body_must_not_be_decoded_is_revoked(

@@ -48,7 +48,7 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.message.foreign import Foreign, foreign_of, outgoing_to
+from timeoutmgr.message.foreign import Foreign, finally_to, foreign_of
 from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
@@ -520,7 +520,7 @@ class DurableDelays:
             )
 
     def _fields(self, timeout: Timeout) -> Mapping[str, Any]:
-        foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
+        foreign = _foreign_of(timeout)
         try:
             return {} if foreign is None else fields_of(foreign, self.app.conf.accept_content)
         except Exception as error:  # a serializer may raise any
@@ -603,8 +603,12 @@ def _numbered_id(saga: str, number: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name} {saga}"))
 
 
+def _foreign_of(timeout: Timeout) -> Foreign | None:
+    return foreign_of(finally_to(timeout.destination, timeout.message))
+
+
 def _task_headers(timeout: Timeout) -> dict[str, Any]:
-    foreign = foreign_of(outgoing_to(timeout.destination, timeout.message))
+    foreign = _foreign_of(timeout)
     return {} if foreign is None else headers_of(foreign)
 
 
