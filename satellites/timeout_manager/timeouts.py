@@ -60,11 +60,7 @@ _REPORTS: Final = {
     RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replaced message"),
     RepeatKind.CONFLICT: ("id_conflicts", logging.WARNING, "refused a used id"),
 }
-"""For each kind of repeat: the counted event, and the level and verb of its log line."""
-_NO_SAGA = "00000000-0000-0000-0000-000000000000"
-"""NServiceBus' value for no saga."""
-
-
+"""For each kind of repeat: the counted event, and the level and verb of the log line."""
 _ON_THE_WAY: Final[Micros] = 1_000_000
 """Maximum microseconds of a delivery from the broker to its consumer."""
 Stored: TypeAlias = tuple[Received, Timeout]
@@ -506,7 +502,7 @@ def _of_routing(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _saga(message: Message) -> str | None:
     saga = message.headers.get(headers.SAGA_ID)
-    if saga is None or saga == _NO_SAGA:
+    if saga is None or saga == headers.NO_SAGA:
         return None
     if not 0 < len(saga) <= 200 or not saga.isprintable():
         raise MessageRejected(f"malformed saga id {saga!r:.60}; expected 1 to 200 printable signs")

@@ -23,6 +23,8 @@ ORIGINATING_ENDPOINT: Final = "NServiceBus.OriginatingEndpoint"
 ORIGINATING_MACHINE: Final = "NServiceBus.OriginatingMachine"
 VERSION: Final = "NServiceBus.Version"
 SAGA_ID: Final = "NServiceBus.SagaId"
+NO_SAGA: Final = "00000000-0000-0000-0000-000000000000"
+"""How NServiceBus spells that there is none."""
 
 # On a delayed message on its way to the timeout manager. The dispatch removes both: otherwise every
 # forwarded copy would be sent back to the destination of the former delay.

@@ -31,7 +31,7 @@ from timeoutmgr.message.validation import (
     check_due,
     check_headers,
 )
-from timeoutmgr.migration.levels.waiting_message import NO_SAGA, micros_of, plain
+from timeoutmgr.migration.levels.waiting_message import micros_of, plain
 from timeoutmgr.migration.runs import Problem, Survey
 from timeoutmgr.transport.envelope import SHORT_STRING
 
@@ -233,7 +233,7 @@ def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
     if is_delayed_retry(headers):
         return None
     saga = str(column or headers.get(names.SAGA_ID) or "").lower()
-    return plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != NO_SAGA else None
+    return plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != names.NO_SAGA else None
 
 
 MOST_PROBLEMS: Final = 20

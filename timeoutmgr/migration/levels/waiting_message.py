@@ -110,14 +110,10 @@ def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> 
     )
 
 
-NO_SAGA: Final = "00000000-0000-0000-0000-000000000000"
-"""How NServiceBus spells that there is none."""
-
-
 def saga_of(headers: Mapping[str, str]) -> str | None:
     """Return the saga that *headers* name, if a store can keep its id."""
     saga = headers.get(names.SAGA_ID)
-    usable = saga is not None and 0 < len(saga) <= 200 and saga.isprintable() and saga != NO_SAGA
+    usable = saga not in (None, names.NO_SAGA) and 0 < len(saga) <= 200 and saga.isprintable()
     return saga if usable else None
 
 
