@@ -62,10 +62,7 @@ def print_table(
 
 
 def print_documents(
-    columns: Sequence[str],
-    documents: Sequence[Mapping[str, object]],
-    *,
-    drop: Sequence[str] = (),
+    columns: Sequence[str], documents: Sequence[Mapping[str, object]], *, drop: Sequence[str] = ()
 ) -> None:
     """Print the values of *documents* as a table; a space in a column is an underscore in a key."""
     keys = [column.replace(" ", "_") for column in columns]

@@ -117,10 +117,7 @@ def _carry_out(
 
 
 def _document(
-    report: "RestoreReport",
-    queues: Mapping[str, int],
-    decision: str | None,
-    run: "BulkRun | None",
+    report: "RestoreReport", queues: Mapping[str, int], decision: str | None, run: "BulkRun | None"
 ) -> dict[str, Any]:
     return {
         "restored_to": output.shown_time(report.at),

@@ -143,6 +143,4 @@ RECENT = 1_000
 
 def percentile(ordered: Sequence[int], percent: int) -> int | None:
     """Return the nearest-rank percentile of ascending values; None if there are no values."""
-    if not ordered:
-        return None
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None

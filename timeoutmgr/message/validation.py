@@ -283,9 +283,7 @@ def due_of(
         if not isinstance(deliver_at, datetime):
             raise InvalidMessage(f"deliver_at is an aware datetime, got {deliver_at!r}")
         return check_due(to_micros(deliver_at))
-    if delay is None:
-        return None
-    return check_due(now + _delay_micros(delay))
+    return None if delay is None else check_due(now + _delay_micros(delay))
 
 
 def check_due(due: Micros) -> Micros:

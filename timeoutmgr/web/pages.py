@@ -43,12 +43,7 @@ async def pending(board: Dashboard, request: Request) -> Response:
         ("pending", form, after), lambda: board.source.pending(which, behind), cost=20
     )
     return await board.page(
-        request,
-        "pending",
-        readings=[found],
-        form=form,
-        after=after,
-        found=found.value,
+        request, "pending", readings=[found], form=form, after=after, found=found.value
     )
 
 

@@ -119,11 +119,7 @@ class DueKeys:
     def upcoming(self, connection: Connection, behind: Micros) -> tuple[Micros, Micros | None]:
         """Return the database's clock, and the first due time after *behind*; one statement."""
         now, due = connection.execute(self._upcoming, {"now": behind}).one()
-        return int(now), _micros(due)
-
-
-def _micros(value: Any) -> Micros | None:
-    return None if value is None else int(value)
+        return int(now), None if due is None else int(due)
 
 
 def _start(key: Key) -> dict[str, Any]:

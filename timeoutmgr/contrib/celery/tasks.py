@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -251,10 +252,7 @@ _NO_PROPERTIES: Final = frozenset(
 )
 _AMQP_CHANNEL: Final[Any] = pyamqp.Channel  # kombu has no annotations
 _VIRTUAL_CHANNEL: Final[Any] = virtual.Channel
-
-
-def _prepare_amqp(*arguments: Any) -> Any:
-    return _AMQP_CHANNEL.prepare_message(None, *arguments)
+_prepare_amqp: Final = partial(_AMQP_CHANNEL.prepare_message, None)
 
 
 def _prepare_virtual(*arguments: Any) -> Any:

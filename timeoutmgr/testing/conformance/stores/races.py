@@ -234,8 +234,7 @@ class TimeoutRaces(StoreSuite):
             name = f"{n}"
             store.store_many([timeout(name, now)])
             answers = track.race(
-                partial(store.reschedule, name, now + 1),
-                partial(store.reschedule, name, now + 2),
+                partial(store.reschedule, name, now + 1), partial(store.reschedule, name, now + 2)
             )
             assert answers == [ChangeResult.CHANGED] * 2
             assert store.key_of(name) in (Key(now + 1, name), Key(now + 2, name))
