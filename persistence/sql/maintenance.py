@@ -270,8 +270,9 @@ class StoreMaintenance:
             self._kind(tables.history, "sequence", "at", history),
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
             self._kind(tables.sagas, "saga_id", "cleared_at", REMEMBERED),
-            # While histograms are looked at, tiles are replaced, and past tiles removed.
-            self._kind(tables.load, "bucket", "as_of", DAY),
+            # While histograms are looked at, tiles are replaced, and past tiles removed. A tile has
+            # a row for each of some destinations, which are as old as its total.
+            self._kind(tables.load, "bucket", "as_of", DAY, tables.load.c.destination == ""),
         )
 
     def purge(self) -> int:
@@ -331,17 +332,20 @@ class StoreMaintenance:
         execute_many(connection, kind.remove, [{"names": name} for name in names])
         return len(names)
 
-    def _kind(self, table: Table, name: str, age: str, retention: Micros) -> _Kind:
+    def _kind(
+        self, table: Table, name: str, age: str, retention: Micros, *some: ColumnElement[bool]
+    ) -> _Kind:
         column, since = table.c[name], table.c[age]
         mine = table.c.endpoint == self._context.endpoint
-        old = select(column).where(mine, since.is_not(None), since < bindparam("before"))
+        oldest = select(since).where(mine, *some, since.is_not(None)).order_by(since).limit(1)
+        old = select(column).where(mine, *some, since.is_not(None), since < bindparam("before"))
         old = old.order_by(since).limit(AT_ONCE).with_for_update(skip_locked=True)
         each_by_key = self._context.locks_what_it_reads  # the whole primary key
         among = column == bindparam("names") if each_by_key else self._among(column, old)
         return _Kind(
             find=old if each_by_key else None,
             remove=delete(table).where(mine, among),
-            oldest=select(func.min(since)).where(mine, since.is_not(None)),
+            oldest=oldest,  # not the minimum: MariaDB would read all keys of the endpoint for it
             retention=retention,
         )
 

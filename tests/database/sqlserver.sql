@@ -938,7 +938,7 @@ WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)
 
 SELECT TOP (%(param_1)s) timeoutmgr_load.bucket 
 FROM timeoutmgr_load WITH (READCOMMITTEDLOCK, READPAST, UPDLOCK, ROWLOCK) 
-WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL AND timeoutmgr_load.as_of < %(before)s ORDER BY timeoutmgr_load.as_of
+WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_load.destination = CAST(%(destination_1)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL AND timeoutmgr_load.as_of < %(before)s ORDER BY timeoutmgr_load.as_of
 
 SELECT TOP (%(param_1)s) timeoutmgr_runs.run_id, (SELECT TOP (%(param_2)s) timeoutmgr_run_keys.no 
 FROM timeoutmgr_run_keys 
@@ -948,17 +948,17 @@ WHERE timeoutmgr_runs.kind = CAST(%(kind_1)s AS VARBINARY(1020)) AND timeoutmgr_
 FROM timeoutmgr_run_keys 
 WHERE timeoutmgr_run_keys.run_id = timeoutmgr_runs.run_id ORDER BY timeoutmgr_run_keys.no) IS NOT NULL
 
-SELECT (SELECT min(timeoutmgr_timeout_keys.closed_at) AS min_1 
+SELECT (SELECT TOP (%(param_1)s) timeoutmgr_timeout_keys.closed_at 
 FROM timeoutmgr_timeout_keys 
-WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.closed_at IS NOT NULL) AS anon_1, (SELECT min(timeoutmgr_timeout_history.at) AS min_2 
+WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.closed_at IS NOT NULL ORDER BY timeoutmgr_timeout_keys.closed_at) AS anon_1, (SELECT TOP (%(param_2)s) timeoutmgr_timeout_history.at 
 FROM timeoutmgr_timeout_history 
-WHERE timeoutmgr_timeout_history.endpoint = CAST(%(endpoint_2)s AS VARBINARY(1020)) AND timeoutmgr_timeout_history.at IS NOT NULL) AS anon_2, (SELECT min(timeoutmgr_processes.heartbeat) AS min_3 
+WHERE timeoutmgr_timeout_history.endpoint = CAST(%(endpoint_2)s AS VARBINARY(1020)) AND timeoutmgr_timeout_history.at IS NOT NULL ORDER BY timeoutmgr_timeout_history.at) AS anon_2, (SELECT TOP (%(param_3)s) timeoutmgr_processes.heartbeat 
 FROM timeoutmgr_processes 
-WHERE timeoutmgr_processes.endpoint = CAST(%(endpoint_3)s AS VARBINARY(1020)) AND timeoutmgr_processes.heartbeat IS NOT NULL) AS anon_3, (SELECT min(timeoutmgr_cleared_sagas.cleared_at) AS min_4 
+WHERE timeoutmgr_processes.endpoint = CAST(%(endpoint_3)s AS VARBINARY(1020)) AND timeoutmgr_processes.heartbeat IS NOT NULL ORDER BY timeoutmgr_processes.heartbeat) AS anon_3, (SELECT TOP (%(param_4)s) timeoutmgr_cleared_sagas.cleared_at 
 FROM timeoutmgr_cleared_sagas 
-WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_4)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.cleared_at IS NOT NULL) AS anon_4, (SELECT min(timeoutmgr_load.as_of) AS min_5 
+WHERE timeoutmgr_cleared_sagas.endpoint = CAST(%(endpoint_4)s AS VARBINARY(1020)) AND timeoutmgr_cleared_sagas.cleared_at IS NOT NULL ORDER BY timeoutmgr_cleared_sagas.cleared_at) AS anon_4, (SELECT TOP (%(param_5)s) timeoutmgr_load.as_of 
 FROM timeoutmgr_load 
-WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_5)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL) AS anon_5
+WHERE timeoutmgr_load.endpoint = CAST(%(endpoint_5)s AS VARBINARY(1020)) AND timeoutmgr_load.destination = CAST(%(destination_1)s AS VARBINARY(1020)) AND timeoutmgr_load.as_of IS NOT NULL ORDER BY timeoutmgr_load.as_of) AS anon_5
 
 DELETE FROM timeoutmgr_processes WHERE timeoutmgr_processes.owner = CAST(%(owner_1)s AS VARBINARY(1020))
 

@@ -9,14 +9,16 @@ from sqlalchemy import Table, insert, text
 
 from tests.persistence.conftest import Stores
 from tests.persistence.explaining import rows_read
-from tests.persistence.making import NOW
+from tests.persistence.making import NOW, SECOND
 from timeoutmgr.contracts import CancelResult
 from timeoutmgr.contracts.bulk_runs import BulkState
 from timeoutmgr.persistence.sql import audit, bulk_runs
+from timeoutmgr.persistence.sql.load_counts import MOST_DESTINATIONS
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 ROWS = 3_000
 FEW = ROWS // 3
+MINUTE = 60 * SECOND
 
 
 @pytest.fixture
@@ -54,6 +56,25 @@ def test_a_purge_reads_no_keys_of_a_bulk_run_that_keeps_them(
         store.purge()
 
     assert most_read(read, tables.run_keys) < FEW
+
+
+def test_a_purge_and_its_lag_read_few_rows_that_stay(store: SqlTimeoutStore) -> None:
+    tables, endpoint = store.context.tables, store.endpoint
+    key = {"endpoint": endpoint, "due": NOW, "version": 0}
+    pending = key | {"state": "pending", "closed_at": None}
+    sent = key | {"state": "dispatched", "closed_at": NOW}
+    keys = [(sent if number % 2 else pending) | {"id": f"{number}"} for number in range(ROWS)]
+    fill(store, tables.keys, keys)
+    tile = {"endpoint": endpoint, "width": MINUTE, "count": 1, "as_of": NOW}
+    names = ["", *(f"queue {number}" for number in range(MOST_DESTINATIONS))]
+    tiles = [tile | {"bucket": number * MINUTE} for number in range(ROWS // len(names))]
+    fill(store, tables.load, [each | {"destination": name} for each in tiles for name in names])
+
+    with rows_read(store.context.database.engine, "suite_") as read:
+        assert store.purge_lag() == 0
+        assert store.purge() == 0
+
+    assert max(most_read(read, tables.keys), most_read(read, tables.load)) < FEW
 
 
 @pytest.fixture
