@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from sqlalchemy import Table, insert, text
 
 from tests.persistence.conftest import Stores
-from tests.persistence.explaining import rows_read
+from tests.persistence.explaining import rows_read, statements
 from tests.persistence.making import NOW, SECOND
 from timeoutmgr.contracts import CancelResult
 from timeoutmgr.contracts.bulk_runs import BulkState
@@ -77,14 +78,18 @@ def test_a_purge_and_its_lag_read_few_rows_that_stay(store: SqlTimeoutStore) -> 
     assert max(most_read(read, tables.keys), most_read(read, tables.load)) < FEW
 
 
-@pytest.fixture
-def audited(store: SqlTimeoutStore) -> SqlTimeoutStore:
-    """The store with ROWS rows of the audit."""
+def fill_audit(store: SqlTimeoutStore, rows: Iterable[dict[str, Any]]) -> None:
     row: dict[str, Any] = {"endpoint": store.endpoint, "actor": "ann", "channel": "cli"}
     row |= {"action": "cancel", "selection": "{}", "dry_run": 0, "outcome": "done"}
     row |= {"previous_hash": "", "hash": ""}
-    rows = [row | {"chain": f"{n % 2}", "number": n // 2, "at": NOW - n} for n in range(ROWS)]
-    fill(store, store.context.tables.audit, rows)
+    fill(store, store.context.tables.audit, [row | each for each in rows])
+
+
+@pytest.fixture
+def audited(store: SqlTimeoutStore) -> SqlTimeoutStore:
+    """The store with ROWS rows of the audit."""
+    places = ((n % 2, n // 2, NOW - n) for n in range(ROWS))
+    fill_audit(store, ({"chain": f"{a}", "number": b, "at": at} for a, b, at in places))
     return store
 
 
@@ -106,3 +111,16 @@ def test_a_check_of_the_audit_reads_each_row_once(
         assert audited.verify_audit({}).rows == ROWS
 
     assert most_read(read, audited.context.tables.audit) < FEW
+
+
+def test_a_check_of_many_chains_reads_the_audit_twice(store: SqlTimeoutStore) -> None:
+    first: dict[str, Any] = {"number": 0, "at": NOW}
+    chains = ({"chain": f"{n}", "hash": f"{n}", "previous_hash": f"{n + 1}"} for n in range(ROWS))
+    fill_audit(store, (first | each for each in chains))
+
+    with statements(store.context.database.engine) as seen:
+        faults = store.verify_audit({}).faults
+
+    assert sum("was edited" in fault for fault in faults) == ROWS  # these hashes are made up
+    assert len(faults) == ROWS + 1, "the last chain begins behind a row that is not there"
+    assert sum(store.context.tables.audit.name in statement for statement in seen) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -143,7 +143,7 @@ class AuditCheck:
         """Yield the hashes that must exist, because first rows of chains refer to them."""
         yield from self._begins
 
-    def found(self, hashes: Sequence[str]) -> None:
+    def found(self, hashes: Iterable[str]) -> None:
         """Note that rows have *hashes*, which were wanted."""
         for one in hashes:
             del self._begins[one]
