@@ -70,7 +70,10 @@ class Audit(ThreadSafe):
     def newest(self, limit: int, run_id: str | None) -> list[AuditRecord]:
         """Return the newest rows, the oldest first."""
         audit = self._context.tables.audit
-        conditions = [self._mine, *([] if run_id is None else [audit.c.run_id == run_id])]
+        conditions = [self._mine]
+        if run_id is not None:  # an expression: the index in this order has all rows
+            mine = audit.c.endpoint.concat("") == self._context.endpoint
+            conditions = [mine, audit.c.run_id == run_id]
         statement = (
             select(*(audit.c[name] for name in _NAMES))
             .where(*conditions)

@@ -545,6 +545,16 @@ UPDATE timeoutmgr_timeouts_version SET version_num='0015since0013' WHERE timeout
 
 GO
 
+-- Running upgrade 0015since0013 -> 0016since0013
+
+CREATE INDEX timeoutmgr_audit_run ON timeoutmgr_audit (run_id);
+
+GO
+
+UPDATE timeoutmgr_timeouts_version SET version_num='0016since0013' WHERE timeoutmgr_timeouts_version.version_num = '0015since0013';
+
+GO
+
 COMMIT;
 
 GO

@@ -102,6 +102,15 @@ def test_the_first_change_of_a_process_reads_few_rows_of_the_audit(
     assert most_read(read, audited.context.tables.audit) < FEW
 
 
+def test_the_audit_of_a_run_reads_few_rows(audited: SqlTimeoutStore, unique: str) -> None:
+    fill_audit(audited, [{"chain": "of the run", "number": 0, "at": NOW - ROWS, "run_id": unique}])
+
+    with rows_read(audited.context.database.engine, "suite_") as read:
+        assert [row.run_id for row in audited.audit(run_id=unique)] == [unique]
+
+    assert most_read(read, audited.context.tables.audit) < FEW
+
+
 def test_a_check_of_the_audit_reads_each_row_once(
     audited: SqlTimeoutStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
