@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import event
 
 from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
+from tests.persistence.explaining import rows_read
 from tests.support.clock import START
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.database import Database
@@ -25,6 +26,7 @@ from timeoutmgr.deadletter.node_status import read_node_status
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement
+from timeoutmgr.deadletter.tables import to_row
 from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
 from timeoutmgr.message.message import Message
 
@@ -213,6 +215,30 @@ def test_the_next_page_begins_in_the_index_and_not_at_the_first_dead_letter(
         event.remove(nodes.database.engine, "before_cursor_execute", explain)
 
     assert any("Index Cond" in line and f"(kept >= '{START}'" in line for line in plans), plans
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+@pytest.mark.parametrize("box", [NodeQueue.JOURNAL, None])
+def test_a_page_of_many_copies_reads_few_others(
+    store_of: Callable[[str], DeadLetterStore], unique: str, kind: str, box: NodeQueue | None
+) -> None:
+    nodes = Nodes(store_of(kind), unique)
+    manager, engine = nodes.manager(), nodes.database.engine
+    queue = StoredCopyQueue(manager, box)
+    copies = [a_stored_copy(f"m{number}", kept=START + number) for number in range(1_000)]
+    rows = [to_row(manager.node, copy) | {"target": 0} for copy in copies]
+    names = queue._table.c.keys()
+    rows = [{name: value for name, value in row.items() if name in names} for row in rows]
+    nodes.database.run(lambda connection: connection.execute(queue._table.insert(), rows))
+    analyze = "ANALYZE" if kind == "postgres" else "ANALYZE TABLE"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"{analyze} {queue._table.name}")
+
+    with rows_read(engine, "dead_") as read:
+        page = queue.peek(limit=10, after=(START + 500, "m500", "billing"))
+
+    assert [one.message.id for one in page] == [f"m{n}" for n in range(501, 511)]
+    assert max(read.values()) < 300
 
 
 def test_letters_are_chosen_by_class_reason_age_destination_and_id(nodes: Nodes) -> None:

@@ -100,12 +100,14 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         Column("destination", KeyText(NAME_LENGTH), primary_key=True),
         *(Column(name, BigInteger(), nullable=False) for name in ("due", "at", "forget_at")),
     )
-    for made, order in (
-        (dead_letters, ("node", "xact", "app_queue", "kept")),
-        (awaiting, ("node", "deadline")),
-        (journals, ("node", "target", "destination", "kept")),
+    for made, name, columns in (
+        (dead_letters, "order", ("node", "xact", "app_queue", "kept")),
+        (awaiting, "order", ("node", "deadline")),
+        (awaiting, "kept", ("node", "kept")),
+        (journals, "order", ("node", "target", "destination", "kept")),
+        (journals, "kept", ("node", "target", "kept")),
     ):
-        Index(f"{made.name}_order", *(made.c[column] for column in order))
+        Index(f"{made.name}_{name}", *(made.c[column] for column in columns))
     return DeadLetterTables(metadata, nodes, dead_letters, awaiting, journals, first_attempts)
 
 
