@@ -239,8 +239,9 @@ class Interval:
 # is passed by, not waited for, so that many dispatchers run side by side. It holds them over the
 # publish and locks their *keys* (``timeout_keys``) only to close. A change of a timeout (cancel,
 # reschedule) locks its key first, waiting, and then its row without waiting. So no transaction
-# ever waits for a row, and there is no circle to wait in. (MySQL's SKIP LOCKED does wait, for a
-# moment. There a change takes the endpoint's lock, then its row, then its key, like a dispatcher.)
+# ever waits for a row; many keys are locked by id, and there is no circle to wait in. (MySQL's
+# SKIP LOCKED does wait, for a moment. There a change takes the endpoint's lock, then its row, then
+# its key, like a dispatcher.)
 # SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out
 # there.
 #

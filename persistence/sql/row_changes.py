@@ -94,9 +94,8 @@ class RowChanges:
         if not ordered:
             return {}
         if self._is_postgresql:
-            self.find_by_keys(connection)
             ids, dues = [key.id for key in ordered], [key.due for key in ordered]
-            connection.execute(self._keys, {"ids": ids}).scalar_one()
+            self.lock_keys(connection, ids)
             rows = connection.execute(self._rows, {"ids": ids, "dues": dues}).all()
         else:
             # SQLite has one writer, and MySQL and SQL Server lock a row before its key.
@@ -107,6 +106,15 @@ class RowChanges:
             )
             rows = [row for row in found if row is not None]
         return free_rows(connection, self._context, rows)
+
+    def lock_keys(self, connection: Connection, ids: Sequence[str]) -> None:
+        """Lock the keys of *ids* in the order of ids, on PostgreSQL: nowhere else a change waits.
+
+        Transactions that locked them in different orders would deadlock.
+        """
+        if self._is_postgresql:
+            self.find_by_keys(connection)
+            connection.execute(self._keys, {"ids": ids}).scalar_one()
 
     def find_by_keys(self, connection: Connection) -> None:
         """Have the transaction find each row by its key; ``free`` includes this."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -18,6 +20,7 @@ from tests.persistence.making import (
     rolled_back,
     timeout,
 )
+from tests.support.waiting import eventually
 from timeoutmgr.contracts import (
     CancelResult,
     Key,
@@ -327,6 +330,37 @@ def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: S
 
     assert meanwhile.keys == ()
     assert dispatch(store, store.claim(NOW, 10, "o")) == ["a"]
+
+
+def test_a_close_with_different_outcomes_waits_for_keys_in_the_order_of_ids(
+    sql_of: Callable[[str], SqlPersistence], unique: str
+) -> None:
+    persistence = sql_of("postgres")  # elsewhere no change locks a key before its row
+    store = persistence.timeouts(unique, SetClock())
+    store.store_many([timeout("a"), timeout("b")])
+    chunk, kinds = store.claim(NOW, 10, "o"), {"a": OutcomeKind.FAILED, "b": OutcomeKind.DISPATCHED}
+    key = text(
+        "SELECT id FROM suite_timeout_keys WHERE endpoint = :endpoint AND id = :id FOR UPDATE"
+    )
+    waiting = text(
+        "SELECT 1 FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+    )
+
+    def close() -> None:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(
+                [Outcome(key=one.key, kind=kinds[one.id], at=NOW) for one in locked.timeouts]
+            )
+
+    with ThreadPoolExecutor(1) as pool:
+        with rolled_back(persistence.database) as change:
+            change.execute(key, {"endpoint": unique, "id": "a"})
+            closed = pool.submit(close)
+            eventually(lambda: change.execute(waiting).first(), "the close waits for the change")
+            change.execute(key, {"endpoint": unique, "id": "b"})
+        closed.result()
+
+    assert store.count(ALL) == 0
 
 
 def test_an_unconfirmed_timeout_is_maybe_sent(store: TimeoutStore) -> None:

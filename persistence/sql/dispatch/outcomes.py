@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -32,6 +33,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, lapse, remove_claims
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import Headers, LabelRows
+from timeoutmgr.persistence.sql.row_changes import RowChanges
 from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, at_place, entry_of, is_wanted, record
 
 # --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
@@ -157,6 +159,8 @@ _STATES = {OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED, OutcomeKind.FAILED: 
 class OutcomeWriter:
     """Records outcomes of one endpoint."""
 
+    _changes = cached_property(lambda s: RowChanges(s._context))
+
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._at_once = BulkClose(context) if supports_bulk_close(context) else None
@@ -207,6 +211,8 @@ class OutcomeWriter:
             self._labels.remove(connection, _headers(rows, [one.key for one in ours]))
             reach("closing.at_once")
             return
+        if len({one.kind for one in ours}) > 1:  # each is written by id, one after the other
+            self._changes.lock_keys(connection, [one.key.id for one in ours])
         for kind, state in _STATES.items():
             ended = [outcome for outcome in ours if outcome.kind is kind]
             if ended:
