@@ -267,6 +267,22 @@ def test_a_parked_timeout_is_cancelled_and_rescheduled_as_any_other(sql: Stores)
     assert sent(store, NOW + HOUR) == ["b"]
 
 
+def test_a_parked_timeout_is_cancelled_while_others_of_its_chunk_are_sent(
+    row_locking: Stores,
+) -> None:
+    store: Any = row_locking()
+    store.store_many([timeout("a"), timeout("b", destination="shipping")])
+    chunk = store.claim(NOW, 10, "o")
+    store.pause("billing", None, BY)
+
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert store.cancel("a") is CancelResult.CANCELLED
+        locked.close(outcomes([one.key for one in locked.timeouts]))
+
+    assert [one.id for one in locked.timeouts] == ["b"]
+    assert store.count(TimeoutFilter()) == 0
+
+
 @pytest.mark.parametrize("until", [None, from_micros(NOW + HOUR)])
 def test_a_parked_timeout_that_is_rerouted_is_sent_at_once(sql: Stores, until: Any) -> None:
     store: Any = sql()
@@ -372,7 +388,7 @@ def test_without_a_pause_a_dispatch_runs_no_further_statement(sql: Stores) -> No
 
 
 def test_a_dispatcher_that_parks_now_is_awaited_by_the_resume(row_locking: Stores) -> None:
-    here, there = row_locking(), row_locking()
+    here, there = row_locking(atomic=True), row_locking()
     assert isinstance(here, SqlTimeoutStore)
     assert isinstance(there, SqlTimeoutStore)
     here.store_many([timeout("a"), timeout("b", destination="shipping")])
@@ -380,7 +396,10 @@ def test_a_dispatcher_that_parks_now_is_awaited_by_the_resume(row_locking: Store
     chunk = here.claim(NOW, 10, "o")
     pauses = here.context.tables.pauses
 
-    with here.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+    with (
+        here.context.database.begin() as transaction,
+        here.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked,
+    ):
         # Skipped: the dispatcher that has parked "a" keeps the row of the pause until it commits.
         with there.context.database.begin() as other:
             free = select(pauses.c.destination).with_for_update(skip_locked=True)

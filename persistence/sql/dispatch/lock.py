@@ -121,6 +121,8 @@ class DispatchRows:
     unlocked once the rows are closed."""
     passed_by: Collection[Key] = frozenset()
     """Asked keys without a free row, which other transactions may have locked."""
+    parked: Collection[Key] = frozenset()
+    """Asked keys whose timeouts this transaction has parked."""
 
 
 class LockedRows:
@@ -211,8 +213,6 @@ class DispatchLock:
     def _by_row_locks(
         self, token: str, keys: Sequence[Key], ahead: Micros
     ) -> Iterator[LockedTimeouts]:
-        held = self._context.database.begin()
-        connection = held.__enter__()
         locked: LockedRows | None = None
 
         def close(outcomes: Sequence[Outcome]) -> None:
@@ -220,9 +220,9 @@ class DispatchLock:
                 self._closing.record(connection, token, found.rows, outcomes, passed_by)
             self._notify_retries(outcomes)
 
+        held, connection, found = self._locked(keys, token, ahead)
         try:
             with _rolling_back(held):
-                found = self._rows(connection, keys, token, ahead)
                 passed_by = found.passed_by
                 asked_token, token = token, self._claim_before_publish(token, found.rows)
                 if token != asked_token:
@@ -234,6 +234,23 @@ class DispatchLock:
                 held.__exit__(_NotClosed, _NotClosed(), None)
             if locked is not None:
                 self._give_back(token, found.rows, locked, passed_by)
+
+    def _locked(
+        self, keys: Sequence[Key], token: str, ahead: Micros
+    ) -> tuple[AbstractContextManager[Connection], Connection, DispatchRows]:
+        """Begin a transaction, and return it with its locked rows of *keys*.
+
+        It locks no key: timeouts that it has parked, with their keys, are committed before.
+        """
+        while True:
+            held = self._context.database.begin()
+            connection = held.__enter__()
+            with _rolling_back(held):
+                found = self._rows(connection, keys, token, ahead)
+            if not found.parked:
+                return held, connection, found
+            held.__exit__(None, None, None)
+            keys = [key for key in keys if key not in found.parked]
 
     @contextmanager
     def _by_fencing(
@@ -275,13 +292,15 @@ class DispatchLock:
         answer = connection.execute(*self._lock.of(keys, **others)).all()
         at = [Key(row[0], row[1]) for row in answer]
         there: Rows = {key: row for key, row in zip(at, answer, strict=True) if key in asked}
+        parked: Collection[Key] = ()
         if any([row[_PARKED_AT] is not None for row in answer]):
-            there = self._parking.park(connection, there)
+            found, there = there, self._parking.park(connection, there)
+            parked = found.keys() - there.keys()
         rows, bodies = self._bodies.first_of(connection, there)
         left = [key for key in there if key not in rows] if len(rows) < len(there) else []
         if not self._context.database.dialect.row_locks:
             return DispatchRows(rows, bodies, left)
-        return DispatchRows(rows, bodies, left, asked.difference(at))
+        return DispatchRows(rows, bodies, left, asked.difference(at), parked)
 
     def _lock_claim(
         self, connection: Connection, token: str, keys: Sequence[Key], ahead: Micros
