@@ -171,12 +171,11 @@ class SqlBulkRuns:
         if export is not None:
             export(run_id)
             reach("bulk.exported")
-        self._context.database.run(
-            lambda connection: self._end_plan(connection, run_id, found, by, change, selection)
+        run = self._changed(
+            run_id,
+            lambda connection: self._end_plan(connection, run_id, found, by, change, selection),
         )
         shown = (self._queries.find(each) for each in found.samples)
-        run = self.run(run_id)
-        assert run is not None, "it was planned just now"
         return BulkPlan(run, [one[1] for one in shown if one and one[1]])
 
     def _insert(self, connection: Connection, run_id: str, terms: Mapping[str, Any]) -> None:
@@ -385,10 +384,7 @@ class SqlBulkRuns:
             expected = view.changed if undo else view.selected
             self._audit_change(connection, view, by, AuditOutcome.STARTED, expected, None)
 
-        self._context.database.run(work)
-        found = self.run(run_id)
-        assert found is not None, "it was locked just now"
-        return found
+        return self._changed(run_id, work)
 
     def _require_keys(self, connection: Connection, run_id: str) -> None:
         """Raise InvalidMessage if maintenance has removed keys of the run."""
@@ -432,9 +428,13 @@ class SqlBulkRuns:
             expected = view.selected if state is BulkState.RUNNING else view.changed
             self._audit_change(connection, view, by, AuditOutcome.DONE, expected, number)
 
+        return self._changed(run_id, work)
+
+    def _changed(self, run_id: str, work: Callable[[Connection], None]) -> BulkRun:
+        """Run *work* on the run as a transaction, and return the run."""
         self._context.database.run(work)
         found = self.run(run_id)
-        assert found is not None, "it was locked just now"
+        assert found is not None, "it was changed just now"
         return found
 
     def _locked(self, connection: Connection, run_id: str) -> RunRow:

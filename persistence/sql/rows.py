@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from json.encoder import encode_basestring_ascii as quoted
 from operator import add, attrgetter, ge, gt, le, lt
 from typing import Any, Final
@@ -42,30 +42,6 @@ from .tables import TEXT_LENGTH
 Col = KeyedColumnElement[Any]
 
 
-def after(
-    context: StoreContext, due: ColumnElement[Any], id_: Col, key: Any
-) -> ColumnElement[bool]:
-    """Return the condition that the key is behind the pair *key*."""
-    return _compared(gt, context, due, id_, key)
-
-
-def up_to(
-    context: StoreContext, due: ColumnElement[Any], id_: Col, key: Any
-) -> ColumnElement[bool]:
-    """Return the condition that the key is the pair *key*, or before it."""
-    return _compared(le, context, due, id_, key)
-
-
-def from_key(context: StoreContext, due: Col, id_: Col, key: Any) -> ColumnElement[bool]:
-    """Return the condition that the key is the pair *key*, or behind it."""
-    return _compared(ge, context, due, id_, key)
-
-
-def before_key(context: StoreContext, due: Col, id_: Col, key: Any) -> ColumnElement[bool]:
-    """Return the condition that the key stands before the pair *key*."""
-    return _compared(lt, context, due, id_, key)
-
-
 def _compared(
     compare: Callable[[Any, Any], ColumnElement[bool]],
     context: StoreContext,
@@ -82,6 +58,16 @@ def _compared(
         return pairs
     # The span of due times lets PostgreSQL leave out partitions.
     return and_(due >= key[0] if is_behind else due <= key[0], pairs)
+
+
+after: Final = partial(_compared, gt)
+"""Return the condition that the key is behind the pair *key*."""
+up_to: Final = partial(_compared, le)
+"""Return the condition that the key is the pair *key*, or before it."""
+from_key: Final = partial(_compared, ge)
+"""Return the condition that the key is the pair *key*, or behind it."""
+before_key: Final = partial(_compared, lt)
+"""Return the condition that the key stands before the pair *key*."""
 
 
 def within(context: StoreContext, first: Any, last: Any) -> ColumnElement[bool]:

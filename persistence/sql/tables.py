@@ -5,9 +5,10 @@ never deleted before its retention, and says whether the id is pending, dispatch
 failed. ``timeouts`` holds the message itself in the order in which it is due.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
@@ -55,140 +56,85 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
         checked_identifier("schema", schema)
     metadata = MetaData(schema=schema)
 
-    def table(name: str, columns: Columns) -> Table:
-        return Table(prefix + name, metadata, *columns)
-
     return TimeoutTables(
-        timeouts=table("timeouts", _timeouts()),
-        keys=table("timeout_keys", _keys()),
-        history=table("timeout_history", _history()),
-        claims=table("claims", _claims()),
-        endpoints=table("endpoints", _endpoints()),
-        processes=table("processes", _processes()),
-        runs=table("runs", _runs()),
-        batches=table("batches", _batches()),
-        batch_claims=table("batch_claims", _batch_claims()),
-        fencing_tokens=table("fencing_tokens", _fencing_tokens()),
-        recurring=table("recurring", _recurring()),
-        sagas=table("cleared_sagas", _sagas()),
-        labels=table("timeout_labels", _labels()),
-        pauses=table("pauses", _pauses()),
-        audit=table("audit", _audit()),
-        run_keys=table("run_keys", _run_keys()),
-        load=table("load", _load()),
-        load_passes=table("load_passes", _load_passes()),
+        **{
+            name: Table(prefix + _NAMES.get(name, name), metadata, *columns())
+            for name, columns in _COLUMNS.items()
+        }
     )
 
 
-def _timeouts() -> Columns:
-    """Return the columns; *due* is the next try, and *original_due*, if any, the due time."""
-    return (
-        _text("endpoint", key=True),
+_COLUMNS: Final[Mapping[str, Callable[[], Columns]]] = {
+    # *due* is the next try, and *original_due*, if any, the due time.
+    "timeouts": lambda: (
+        _key("endpoint"),
         _instant("due", key=True),
-        _text("id", key=True),
-        _text("destination"),
-        _text("saga_id"),
-        _text("message_id"),
+        _key("id"),
+        *_each(_text, "destination", "saga_id", "message_id"),
         _long("headers"),
         Column("body", LargeBinary),
-        _text("content_type"),
-        _text("content_encoding"),
+        *_each(_text, "content_type", "content_encoding"),
         _instant("created"),
-        _number("version"),
-        _number("attempts"),
-        _instant("next_try"),
-        _instant("original_due"),
+        *_each(_number, "version", "attempts"),
+        *_each(_instant, "next_try", "original_due"),
         Column("maybe_sent", SmallInteger),
-        _text("run_id"),
-        _text("hidden_by"),
+        *_each(_text, "run_id", "hidden_by"),
         _instant("place"),
-    )
-
-
-def _keys() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("id", key=True),
+    ),
+    "keys": lambda: (
+        *_each(_key, "endpoint", "id"),
         _instant("due"),
         _number("version"),
         _text("state"),
         _instant("closed_at"),
         Column("maybe_sent", SmallInteger),
         Column("content", LargeBinary),
-    )
-
-
-def _history() -> Columns:
-    return (
+    ),
+    "history": lambda: (
         Column("sequence", BigInteger, primary_key=True),
-        _text("id"),
-        _text("event"),
-        _instant("at"),
-        _instant("due"),
-        _text("endpoint"),
-        _text("destination"),
+        *_each(_text, "id", "event"),
+        *_each(_instant, "at", "due"),
+        *_each(_text, "endpoint", "destination"),
         _number("attempt"),
-        _text("node"),
-        _text("run_id"),
-        _text("body_sha256"),
+        *_each(_text, "node", "run_id", "body_sha256"),
         _long("channel"),
-    )
-
-
-def _claims() -> Columns:
-    return (
-        _text("token", key=True),
+    ),
+    "claims": lambda: (
+        _key("token"),
         _text("endpoint"),
         _instant("from_due"),
         _text("from_id"),
         _instant("to_due"),
-        _text("to_id"),
-        _text("owner"),
+        *_each(_text, "to_id", "owner"),
         _instant("claimed_until"),
         _number("size"),
         _text("taken_by"),
         _instant("taken_at"),
-    )
-
-
-def _endpoints() -> Columns:
-    return (
-        _text("endpoint", key=True),
+    ),
+    "endpoints": lambda: (
+        _key("endpoint"),
         _text("marker"),
         _long("broker"),
         Column("marker_confirmed", SmallInteger),
-    )
-
-
-def _processes() -> Columns:
-    return (
-        _text("owner", key=True),
-        _text("endpoint"),
-        _text("host"),
+    ),
+    "processes": lambda: (
+        _key("owner"),
+        *_each(_text, "endpoint", "host"),
         _number("pid"),
-        _instant("started"),
-        _instant("heartbeat"),
+        *_each(_instant, "started", "heartbeat"),
         _long("state"),
-    )
-
-
-def _runs() -> Columns:
-    return (
-        _text("run_id", key=True),
-        _text("kind"),
-        _text("state"),
+    ),
+    "runs": lambda: (
+        _key("run_id"),
+        *_each(_text, "kind", "state"),
         _instant("created"),
         _long("parameters"),
-        _text("endpoint"),
-        _text("runner"),
+        *_each(_text, "endpoint", "runner"),
         _instant("ended"),
         _long("report"),
-    )
-
-
-def _batches() -> Columns:
-    return (
-        _text("run_id", key=True),
+    ),
+    "batches": lambda: (
+        _key("run_id"),
         Column("no", Integer, primary_key=True),
         _text("state"),
         _number("count"),
@@ -196,136 +142,105 @@ def _batches() -> Columns:
         _text("from_id"),
         _instant("to_due"),
         _text("to_id"),
-        *(_number(name) for name in ("taken", "arrived", "known", "returned", "repeated")),
-    )
-
-
-def _batch_claims() -> Columns:
-    return (
-        _text("run_id", key=True),
+        *_each(_number, "taken", "arrived", "known", "returned", "repeated"),
+    ),
+    "batch_claims": lambda: (
+        _key("run_id"),
         Column("no", Integer, primary_key=True),
-        _text("endpoint"),
-        _text("owner"),
+        *_each(_text, "endpoint", "owner"),
         _instant("claimed_at"),
-    )
-
-
-def _fencing_tokens() -> Columns:
-    return (_text("run_id", key=True), _text("endpoint"), _text("state"), _instant("created"))
-
-
-def _recurring() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("name", key=True),
+    ),
+    "fencing_tokens": lambda: (
+        _key("run_id"),
+        _text("endpoint"),
+        _text("state"),
+        _instant("created"),
+    ),
+    "recurring": lambda: (
+        *_each(_key, "endpoint", "name"),
         _long("every"),
-        _instant("configured_at"),
-        _instant("done_until"),
-        _instant("run_due"),
+        *_each(_instant, "configured_at", "done_until", "run_due"),
         _text("run_id"),
         Column("is_paused", SmallInteger),
-    )
-
-
-def _sagas() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("saga_id", key=True),
+    ),
+    "sagas": lambda: (
+        *_each(_key, "endpoint", "saga_id"),
         _long("order_id"),
-        _instant("cleared_at"),
-        _instant("sent"),
+        *_each(_instant, "cleared_at", "sent"),
         _number("receiver"),
-        _long("kept"),
-        _long("channel"),
-    )
-
-
-def _labels() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("label", key=True),
+        *_each(_long, "kept", "channel"),
+    ),
+    "labels": lambda: (
+        *_each(_key, "endpoint", "label"),
         _instant("due", key=True),
-        _text("id", key=True),
-    )
-
-
-def _pauses() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("destination", key=True),
+        _key("id"),
+    ),
+    "pauses": lambda: (
+        *_each(_key, "endpoint", "destination"),
         _instant("parked", key=True),
-        _instant("since"),
-        _instant("until"),
-        _long("actor"),
-        _long("reason"),
+        *_each(_instant, "since", "until"),
+        *_each(_long, "actor", "reason"),
         Column("is_ending", SmallInteger),
-    )
-
-
-def _audit() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("chain", key=True),
+    ),
+    "audit": lambda: (
+        *_each(_key, "endpoint", "chain"),
         Column("number", Integer, primary_key=True, autoincrement=False),
         _instant("at"),
-        _long("actor"),
-        _long("role"),
-        _long("channel"),
+        *_each(_long, "actor", "role", "channel"),
         _text("action"),
         _long("selection"),
         Column("dry_run", SmallInteger),
         Column("expected", BigInteger),
         Column("changed", BigInteger),
-        _text("outcome"),
-        _text("run_id"),
+        *_each(_text, "outcome", "run_id"),
         _long("reason"),
-        _text("previous_hash"),
-        _text("hash"),
-    )
-
-
-def _run_keys() -> Columns:
-    return (
-        _text("run_id", key=True),
+        *_each(_text, "previous_hash", "hash"),
+    ),
+    "run_keys": lambda: (
+        _key("run_id"),
         Column("no", Integer, primary_key=True, autoincrement=False),
         _instant("due", key=True),
-        _text("id", key=True),
+        _key("id"),
         _text("endpoint"),
         _instant("original_due"),
         _number("version"),
         Column("is_left", SmallInteger),
-    )
-
-
-def _load() -> Columns:
-    return (
-        _text("endpoint", key=True),
-        _text("destination", key=True),
+    ),
+    "load": lambda: (
+        *_each(_key, "endpoint", "destination"),
         _instant("bucket", key=True),
         Column("width", BigInteger),
         Column("count", BigInteger),
         _instant("as_of"),
         _number("destinations"),
-    )
-
-
-def _load_passes() -> Columns:
-    return (
-        _text("endpoint", key=True),
+    ),
+    "load_passes": lambda: (
+        _key("endpoint"),
         _instant("width", key=True),
-        _instant("asked"),
-        _instant("asked_by_destination"),
-        _instant("ended"),
-        _instant("since"),
-        _instant("until"),
-        _instant("due"),
+        *_each(_instant, "asked", "asked_by_destination", "ended", "since", "until", "due"),
         _text("id"),
         _long("tally"),
-    )
+    ),
+}
+"""The columns of each table, by its name in TimeoutTables."""
+_NAMES: Final = {
+    "keys": "timeout_keys",
+    "history": "timeout_history",
+    "sagas": "cleared_sagas",
+    "labels": "timeout_labels",
+}
 
 
-def _text(name: str, *, key: bool = False) -> Column[Any]:
-    return Column(name, KeyText(TEXT_LENGTH), primary_key=key)
+def _each(make: Callable[[str], Column[Any]], *names: str) -> Columns:
+    return tuple(map(make, names))
+
+
+def _text(name: str) -> Column[Any]:
+    return Column(name, KeyText(TEXT_LENGTH))
+
+
+def _key(name: str) -> Column[Any]:
+    return Column(name, KeyText(TEXT_LENGTH), primary_key=True)
 
 
 def _long(name: str) -> Column[Any]:

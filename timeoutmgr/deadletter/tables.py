@@ -87,8 +87,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         "awaiting_final_ack",
         *_copy_columns(),
         *_place_columns(),
-        Column("deadline", BigInteger()),
-        Column("received_by", BigInteger()),
+        *(Column(name, BigInteger()) for name in ("deadline", "received_by")),
     )
     target = Column("target", SmallInteger(), primary_key=True, autoincrement=False)
     journals = table("journal", *_copy_columns(target))
@@ -127,15 +126,13 @@ def _copy_columns(*more_key: Column[Any]) -> list[Column[Any]]:
         Column("kept", BigInteger(), nullable=False),
         Column("time_to_reach_queue", BigInteger(), nullable=False),
         Column("time_to_be_received", BigInteger()),
-        Column("hops", Integer(), nullable=False),
-        Column("attempts", Integer(), nullable=False),
+        *(Column(name, Integer(), nullable=False) for name in ("hops", "attempts")),
         Column("reason", long_text, nullable=False),
         Column("late_ack", SmallInteger(), nullable=False, server_default="0"),
         Column("channel", Text()),
         Column("headers", long_text, nullable=False),
         Column("body", blob, nullable=False),
-        Column("content_type", KeyText(255), nullable=False),
-        Column("content_encoding", KeyText(255), nullable=False),
+        *(Column(f"content_{name}", KeyText(255), nullable=False) for name in ("type", "encoding")),
         Column("bytes", BigInteger(), nullable=False),
     ]
 

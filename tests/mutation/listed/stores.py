@@ -170,8 +170,8 @@ MUTANTS = (
         name="a page skips what is due at the instant it begins at",
         promise="Pages cover everything once.",
         file=_CONDITIONS,
-        before="    return _compared(gt, context, due, id_, key)\n",
-        after="    return due > key[0]\n",
+        before="after: Final = partial(_compared, gt)\n",
+        after="after: Final = lambda _context, due, _id, key: due > key[0]\n",
         tests=(f"{_TESTS}/test_looking.py::test_pages_cover_everything_once_in_order[sqlite]",),
     ),
     Mutant(
