@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -525,6 +526,27 @@ def test_a_file_that_is_not_a_session_lock_is_kept(file: Database) -> None:
     locks.release("a")
 
     assert set(owner_files(file)) == others
+
+
+def too_many_files(_path: Path, _how: int) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_session_lock_that_found_no_descriptor_is_acquired_later(
+    file: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks, flock = SessionLocks(file), fcntl.flock
+    monkeypatch.setattr("timeoutmgr.database.session_locks._locked", too_many_files)
+    with pytest.raises(StorageUnavailable, match="Too many open files"):
+        locks.acquire("a")
+    monkeypatch.undo()
+    # A lock that is left over would be waited for without an end.
+    monkeypatch.setattr(fcntl, "flock", lambda fd, how: flock(fd, how | fcntl.LOCK_NB))
+
+    locks.acquire("a")
+
+    assert locks.holds("a")
+    locks.release("a")
 
 
 def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(

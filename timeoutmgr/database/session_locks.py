@@ -409,21 +409,27 @@ class _FileLock:
 
     def __init__(self, database: Database, owner: str) -> None:
         self._path = _file(database, owner)
+        self._descriptor: int | None = None
+        Database.inherited.add(self)
         folder = self._path.parent
-        # Locked before it gets its name, so that no process can find it unlocked.
-        draft = self._path.with_suffix(".new")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
+            self._acquire(folder)
+        except BaseException as error:
+            self.after_fork()  # a draft that stays open keeps our next attempt waiting for ever
+            if not isinstance(error, OSError):
+                raise
             raise StorageUnavailable(
                 f"the processes of {database.describe()} meet in the folder {str(folder)!r}, which "
                 f"cannot be written: {error.strerror}; let this user write there, or put the file "
                 "into a folder of its own"
             ) from error
-        self._descriptor: int | None = descriptor
-        Database.inherited.add(self)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def _acquire(self, folder: Path) -> None:
+        # Locked before it gets its name, so that no process can find it unlocked.
+        draft = self._path.with_suffix(".new")
+        self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         # In turn, because another process may be removing a dead owner's file of this name.
         with _locked(folder, fcntl.LOCK_EX):
             draft.rename(self._path)

@@ -13,7 +13,7 @@ MUTANTS = (
         behaviour=48,
         promise="A living owner keeps what it holds.",
         file=_OWNERS,
-        before="        fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
+        before="        fcntl.flock(self._descriptor, fcntl.LOCK_EX)\n",
         after="",
         tests=(f"{_TESTS}::test_a_living_owner_is_not_dead[sqlite_url]",),
     ),
