@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -222,3 +224,39 @@ def _hear_in_a_child(
     eventually(lambda: "of the child" in heard.payloads, "the child hears")
     listener.stop()
     return 0
+
+
+def no_pipe() -> tuple[int, int]:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def no_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("name", "refuse"), [("os.pipe", no_pipe), ("threading.Thread.start", no_thread)]
+)
+def test_a_listener_that_could_not_start_starts_later_and_closes_no_file_of_others(
+    database: Database,
+    unique: str,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    refuse: Callable[..., object],
+) -> None:
+    heard = Heard()
+    listening(database, unique, heard, stack).stop()
+    listener = NotificationListener(database, unique, hear=heard.hear, missed=heard.miss)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as system:
+        system.setattr(name, refuse)
+        with pytest.raises((OSError, RuntimeError)):
+            listener.start()
+    assert len(os.listdir("/proc/self/fd")) == before
+    listener.stop()
+
+    listening(database, unique, heard, stack)
+    notify(database, unique, "1")
+
+    eventually(lambda: heard.payloads == ["1"], "the listener hears")

@@ -73,11 +73,10 @@ class Listening:
         with self._lock:
             if listener in self._listeners:
                 return
-            self._listeners |= {listener}
             if self._thread is None:
                 self._start()
-            else:
-                os.write(self._wake_write, b".")
+            self._listeners |= {listener}
+            os.write(self._wake_write, b".")
 
     def remove(self, listener: NotificationListener) -> None:
         """Stop calling *listener*; idempotent."""
@@ -104,7 +103,11 @@ class Listening:
         self._stop.clear()
         self._wake_read, self._wake_write = os.pipe()
         thread = threading.Thread(target=self._run, name="timeoutmgr-listener", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self._close_pipe()
+            raise
         self._thread = thread
 
     def _end(self) -> None:
@@ -113,6 +116,9 @@ class Listening:
         os.write(self._wake_write, b".")
         if thread is not None:
             thread.join()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
