@@ -326,7 +326,11 @@ class Poller:
             next_run_time=self._on_scheduler(self._clock.now()),
         )
         self._scheduler = scheduler
-        scheduler.start()
+        try:
+            scheduler.start()
+        except RuntimeError:  # the system has no more threads; a shutdown would join the missing
+            self._scheduler = None
+            raise
 
     def stop(self) -> None:
         """Stop; a chunk that was claimed is sent first."""

@@ -77,3 +77,20 @@ def test_failing_polls_leave_one_session_open_at_most(loop: Loop) -> None:
     loop.started()
 
     assert loop.transport.open_sessions <= 1
+
+
+def test_a_poller_whose_thread_does_not_start_can_be_stopped_and_started(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        loop.poller.start()
+    loop.poller.stop()
+    monkeypatch.undo()
+
+    loop.started()
+
+    assert loop.telemetry.snapshot()["polls"] == 1
