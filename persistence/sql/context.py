@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -30,6 +29,7 @@ from timeoutmgr.database.session_locks import Liveness, lock_number
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.field_types import check_field_types
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.resilience.recovery import LONGEST_WAIT
 
 from .batch_writes import BatchWrites, PostgreSQLBatchWrites, insert_missing

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +38,7 @@ from timeoutmgr.database.session_locks import owner_folder
 from timeoutmgr.errors import FeatureRefused, StorageUnavailable
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.resilience.after_fork import own_name
+from timeoutmgr.resilience.after_fork import cached_property, own_name
 from timeoutmgr.resilience.thread_task import ThreadTask
 
 from .batch_writes import insert_missing

@@ -11,7 +11,6 @@ resume waits for that lock: no row is parked for a pause that has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, case, delete, func, insert, select, update
@@ -23,6 +22,7 @@ from timeoutmgr.contracts.reports import COUNTED
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.resilience.after_fork import cached_property
 
 from .audit import Audit, actor_of
 from .context import StoreContext

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cached_property
 from itertools import chain
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from sqlalchemy import (
 from timeoutmgr.contracts import HistoryEntry, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.routes import ids_of
+from timeoutmgr.resilience.after_fork import cached_property
 
 from .context import StoreContext
 from .rows import from_placed_row

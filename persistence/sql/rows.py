@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from operator import add, attrgetter, ge, gt, le, lt
 from typing import Any, Final
@@ -32,6 +32,7 @@ from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
+from timeoutmgr.resilience.after_fork import cached_property
 
 from .context import StoreContext
 from .tables import TEXT_LENGTH

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
@@ -35,6 +34,7 @@ from timeoutmgr.database.row_moves import MessageRows, Move
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.message.routes import API
+from timeoutmgr.resilience.after_fork import cached_property
 
 from .audit import Audit
 from .claim.claimer import Claimer, ClaimRequest

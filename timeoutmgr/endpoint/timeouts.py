@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Unpack
 
 from timeoutmgr.contracts import (
@@ -48,6 +47,7 @@ from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to
 from timeoutmgr.message.labels import NO_LABELS, Labels, labels_of
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.validation import Limits, check_destination, check_due, check_id, due_of
+from timeoutmgr.resilience.after_fork import cached_property
 
 _PAGE = 500
 

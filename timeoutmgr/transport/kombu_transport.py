@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -20,7 +19,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import redact
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork, cached_property
 from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats, kombu_connection
 from timeoutmgr.transport.amqp.management import management_api
 from timeoutmgr.transport.amqp.relay import Relay

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -35,6 +34,7 @@ from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.labels import Headers, LabelRows
 from timeoutmgr.persistence.sql.row_changes import RowChanges
 from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, at_place, entry_of, is_wanted, record
+from timeoutmgr.resilience.after_fork import cached_property
 
 # --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
 # A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim

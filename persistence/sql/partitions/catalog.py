@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, text
 
 from timeoutmgr.database import Database
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros
+from timeoutmgr.resilience.after_fork import cached_property
 
 # --- which ranges of due times a partition each holds, and which change is due next; pure -----
 # Days for the near future, and ranges seven times as wide for later times, so that a few dozen

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
@@ -53,6 +53,7 @@ from timeoutmgr.message.instants import from_micros, to_micros
 from timeoutmgr.message.labels import label_texts
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.sender.bulk import BulkInterrupted
 from timeoutmgr.sender.composer import SendOptions, Sent, ToSend
 from timeoutmgr.transport.foreign import headers_of, with_foreign_headers

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +32,7 @@ from timeoutmgr.migration.foreign.rows import (
 )
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, Window, in_ranges
+from timeoutmgr.resilience.after_fork import cached_property
 
 
 class ExportFile:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -49,6 +48,7 @@ from timeoutmgr.migration.foreign.rows import (
 from timeoutmgr.migration.levels.waiting_message import micros_of
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, Window, in_ranges
+from timeoutmgr.resilience.after_fork import cached_property
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -24,6 +24,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.round_trips import DriverStatement
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.options import QueueOptions, options_of
 from timeoutmgr.transport.sql.statements import insert_missing, queue_statements

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from timeoutmgr.contracts import (
@@ -24,6 +23,7 @@ from timeoutmgr.errors import InvalidMessage, TransportUnavailable
 from timeoutmgr.message.foreign import Route
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.transport.sql.session import SqlSession
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -32,6 +32,7 @@ from timeoutmgr.database.dialects import Dialect
 from timeoutmgr.database.engine import BY_INDEX
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.transport.sql.tables import QueueTables
 
 # --- the database's failures as a transport tells them ----------------------------------------
