@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
+from timeoutmgr.endpoint.runner import Runner
 from timeoutmgr.errors import ConfigurationError, EndpointClosed, TransportUnavailable
 from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite
@@ -135,6 +136,29 @@ def test_a_start_raises_the_error_of_a_thread_that_cannot_start(
             stage.endpoint.start()
 
         assert stage.journal[-2:] == ["stop first", "stop second"]
+
+
+@pytest.mark.parametrize("interrupted", [Runner, JournalTask])
+def test_a_start_after_an_interrupted_stop_ends_the_threads_of_the_first_start(
+    monkeypatch: pytest.MonkeyPatch, interrupted: type
+) -> None:
+    def interrupt(*_self: object) -> None:
+        raise KeyboardInterrupt
+
+    stage, before = Stage(), threading.active_count()
+    with closing(stage.endpoint):
+        stage.endpoint.start()
+        running = threading.active_count() - before
+        with monkeypatch.context() as signals:
+            signals.setattr(interrupted, "stop", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                stage.endpoint.stop()
+
+        stage.endpoint.start()
+
+        assert threading.active_count() - before == running
+        assert not stage.endpoint.wait(0)
+    assert threading.active_count() == before
 
 
 def test_waiting_for_an_endpoint_whose_start_was_refused_ends() -> None:

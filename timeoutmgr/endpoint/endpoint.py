@@ -186,8 +186,9 @@ class Endpoint:
     def start(self) -> None:
         """Start receiving; idempotent. Raises ConfigurationError or TransportUnavailable."""
         with self._run.lock:
-            if self._run.runner is not None:
+            if self._run.runner is not None and not self._run.runner.is_stopped:
                 return
+            self._end_runner()  # of a stop that a signal interrupted
             self._run.stopped.clear()
             self._is_closed = False
             try:
@@ -245,18 +246,19 @@ class Endpoint:
         if not self._run.lock.acquire(blocking=not (latest and latest.is_here())):
             return False
         try:
-            runner, self._run.runner = self._run.runner, None
-            if runner is not None:
-                runner.stop()
-                logger.info(
-                    "endpoint %s is stopped",
-                    self.name,
-                    extra={"event": "endpoint_stopped", "endpoint": self.name},
-                )
+            self._end_runner()
         finally:
             self._run.lock.release()
         self._run.stopped.set()
         return True
+
+    def _end_runner(self) -> None:
+        """Stop the runner, if any; a KeyboardInterrupt leaves the rest to the next call."""
+        if self._run.runner is not None:
+            self._run.runner.stop()
+            self._run.runner = None
+            fields = {"event": "endpoint_stopped", "endpoint": self.name}
+            logger.info("endpoint %s is stopped", self.name, extra=fields)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the endpoint is stopped; return False if *timeout* seconds pass before."""

@@ -85,6 +85,11 @@ class Runner:
         for silence in self._parts.breakers.silences:
             silence.stop()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether ``stop`` was called, also if a signal interrupted it."""
+        return self._stop.is_set()
+
     def is_here(self) -> bool:
         """Return whether the calling thread is of this runner: ``stop`` waits for it."""
         tasks = self._parts.features.tasks
