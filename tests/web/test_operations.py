@@ -256,6 +256,23 @@ def test_a_dashboard_that_closes_begins_no_run_and_interrupts_the_run_that_goes_
     assert [runs[page.rpartition("/")[2]] for page in pages] == ["planned", "running"]
 
 
+def test_a_run_for_which_the_system_had_no_thread_goes_on_later(
+    site: Site, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fill(endpoint, [pending("t1", endpoint.timeouts.now() + HOUR)])
+    page = planned(site)
+    with monkeypatch.context() as system:
+        system.setattr("timeoutmgr.web.operations.begin_thread", refuse)
+        refused = site.post(page, f"{page}/apply", reason="billing is down")
+    site.post(page, f"{page}/apply", reason="billing is down")
+
+    assert "can&#39;t start new thread; try again later" in refused.text
+    assert "1 changed" in wait_for(site, page, "Completed")
+
+
 def test_a_destination_is_paused_shown_and_resumed(site: Site, endpoint: Endpoint) -> None:
     paused = site.post("/pauses", "/pauses/pause", destination="billing", reason="down", delay="2h")
     shown = site.get("/")

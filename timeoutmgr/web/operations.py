@@ -138,7 +138,11 @@ class Operations:
             finally:
                 self._active.discard(run_id)
 
-        begin_thread(carry_out, "timeoutmgr-web-run")
+        try:
+            begin_thread(carry_out, "timeoutmgr-web-run")
+        except RuntimeError as error:  # the system has no more threads
+            self._active.discard(run_id)
+            raise TimeoutManagerError(f"the run did not go on: {error}; try again later") from error
 
     # --- pauses -------------------------------------------------------------------------------
 
