@@ -152,6 +152,29 @@ def test_leasing_reads_the_front_of_one_queue_by_its_index(
     assert "sort" not in plan.lower(), plan
 
 
+def test_a_receiver_looks_for_no_message_while_others_fill_the_budget(
+    sqlite_url: str, prefix: str, messages: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = SqlTransport(sqlite_url, prefix=prefix)
+    transport.install()
+    session = transport.session()
+    session.create_queues(["q"])
+    session.send(messages(1))
+    receiver = session.receiver("q", prefetch=10)
+    assert len(receiver.receive(1, 1.0)) == 1
+    looks = 0
+
+    def rest(_until: float) -> None:
+        nonlocal looks
+        looks += 1
+        transport.budget.add(transport.settings.buffer_bytes)  # by another receiver
+        session.send(messages(1))
+
+    monkeypatch.setattr(receiver._watch, "rest", rest)
+
+    assert (receiver.receive(1, 1.0), looks) == ([], 1)
+
+
 def test_a_wakeup_before_the_wait_ends_the_wait() -> None:
     wakeup = Wakeup()
     count = wakeup.count

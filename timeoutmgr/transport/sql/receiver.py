@@ -89,8 +89,8 @@ class SqlReceiver:
             if self._interrupted.is_set():
                 self._interrupted.clear()
                 break
-            if time.monotonic() >= until:
-                break
+            if time.monotonic() >= until or self._room() <= 0:
+                break  # another receiver may have filled the budget: the next call waits for room
             self._watch.rest(until)
             if self._may_have_messages():
                 rows = self._lease(limit, for_good)
