@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -86,7 +87,8 @@ class SqlLockedSchedule:
         if connection.dialect.name == "postgresql":
             # A process that is stopped now must not keep the lock from every other process.
             connection.execute(select(func.set_config(_IDLE, PATIENCE, True)))
-        row = connection.execute(select(table).where(*self._own).with_for_update()).first()
+        with _short_wait(connection):
+            row = connection.execute(select(table).where(*self._own).with_for_update()).first()
         self.is_kept = row is not None
         self.record = ScheduleRecord(name=name) if row is None else _record(row)
         """The record as the locked row keeps it."""
@@ -123,6 +125,22 @@ class SqlLockedSchedule:
     def delete(self) -> None:
         """Delete the row."""
         self.transaction.execute(delete(self._context.tables.recurring).where(*self._own))
+
+
+@contextmanager
+def _short_wait(connection: Connection) -> Iterator[None]:
+    """Have MySQL wait for a second at a time for a lock: the step of other schedules waits too.
+
+    It has no limit for a process that is stopped now and keeps the lock.
+    """
+    if connection.dialect.name not in {"mysql", "mariadb"}:
+        yield
+        return
+    connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = DEFAULT")
 
 
 def _record(row: Row[Any]) -> ScheduleRecord:

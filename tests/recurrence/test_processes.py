@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event, select
 
 from tests.recurrence.fleet import NOON, Fleet, Process
 from timeoutmgr.contracts import LockedSchedule, Persistence, TimeoutState
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import to_micros
-from timeoutmgr.persistence import MemoryPersistence, SqlPersistence
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlTimeoutStore
 from timeoutmgr.recurrence.occurrences import parse
 
 moves = st.lists(
@@ -229,3 +230,44 @@ def _together(calls: list[Callable[[], object]]) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+@pytest.fixture
+def mysql_fleet(unique: str, sql_persistence: Callable[[str], SqlPersistence]) -> Iterator[Fleet]:
+    fleet = Fleet(unique, lambda: sql_persistence("mysql"))
+    with fleet.closing:
+        yield fleet
+
+
+def test_a_schedule_that_another_transaction_locks_holds_up_no_other_schedule(
+    mysql_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.database.engine._CONFLICT_TRIES", 1)
+    config = mysql_fleet.configuration()
+    config.recurring("locked", "Locked", {}, every="1 hour")
+    config.recurring("tick", "Tick", {}, every="1 hour")
+    process = mysql_fleet.of(config)
+    process.step()
+    mysql_fleet.move_to(1, 13)
+    store = mysql_fleet.store
+    assert isinstance(store, SqlTimeoutStore)
+    database, table = store.context.database, store.context.tables.recurring
+    lock = select(table).where(table.c.endpoint == mysql_fleet.name, table.c.name == "locked")
+
+    waits: list[str] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "innodb_lock_wait_timeout" in statement:
+            waits.append(statement.rpartition(" ")[2])
+
+    event.listen(database.engine, "before_cursor_execute", see)
+    with database.begin() as other:
+        other.execute(lock.with_for_update())
+        with pytest.raises(StorageUnavailable, match="Lock wait timeout"):
+            process.step()
+        assert mysql_fleet.pending() == ["01 13:00", "01 13:00", "01 14:00"]
+    event.remove(database.engine, "before_cursor_execute", see)
+    assert waits == ["1", "DEFAULT"] * 2
+
+    process.step()
+    assert mysql_fleet.pending() == ["01 13:00", "01 13:00", "01 14:00", "01 14:00"]

@@ -78,15 +78,20 @@ class RecurringTask(ThreadTask):
         if self._started is None or self._started > now:
             self._started = now  # not by a clock that was ahead: its config would stay in force
         records = {record.name: record for record in self._store.schedules()}
-        waits = [IDLE]
+        waits, failure = [IDLE], None
         for definition in self._definitions:
             record = records.get(definition.name, ScheduleRecord(name=definition.name))
             if needs_change(record, definition, now):
-                record = self._advanced(definition, record)
+                try:
+                    record = self._advanced(definition, record)
+                except StorageUnavailable as error:  # another transaction may lock its row
+                    failure = error
             if record.is_paused:
                 waits.append(WHILE_PAUSED)
             elif record.run_due is not None:
                 waits.append(max(record.run_due - now, 0) / 1_000_000)
+        if failure is not None:
+            raise failure
         return min(waits)
 
     def _advanced(self, definition: RecurringTimeout, record: ScheduleRecord) -> ScheduleRecord:
