@@ -3,12 +3,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,36 @@ def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
     finally:
         os.close(end)
         os.waitpid(child, 0)
+
+
+@contextmanager
+def no_descriptor() -> Iterator[None]:
+    """Have the process open no file meanwhile."""
+    (soft, hard), opened = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    most = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in opened:
+            os.close(each)
+
+
+@pytest.mark.behaviour(48)
+def test_a_child_of_a_process_without_a_free_descriptor_has_no_lock_of_its_parent(
+    mine: SessionLocks, unique: str
+) -> None:
+    mine.acquire(unique)
+
+    with no_descriptor():
+        code = ended_in_a_child(lambda: len(mine._mine))
+
+    assert (code, mine.holds(unique)) == (0, True)
+    mine.release(unique)
 
 
 def test_only_the_dead_of_several_owners_are_returned(

@@ -375,10 +375,12 @@ class _ServerSession:
     def after_fork(self) -> None:
         """Close the socket, with which this child would keep the locks of a dead parent."""
         if self._descriptor is not None and not self._is_closed:
+            os.close(self._descriptor)  # first: the process may have no number left
             nothing = os.open(os.devnull, os.O_RDWR)
-            # The driver still has the number, and closes it later.
-            os.dup2(nothing, self._descriptor, inheritable=False)
-            os.close(nothing)
+            if nothing != self._descriptor:
+                # The driver still has the number, and closes it later.
+                os.dup2(nothing, self._descriptor, inheritable=False)
+                os.close(nothing)
             with contextlib.suppress(exc.SQLAlchemyError):
                 self.connection.detach()  # otherwise the garbage collector would roll it back
 
