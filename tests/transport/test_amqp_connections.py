@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -137,6 +139,21 @@ def test_heartbeats_keep_a_receiver_whose_thread_is_busy(
         assert receiver.receive(1, 0.1) == []
     assert proxy.connections == 1
     assert session.count(queue) == 0
+
+
+def test_a_process_that_may_open_no_more_files_finds_the_broker_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("timeoutmgr.transport.amqp.connection.selectors.DefaultSelector", refuse)
+
+    with (
+        closing(KombuTransport("amqp://localhost").session()) as session,
+        pytest.raises(TransportUnavailable, match="connecting failed: OSError"),
+    ):
+        session.missing_queues(["q"])
 
 
 def test_a_child_waits_for_no_call_of_its_parent() -> None:

@@ -102,6 +102,7 @@ class AmqpConnection:
     confirm, or blocked by an alarm, then takes no delivery and no acknowledgement with it.
     """
 
+    @broker_errors("connecting")
     def __init__(self, url: str, settings: KombuSettings, answers: Answers | None = None) -> None:
         self.lock = threading.RLock()
         self._answers = answers or Answers()
@@ -109,13 +110,13 @@ class AmqpConnection:
             raise TransportUnavailable(f"{redact(url)} was silent while this process ended")
         self.broken: str | None = None
         self.blocked = False
+        self._selector = selectors.DefaultSelector()  # first: the process may open no more files
         self._amqp = _establish(url, settings, self)
         self._transport = self._amqp.transport
         self._socket: socket.socket = self._transport.sock
         # Bounds every read and write: without, a half-open connection hangs a thread for ever.
         self._socket.settimeout(settings.confirm_timeout.total_seconds())
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._next_tick = 0.0
         self.holds_back: Callable[[], bool] = lambda: False
@@ -247,11 +248,8 @@ class AmqpConnection:
             self._socket.settimeout(1.0)
             self._amqp.close()
         except BROKER_ERRORS as error:
-            logger.debug(
-                "the broker did not answer a close: %s",
-                on_one_line(error),
-                extra={"event": "close_unanswered"},
-            )
+            fields = {"event": "close_unanswered"}
+            logger.debug("the broker did not answer a close: %s", on_one_line(error), extra=fields)
         self.drop("closed")
 
     def _read(self) -> bytes | None:
