@@ -93,6 +93,4 @@ def kind_of(packed: bytes | None, timeout: Timeout, content: bytes) -> RepeatKin
     if packed == AWAITED:
         return RepeatKind.CANCELLED
     remembered = unpack(packed)
-    if remembered is None:
-        return RepeatKind.DUPLICATE
-    return remembered.kind_of(timeout, content)
+    return RepeatKind.DUPLICATE if remembered is None else remembered.kind_of(timeout, content)

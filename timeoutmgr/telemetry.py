@@ -107,9 +107,7 @@ def during_of(telemetry: Telemetry) -> During:
 
     Call it once, not for each operation.
     """
-    if isinstance(telemetry, ObservesOperations):
-        return telemetry.during
-    return _unobserved
+    return telemetry.during if isinstance(telemetry, ObservesOperations) else _unobserved
 
 
 def _unobserved(

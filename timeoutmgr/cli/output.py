@@ -203,9 +203,7 @@ def table_lines(
 
 def cells(text: str) -> int:
     """Return how many cells of a terminal *text* takes."""
-    if text.isascii():
-        return len(text)
-    return sum(_cells_of(character) for character in text)
+    return len(text) if text.isascii() else sum(_cells_of(character) for character in text)
 
 
 def _cells_of(character: str) -> int:

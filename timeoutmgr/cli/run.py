@@ -345,11 +345,9 @@ class Child:
         ours.setblocking(False)
         self._line = ours
         self._restarts += 1
+        fields = {"event": "process_started"}
         logger.info(
-            "supervisor started process %d (pid %d)",
-            self.number,
-            self._process.pid,
-            extra={"event": "process_started"},
+            "supervisor started process %d (pid %d)", self.number, self._process.pid, extra=fields
         )
 
     def ended(self) -> int | None:

@@ -44,9 +44,7 @@ class KeyText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """Encode for databases that keep bytes."""
-        if value is not None and dialect.name in _KEEP_BYTES:
-            return value.encode()
-        return value
+        return value.encode() if value is not None and dialect.name in _KEEP_BYTES else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode bytes of a database."""

@@ -131,11 +131,7 @@ class Canary(ThreadTask):
                 )
             return
         self._telemetry.count("canaries_late")
-        logger.error(
-            "canary of endpoint %s is late: %s",
-            self._endpoint,
-            fault,
-            extra={"event": "canary_late", "endpoint": self._endpoint},
-        )
+        fields = {"event": "canary_late", "endpoint": self._endpoint}
+        logger.error("canary of endpoint %s is late: %s", self._endpoint, fault, extra=fields)
         if self._settings.critical and not was_late:
             self._critical.raise_error(SENTENCE, RuntimeError(fault))

@@ -197,12 +197,8 @@ class Endpoint:
             except BaseException:
                 self._run.stopped.set()
                 raise
-            logger.info(
-                "endpoint %s runs (%s)",
-                self.name,
-                self._parts.mode.value,
-                extra={"event": "endpoint_started", "endpoint": self.name},
-            )
+            fields = {"event": "endpoint_started", "endpoint": self.name}
+            logger.info("endpoint %s runs (%s)", self.name, self._parts.mode.value, extra=fields)
         self._parts.critical.started(self.stop)
 
     def stop(self) -> None:

@@ -304,12 +304,9 @@ def prepare(parts: AssembledEndpoint) -> None:
     settings = parts.settings
     doubt = host_file_beside_broker(settings)
     if doubt is not None:
+        fields = {"event": "host_file", "endpoint": settings.name}
         logger.warning(
-            "endpoint %s is for one host: %s; %s",
-            settings.name,
-            doubt,
-            REMEDY,
-            extra={"event": "host_file", "endpoint": settings.name},
+            "endpoint %s is for one host: %s; %s", settings.name, doubt, REMEDY, extra=fields
         )
     if settings.install:
         settings.transport.install()
@@ -383,11 +380,9 @@ def missing_exchanges(parts: AssembledEndpoint) -> list[str] | None:
 
 def _warn_of_missing_exchanges(parts: AssembledEndpoint) -> None:
     for queue in missing_exchanges(parts) or ():
+        fields = {"event": "exchange_missing", "endpoint": parts.settings.name}
         logger.warning(
-            "queue %.80r has no exchange of its name: %s",
-            queue,
-            UNREACHED,
-            extra={"event": "exchange_missing", "endpoint": parts.settings.name},
+            "queue %.80r has no exchange of its name: %s", queue, UNREACHED, extra=fields
         )
 
 

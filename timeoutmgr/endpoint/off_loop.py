@@ -144,8 +144,5 @@ def _log_failure(future: Future[Any]) -> None:
         return
     error = future.exception()
     if error is not None:
-        logger.warning(
-            "a call that no task waits for failed: %s",
-            on_one_line(error),
-            extra={"event": "call_failed_unseen"},
-        )
+        fields = {"event": "call_failed_unseen"}
+        logger.warning("a call that no task waits for failed: %s", on_one_line(error), extra=fields)

@@ -90,12 +90,8 @@ def refuse_clocks(parts: PlanInputs, endpoint: str) -> None:
     if refused:
         raise MigrationRefused(f"endpoint {endpoint!r}: nothing was moved", refused)
     for one in apart:
-        logger.warning(
-            "migration of endpoint %s: %s",
-            endpoint,
-            one.warning(),
-            extra={"event": "clock_offset", "endpoint": endpoint},
-        )
+        fields = {"event": "clock_offset", "endpoint": endpoint}
+        logger.warning("migration of endpoint %s: %s", endpoint, one.warning(), extra=fields)
 
 
 def begin(parts: PlanInputs, terms: Terms, new_id: Callable[[], str]) -> MigrationRun:

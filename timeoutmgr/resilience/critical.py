@@ -101,11 +101,9 @@ class CriticalErrors(ThreadSafe):
         self._threads.append(begin_thread(partial(self._run, context), "timeoutmgr-critical"))
 
     def _run(self, context: CriticalErrorContext) -> None:
+        fields = {"event": "critical_error"}
         logger.critical(
-            "%s (%s)",
-            on_one_line(context.error),
-            on_one_line(context.exception),
-            extra={"event": "critical_error"},
+            "%s (%s)", on_one_line(context.error), on_one_line(context.exception), extra=fields
         )
         for hook in self._hooks:
             try:

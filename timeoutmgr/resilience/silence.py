@@ -73,10 +73,9 @@ def hurrying(servers: Collection[Answering]) -> Iterator[None]:
         while not done.wait(_CHECK_EVERY):
             for server in servers:
                 if not server.unanswered.is_given_up and hangs(server.unanswered):
+                    fields = {"event": "server_given_up"}
                     logger.warning(
-                        "endpoint stops without %s, which hangs",
-                        server.describe(),
-                        extra={"event": "server_given_up"},
+                        "endpoint stops without %s, which hangs", server.describe(), extra=fields
                     )
                     server.unanswered.give_up()
 
@@ -95,9 +94,8 @@ def _started(watch: Callable[[], None]) -> threading.Thread | None:
     try:
         return begin_thread(watch, "timeoutmgr-hurry")
     except RuntimeError as error:  # the system has no more threads; ending frees some
+        fields = {"event": "server_awaited"}
         logger.warning(
-            "endpoint stops and waits for servers that hang: %s",
-            on_one_line(error),
-            extra={"event": "server_awaited"},
+            "endpoint stops and waits for servers that hang: %s", on_one_line(error), extra=fields
         )
         return None

@@ -138,12 +138,9 @@ def _wrapped(java: Path, cache: Path) -> Path:
     try:
         return _wrapped_in(cache, java)
     except OSError as error:
+        fields = {"event": "java_wrapper_not_kept"}
         logger.info(
-            "pipeline could not keep the wrapper of %s in %s: %s",
-            java,
-            cache,
-            error,
-            extra={"event": "java_wrapper_not_kept"},
+            "pipeline could not keep the wrapper of %s in %s: %s", java, cache, error, extra=fields
         )
         return _wrapped_in(_temporary(), java)
 

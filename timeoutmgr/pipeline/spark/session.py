@@ -348,11 +348,8 @@ def _end_of(session: "SparkSession") -> Callable[..., None]:
         except Exception as error:
             if ended_by is None:
                 raise
-            logger.info(
-                "pipeline leaves Spark session: %s",
-                _first_line(error),
-                extra={"event": "spark_not_stopped"},
-            )
+            fields = {"event": "spark_not_stopped"}
+            logger.info("pipeline leaves Spark session: %s", _first_line(error), extra=fields)
 
     return stop
 

@@ -302,11 +302,9 @@ def delete_own_exchange(channel: Any, queue: str) -> None:
     try:
         channel.exchange_delete(queue, if_unused=True)
     except PreconditionFailed as error:
+        fields = {"event": "exchange_kept", "destination": queue[:80]}
         logger.info(
-            "exchange %.80r stays without its queue: %s",
-            queue,
-            on_one_line(error),
-            extra={"event": "exchange_kept", "destination": queue[:80]},
+            "exchange %.80r stays without its queue: %s", queue, on_one_line(error), extra=fields
         )
 
 

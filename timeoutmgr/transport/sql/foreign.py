@@ -106,9 +106,7 @@ def matching_queues(bindings: Iterable[tuple[str, str, str]], key: str) -> set[s
 def _matches(kind: str, bound: str, key: str) -> bool:
     if kind == "fanout":
         return True
-    if kind == "topic":
-        return _matches_words(bound.split("."), key.split("."))
-    return bound == key
+    return _matches_words(bound.split("."), key.split(".")) if kind == "topic" else bound == key
 
 
 def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:

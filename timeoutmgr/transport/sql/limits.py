@@ -70,11 +70,9 @@ class LimitedQueues:
             self._connection.execute(self._statements.delete_chosen, {"sequences": some})
         counted = {"queue": queue, "count": len(oldest)}
         self._connection.execute(self._statements.count_dropped, counted)
+        fields = {"event": "messages_dropped"}
         logger.warning(
-            "queue %s is full and dropped its %d oldest messages",
-            queue,
-            len(oldest),
-            extra={"event": "messages_dropped"},
+            "queue %s is full and dropped its %d oldest messages", queue, len(oldest), extra=fields
         )
 
     def _length(self, queue: str) -> int:

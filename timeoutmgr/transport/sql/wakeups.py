@@ -126,11 +126,8 @@ class QueueWakeups:
         try:
             queues = [str(queue) for queue in json.loads(payload)]
         except (ValueError, TypeError, RecursionError):
-            logger.warning(
-                "listener ignores an unknown NOTIFY: %.80r",
-                payload[:80],
-                extra={"event": "notify_unknown"},
-            )
+            fields = {"event": "notify_unknown"}
+            logger.warning("listener ignores an unknown NOTIFY: %.80r", payload[:80], extra=fields)
             return
         if self._own_signature() not in queues:
             self.notify(queues)

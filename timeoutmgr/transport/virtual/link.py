@@ -139,11 +139,8 @@ class VirtualLink:
         try:
             self.connection.release()
         except self.errors as error:
-            logger.debug(
-                "the broker did not answer a close: %s",
-                on_one_line(error),
-                extra={"event": "close_unanswered"},
-            )
+            fields = {"event": "close_unanswered"}
+            logger.debug("the broker did not answer a close: %s", on_one_line(error), extra=fields)
 
 
 def unavailable(what: str, error: BaseException) -> NoReturn:
