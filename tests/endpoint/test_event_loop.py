@@ -84,6 +84,16 @@ def test_the_first_user_starts_the_loop_and_the_last_ends_it() -> None:
     assert loop_threads() == []
 
 
+def test_a_greenlet_that_sees_the_loop_run_is_not_its_thread(
+    coroutines: HandlerCoroutines,
+) -> None:
+    asyncio._set_running_loop(coroutines.loop)  # as greenlets of one thread see it
+    try:
+        assert not coroutines.is_here()
+    finally:
+        asyncio._set_running_loop(None)
+
+
 def test_a_forked_child_starts_a_loop_of_its_own(coroutines: HandlerCoroutines) -> None:
     child = os.fork()
     if not child:

@@ -124,10 +124,9 @@ class Canary(ThreadTask):
         if fault is None:
             self._telemetry.count("canaries_delivered")
             if was_late:
+                fields = {"event": "canary_delivered", "endpoint": self._endpoint}
                 logger.info(
-                    "canary of endpoint %s is delivered in time again",
-                    self._endpoint,
-                    extra={"event": "canary_delivered", "endpoint": self._endpoint},
+                    "canary of endpoint %s is delivered in time again", self._endpoint, extra=fields
                 )
             return
         self._telemetry.count("canaries_late")

@@ -71,10 +71,7 @@ class HandlerCoroutines:
 
     def is_here(self) -> bool:
         """Return whether the calling thread is the loop's."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return self._loop is not None and PROCESS_LOOP.is_here()
 
     def begin(self, begin: Begin, ended: Ended) -> Callable[[], None]:
         """Start the coroutine that *begin* makes on the loop; return a function that cancels it.

@@ -93,6 +93,10 @@ class ProcessLoop:
         if thread is not threading.current_thread():
             thread.join(_JOIN)
 
+    def is_here(self) -> bool:
+        """Return whether the calling thread runs the loop; greenlets of gevent share its mark."""
+        return self._thread is threading.current_thread()
+
     def after_fork(self) -> None:
         """Forget the loop: its thread is the parent's. A child of a task on it ends with it."""
         if self._thread is threading.current_thread():
