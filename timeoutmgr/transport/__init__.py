@@ -1,1 +1,1 @@
-"""How queues are reached: kombu's transports here, our own queue in a database under ``sql``."""
+"""Transports, which reach queues: by kombu here, and our own queue in a database in ``sql``."""

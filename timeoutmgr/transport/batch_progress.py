@@ -1,8 +1,8 @@
-"""How far a step is with a batch of which it handles each message by itself.
+"""The progress of a step that handles the messages of a batch one by one.
 
 No message is begun once the batch has used up its time, so that none waits long for the commit of
-its neighbours. Messages not begun form the next batch. Behind a message that takes long,
-another thread gives them back to the queue, for other consumers.
+its neighbours. Messages not begun form the next batch. If a message takes long, another thread
+gives the messages behind it back to the queue, for other consumers.
 """
 
 import logging
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 BATCH_SECONDS: Final = 0.05
 """Seconds that a batch should take, from its first message to its commit."""
 LONG_HANDLING: Final = 0.25
-"""Seconds of one message after which the messages behind it are given back."""
+"""Seconds that one message may take before the messages behind it are given back."""
 MOST_DELIVERIES: Final = 5
-"""Messages that were delivered more often are not given back: brokers count deliveries, and move a
-message beyond their limit to the error queue."""
+"""Messages with more deliveries are not given back: brokers count deliveries, and move a message to
+the error queue if it exceeds their limit."""
 _FIRST: Final = 10
-"""The size of the first batch, when nothing is known of the step."""
+"""The size of the first batch, when nothing is known about the step."""
 _KEPT: Final = 0.9
-"""The share of the moving average that one more message leaves to its predecessors."""
+"""The weight that earlier messages keep in the moving average when a message is added."""
 
 
 def may_return(received: Received) -> bool:
@@ -54,11 +54,11 @@ class BatchPace:
 
     @property
     def prefetch(self) -> int:
-        """How many messages are to be here: the next batch too, but none behind a slow one."""
+        """Number of messages to have here: the next batch too, but none behind a slow message."""
         return 1 if self.limit == 1 else 2 * self.limit
 
     def note(self, count: int, seconds: float) -> None:
-        """Note that a batch of *count* messages took *seconds*, its commit included."""
+        """Note that a batch of *count* messages took *seconds*, including its commit."""
         if count < 1:
             return
         each, kept = seconds / count, _KEPT**count
@@ -69,8 +69,8 @@ class BatchPace:
 class BatchProgress:
     """Iteration over *batch* by one thread; ``give_back`` is for another thread.
 
-    The messages *behind* were received too, and belong into later batches. Until ``close``, the
-    receiver of the batch may be in use by that other thread.
+    The messages *behind* were received too, and belong in later batches. Until ``close``, that
+    other thread may be using the receiver of the batch.
     """
 
     def __init__(
@@ -87,20 +87,20 @@ class BatchProgress:
         self._behind: Sequence[Received] = behind
         self._begun: list[Received] | None = None
         self.failure: Exception | None = None
-        """The failure of a return: the messages may be another consumer's, and are not begun."""
+        """The failure of a return: others may have the messages, so they are not begun here."""
         self._handling_began = 0.0
         self._is_relieved = False
         self._is_closed = False
 
     def __iter__(self) -> Iterator[Received]:
-        """Yield the messages in their order; end with the batch, or once it has taken its time."""
+        """Yield the messages in their order; end with the batch, or when its time is used up."""
         with self._lock:
             self._waiting.extend(self.batch)
             self._begun = []
         end = self._monotonic() + BATCH_SECONDS
         while (received := self._next(end)) is not None:
             yield received
-        self.close()  # what follows may use the receiver's connection
+        self.close()  # the code that follows may use the receiver's connection
 
     @property
     def begun(self) -> Sequence[Received]:
@@ -114,7 +114,7 @@ class BatchProgress:
             return [*self._waiting, *self._behind]
 
     def repeat(self, received: Received) -> "BatchProgress":
-        """Return the progress of another attempt at *received*, behind which the rest waits now."""
+        """Return the progress of another attempt at *received*; the rest now waits behind it."""
         with self._lock:
             rest = self._withdrawn()
         again = BatchProgress([received], self._monotonic, rest)
@@ -122,15 +122,15 @@ class BatchProgress:
         return again
 
     def withdraw(self) -> Sequence[Received]:
-        """Return the messages that were not given back; after ``close``, none of them waits."""
+        """Return all messages that were not given back; call after ``close``, and begin no more."""
         with self._lock:
             return [*self.begun, *self._withdrawn()]
 
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
-        """Call *release* with the messages behind a slow one, once for each; return its answer.
+        """Call *release*, once, with the messages behind a slow message; return its answer.
 
-        A failure of the server leaves the messages with the batch, which ends: their tags may be
-        dead. After a StorageConflict the next call tries again.
+        If the server fails, the messages stay with the batch, which ends: their tags may be
+        invalid. After a StorageConflict, the next call tries again.
         """
         with self._giving:
             given = self._behind_a_long_handling()
@@ -156,7 +156,7 @@ class BatchProgress:
             return count or 0
 
     def close(self) -> None:
-        """Let no more messages be given back; wait for the other thread. Twice is fine."""
+        """Stop giving messages back, and wait for the other thread. Twice is fine."""
         with self._giving:
             self._is_closed = True
 
@@ -173,7 +173,7 @@ class BatchProgress:
             return received
 
     def _withdrawn(self) -> list[Received]:
-        """Return what was not begun, which no longer waits; the caller has the lock."""
+        """Return and remove the messages that were not begun; the caller has the lock."""
         rest = [*self._waiting, *self._behind]
         self._waiting.clear()
         self._behind = ()

@@ -1,4 +1,4 @@
-"""The check that a combination of transport, store and mode keeps the promises."""
+"""Checks that a combination of transport, store and mode keeps the delivery guarantees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timeoutmgr.errors import CombinationRefused
 def default_mode(
     transport: TransportCapabilities, same_database: bool, has_store: bool
 ) -> TransactionMode:
-    """Return one transaction for all where the combination can keep it, else ``receive_only``."""
+    """Return the mode of one shared transaction if possible, otherwise ``receive_only``."""
     if TransactionMode.TRANSACTION_SCOPE in transport.modes and (same_database or not has_store):
         return TransactionMode.TRANSACTION_SCOPE
     return TransactionMode.RECEIVE_ONLY
@@ -23,7 +23,7 @@ def check_combination(
     same_database: bool,
     accept_loss: bool,
 ) -> None:
-    """Raise CombinationRefused, with reason and remedy, if a combination breaks the promises."""
+    """Raise CombinationRefused, with reason and remedy, for a combination that breaks them."""
     if mode not in transport.modes:
         kept = ", ".join(sorted(transport.modes))
         raise CombinationRefused(

@@ -1,7 +1,8 @@
-"""A pump that handles many messages at once, and settles them as they end.
+"""A pump that handles many messages concurrently, and settles them as they end.
 
-Its thread receives, begins, and settles together what has ended meanwhile, in the order: effects
-and sends confirmed, then the acknowledgement. A message that takes long holds back no other.
+Its thread receives and begins messages, and settles together all that have ended meanwhile: effects
+and sends are confirmed first, then the messages are acknowledged. A message that takes long does
+not hold up the others.
 """
 
 from collections import deque
@@ -25,14 +26,14 @@ from timeoutmgr.transport.pump import (
 from timeoutmgr.transport.work import LINGER, OUTAGES, Work
 
 _AHEAD: Final = 2
-"""Messages that a broker may send to each pump, for each message that the pump may handle. For each
-of so many of them the pump itself receives a message ahead."""
+"""Messages that a broker may send to each pump, per message that the pump may handle. The pump
+itself receives one message ahead per _AHEAD messages that it may handle."""
 
 
 class ConcurrentPump(Pump):
-    """Consumes one queue in one thread; the handling of its messages runs elsewhere.
+    """Consumes one queue in one thread; its messages are handled elsewhere.
 
-    Messages that the concurrent step does not handle are handled in this thread, as by a ``Pump``.
+    Messages that the concurrent step does not handle are handled in this thread, as in a ``Pump``.
     """
 
     def __init__(
@@ -45,10 +46,10 @@ class ConcurrentPump(Pump):
         self._concurrent = concurrent
         self._flight: InFlight | None = None
         self._ahead: deque[Received] = deque()
-        """Received, and not begun: a slot that becomes free waits for no receive."""
+        """Received and not begun, so that a slot that becomes free need not wait for a receive."""
         self._room = 0
         self._unsettled = 0
-        """How many attempts that ended are being settled, and still occupy their slots."""
+        """Number of ended attempts that are being settled, and still occupy their slots."""
         self._outage: Exception | None = None
         self._stood_back = False
 
@@ -78,7 +79,7 @@ class ConcurrentPump(Pump):
 
     def _finish(self, opened: ConsumedQueue) -> None:
         flight = self._flight_of(opened.receiver)
-        if self._ahead:  # for other processes, which need not wait for what runs here
+        if self._ahead:  # so that other processes need not wait for this one
             opened.receiver.release([*self._ahead])
             self._ahead.clear()
         while not flight.is_empty:
@@ -87,7 +88,7 @@ class ConcurrentPump(Pump):
 
     @property
     def _most(self) -> int:
-        """How many messages to receive at most."""
+        """Return the maximum number of messages to receive."""
         if self._concurrent.is_alone:
             return self._concurrent.most
         return min(self._pace.limit, self._concurrent.most)
@@ -102,13 +103,13 @@ class ConcurrentPump(Pump):
 
     @property
     def _most_ahead(self) -> int:
-        # Beside plain handlers none: a handler in this thread would hold them back.
+        # None beside plain handlers: a handler in this thread would hold them up.
         may_receive = self._concurrent.is_alone and not self._stood_back
         return self._share // _AHEAD if may_receive else 0
 
     @property
     def _share(self) -> int:
-        """How many slots there are for each pump."""
+        """Return the number of slots for each pump."""
         return -(-self._concurrent.most // self._concurrent.pumps)
 
     def _flight_of(self, receiver: Receiver) -> InFlight:
@@ -123,12 +124,12 @@ class ConcurrentPump(Pump):
             to.append(received)
         self._begin_ahead(self._flight_of(opened.receiver))
         if others and self._ahead and not self._concurrent.is_alone:
-            # Another pump was faster, and a plain handler may take long.
+            # Another pump was faster, and a plain handler here may take long.
             opened.receiver.release(self._pop_returnable())
         super()._handle_in_order(others, opened)
 
     def _begin_ahead(self, flight: InFlight) -> None:
-        """Begin messages that were received, as far as there are slots."""
+        """Begin received messages, as far as there are slots."""
         reserved = self._concurrent.slots.reserve(len(self._ahead))
         try:
             while reserved:
@@ -140,7 +141,7 @@ class ConcurrentPump(Pump):
                 self._concurrent.slots.give(reserved)
 
     def _wait_for_a_slot(self, flight: InFlight, receiver: Receiver, wait: float) -> None:
-        """Wait; after a while let other consumers have the messages that were not begun."""
+        """Wait; after a while, give the messages that were not begun to other consumers."""
         if flight.wait(min(wait, LONG_HANDLING), for_slot=True):
             self._around.stop.wait(LINGER)  # to settle several together
             return
@@ -161,13 +162,13 @@ class ConcurrentPump(Pump):
         self._around.telemetry.count("messages_given_back", given)
 
     def _pop_returnable(self) -> Sequence[Received]:
-        """Remove from the messages that were not begun those that may go back; return these."""
+        """Remove and return the messages that were not begun and may be given back."""
         back = [received for received in self._ahead if may_return(received)]
         self._ahead = deque(received for received in self._ahead if not may_return(received))
         return back
 
     def _wait_out(self, flight: InFlight, wait: float) -> None:
-        """Let the neighbours of a message that met an outage end, then raise the outage."""
+        """Wait for the neighbours of a message that met an outage, then raise the outage."""
         if flight.is_empty:
             outage, self._outage = self._outage, None
             assert outage is not None, "this is called during an outage"
@@ -175,9 +176,9 @@ class ConcurrentPump(Pump):
         flight.wait(wait)
 
     def _settle_ended(self, opened: ConsumedQueue) -> None:
-        """Settle the attempts that ended; an error frees the slots of the unsettled attempts.
+        """Settle the attempts that ended; on an error, free the slots of the unsettled attempts.
 
-        Their messages are the queue's again when the receiver is closed.
+        Their messages go back to the queue when the receiver is closed.
         """
         ended = self._flight_of(opened.receiver).collect_ended()
         self._unsettled = len(ended)
@@ -194,7 +195,7 @@ class ConcurrentPump(Pump):
         self._concurrent.slots.give(count)
 
     def _settle(self, ended: Sequence[EndedAttempt], opened: ConsumedQueue) -> None:
-        """Settle *ended* together; if that fails, each alone."""
+        """Settle *ended* together; if that fails, one by one."""
         try:
             failed = self._settle_together(ended, opened)
         except StorageConflict as error:
@@ -235,7 +236,7 @@ class ConcurrentPump(Pump):
         return [(each, error) for each, error in pairs if error is not None]
 
     def _end_alone(self, ended: EndedAttempt, error: Exception, opened: ConsumedQueue) -> None:
-        """Recover a failed message; it keeps its slot if it is tried again at once."""
+        """Recover a failed message; it keeps its slot if it is retried at once."""
         received = ended.outcome.received
         if self._is_retried(FailedAttempt(received, error, ended.attempt), opened):
             step = self._concurrent.step
@@ -249,7 +250,7 @@ class ConcurrentPump(Pump):
             if isinstance(failed.error, LeaseLost):
                 self._leave([failed.received], opened.receiver)
             elif isinstance(failed.error, HandlerStopped):
-                # A message of a stopped handler goes back to its queue with the receiver's end.
+                # A stopped handler's message goes back to its queue when the receiver closes.
                 self._around.telemetry.count("handlers_stopped")
             elif isinstance(failed.error, OUTAGES):
                 self._outage = failed.error

@@ -1,6 +1,6 @@
 """Policies around the sends, steps and failures of an endpoint.
 
-These policies are plain. A feature installs policies derived from them by ``FeatureParts``.
+These policies are the defaults. A feature installs derived policies by ``FeatureParts``.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 class SendsMessages(Protocol):
-    """A transport session, or a wrapper of its sends."""
+    """A transport session, or a wrapper around its sends."""
 
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
-        """Put messages into queues, see ``TransportSession.send``."""
+        """Put messages into queues; see ``TransportSession.send``."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Parts that let a pump sit out an outage of a storage."""
+    """The parts with which a pump waits for the end of a storage outage."""
 
     breaker: OutageBreaker
     probe: Callable[[], None]
-    """Returns if the storage answers, raises StorageUnavailable if not."""
+    """Returns if the storage answers, and raises StorageUnavailable if not."""
 
     def end(self, *, proved: bool) -> None:
-        """Disarm the breaker: a batch *proved* that the storage works, else the probe must."""
+        """Disarm the breaker: if no batch *proved* that the storage works, the probe must."""
         if not proved:
             try:
                 self.probe()
@@ -50,7 +50,7 @@ class Outage:
 
 
 class StorageOutage(StorageUnavailable):
-    """A storage is away that need not be the one behind the step of a pump: *outage* names it."""
+    """The storage of *outage* is away; it need not be the storage behind the pump's step."""
 
     def __init__(self, outage: Outage, error: StorageUnavailable) -> None:
         super().__init__(str(error))
@@ -59,7 +59,7 @@ class StorageOutage(StorageUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
-    """A timeout that no retry can deliver, its *message* as it was to be sent, and the error."""
+    """A timeout that no retry can deliver, the *message* as it was to be sent, and the error."""
 
     timeout: Timeout
     message: Message
@@ -75,8 +75,8 @@ class Undeliverable:
 class Settlement:
     """Undeliverable messages by their place.
 
-    Nothing for *settled* messages; *postponed* messages stay stored, since their place is away or
-    full; the *others* belong into the error queue.
+    *settled* messages are done; *postponed* messages stay stored, since their place is away or
+    full; the *others* belong in the error queue.
     """
 
     settled: list[Undeliverable] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Settlement:
 
 
 class SendingPolicy:
-    """The policy of messages that a program sends: messages are sent as they are."""
+    """Policy for messages that a program sends: it sends them as they are."""
 
     sends_at_once: ClassVar[bool] = True
     """Whether a session may send messages before the results of earlier sends are known."""
@@ -106,26 +106,26 @@ class SendingPolicy:
         return {}
 
     def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
-        """Prepare messages that are stored past their queue."""
+        """Prepare messages that are stored without passing through the queue."""
 
     def wrap(self, session: TransportSession) -> SendsMessages:
-        """Return *session*, or a wrapper of its sends."""
+        """Return *session*, or a wrapper around its sends."""
         return session
 
 
 class HandlingPolicy:
-    """The policy of messages that handlers receive and send: each message is handled."""
+    """Policy for messages that handlers receive and send: it has each message handled."""
 
     def traces_expired(self, message: Message) -> bool:
-        """Return whether *message*, received too late, must leave a trace; else it is discarded."""
+        """Return whether *message*, received too late, must leave a trace or may be discarded."""
         return False
 
     def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return why *message* does not belong into *queue*; None if it does."""
+        """Return why *message* does not belong in *queue*; None if it does."""
         return None
 
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
-        """Send the messages of handlers, undone with the receive if the mode can."""
+        """Send the messages of handlers; undone with the receive if the mode supports it."""
         return work.send(outgoing)
 
     def handled(self, message: Message, queue: str, work: Work) -> None:
@@ -133,20 +133,20 @@ class HandlingPolicy:
 
 
 class ForwardingPolicy:
-    """The policy of due messages on their way: messages are passed on as they are."""
+    """Policy for due messages on their way: it passes them on as they are."""
 
     sees_each_message: ClassVar[bool] = False
-    """Whether each message must pass this process, also inside a single database."""
+    """Whether each message must pass through this process, even within a single database."""
 
     def refusal(self, timeout: Timeout, at: Micros) -> TimeoutManagerError | None:
-        """Return why *timeout* must not be passed on at the instant *at*; None if it may."""
+        """Return why *timeout* must not be passed on at the instant *at*, or None."""
         return None
 
     def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
         """Note that *timeouts* could not be sent at the instant *at*; must not raise."""
 
     def forwarded(self, message: Message) -> Message:
-        """Return *message* as its destination gets it."""
+        """Return *message* in the form that its destination gets."""
         return message
 
     def sent(
@@ -155,19 +155,19 @@ class ForwardingPolicy:
         """Note the *results* of a sent batch; must not raise, or the batch is sent twice."""
 
     def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
-        """Settle undeliverable messages; a message without a place does not raise."""
+        """Settle undeliverable messages; do not raise for a message that has no place."""
         return Settlement(others=list(failed))
 
 
 class FailurePolicy:
-    """The policy of received messages that failed for good: all go to the error queue."""
+    """Policy for received messages that failed permanently: all go to the error queue."""
 
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
     ) -> str | None:
-        """Settle *received* in another place than the error queue; return the name of the place.
+        """Settle *received* elsewhere than in the error queue; return the name of that place.
 
-        None if the message belongs into the error queue. *open_work* returns a unit of work.
+        None if the message belongs in the error queue. *open_work* returns a unit of work.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The message on a broker: properties, string headers, and an untouched body."""
+"""A message as a broker carries it: properties, string headers, and an untouched body."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from timeoutmgr.message.headers import filled, remembers_short
 from timeoutmgr.message.message import NO_NUMBERS, Message, Outgoing, first_type
 
 SHORT_STRING = 255
-"""The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
+"""Maximum bytes of an AMQP property, a routing key, a queue name or a header name."""
 _MOST_DEFECTS = 8
-"""Defects of one message that are named; a stranger may have made thousands."""
+"""Maximum number of defects listed per message; another program may cause thousands."""
 
 _NO_ID = uuid.UUID("5a1b7b8e-5d0c-5c39-8f0e-2f2a6b0c6d11")
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The data around a body; optional properties are None where they do not fit.
+    """The data around a body; optional properties that do not fit are None.
 
-    *numbers* are headers beside the *headers* of the message, for other programs on a broker.
+    *numbers* are numeric headers for other programs on a broker, beside the message's *headers*.
     """
 
     message_id: str
@@ -42,7 +42,7 @@ class Envelope:
 def seal(message: Message, numbers: Mapping[str, int] = NO_NUMBERS) -> Envelope:
     """Return the envelope of *message*; raises InvalidMessage if no broker can carry it.
 
-    All is checked here, before anything is written: a message that fails halfway through a
+    Everything is checked here, before anything is written: a message that fails in the middle of a
     window would leave its neighbours in doubt.
     """
     headers = dict(message.headers)
@@ -60,7 +60,7 @@ def seal(message: Message, numbers: Mapping[str, int] = NO_NUMBERS) -> Envelope:
     check_short(message.content_type, "content type")
     check_short(message.content_encoding, "content encoding")
     if headers.get(names.MESSAGE_ID, message.id) != message.id:
-        headers[names.MESSAGE_ID] = message.id  # a reader takes the header's before the property's
+        headers[names.MESSAGE_ID] = message.id  # readers prefer the header to the property
     return Envelope(
         message_id=message.id,
         content_type=message.content_type,
@@ -75,7 +75,7 @@ def seal(message: Message, numbers: Mapping[str, int] = NO_NUMBERS) -> Envelope:
 
 @remembers_short(1024)
 def _left_behind(given: tuple[str, ...]) -> tuple[str, ...]:
-    # A program has a few sets of headers, and sends them again and again.
+    # Cached: a program sends a few sets of headers again and again.
     for name in given:
         check_short(name, "header name")
     return tuple(name for name in given if name.lower() in names.BROKER_HEADERS)
@@ -83,15 +83,15 @@ def _left_behind(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _is_plain(headers: Mapping[str, str]) -> bool:
     try:
-        return "".join(headers.values()).isascii()  # all at once; a failure is looked up later
+        return "".join(headers.values()).isascii()  # all at once; the culprit is found later
     except TypeError:
         return False
 
 
 def check_direct(outgoing: Outgoing) -> None:
-    """Raise InvalidMessage for a message that is to go through exchanges, which are not here.
+    """Raise InvalidMessage for a message that must go through exchanges, which do not exist here.
 
-    Put straight into its queue it would be early.
+    If it were put straight into its queue, it would be early.
     """
     if outgoing.via is not None and is_delayed_by_broker(outgoing):
         raise InvalidMessage(
@@ -115,9 +115,9 @@ def check_short(text: str, what: str) -> None:
 def unseal(
     properties: Mapping[str, Any], raw_headers: object, body: bytes, defect: str | None
 ) -> tuple[Message, str | None]:
-    """Return the message, and why its envelope could not be read wholly (or None).
+    """Return the message, and why parts of its envelope could not be read (or None).
 
-    Never raises: a stranger's message must not stop the consumer of a queue.
+    Never raises: another program's message must not stop the consumer of a queue.
     """
     headers, header_defect = _read_headers(raw_headers)
     defect = defect or header_defect
@@ -125,7 +125,7 @@ def unseal(
     content_encoding = properties.get("content_encoding")
     message_id = headers.get(names.MESSAGE_ID) or properties.get("message_id")
     message = Message(
-        # Made of the headers as they came.
+        # Based on the headers as received.
         id=message_id if isinstance(message_id, str) and message_id else _made_id(headers, body),
         headers=filled(headers, properties),
         body=body,
@@ -168,7 +168,7 @@ def _read_headers(raw: object) -> tuple[dict[str, str], str | None]:
 
 
 def _made_id(headers: Mapping[str, str], body: bytes) -> str:
-    # Made of the content alone, so that a redelivery has the same id.
+    # Based on the content alone, so that a redelivery has the same id.
     digest = hashlib.sha256(body)
     for name, value in sorted(headers.items()):
         digest.update(f"\0{name}\0{value}".encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""The error queue: a failed message goes there whole, or as whole as the queue accepts it."""
+"""The error queue: a failed message goes there whole, or as completely as the queue accepts."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from timeoutmgr.resilience.error_copy import bare_error_copy, error_copy, minima
 logger = logging.getLogger(__name__)
 
 SendAnswer: TypeAlias = SendResult | InvalidMessage
-"""The result of sending one message; InvalidMessage if the transport cannot carry the message."""
+"""The result of sending one message; InvalidMessage if the transport cannot carry it."""
 SendCopies: TypeAlias = Callable[[Sequence[Outgoing]], list[SendAnswer]]
 
 
@@ -37,10 +37,10 @@ class ErrorQueue:
     at: Micros
 
     def move(self, failed: Sequence[FailedMessage], send: SendCopies) -> list[SendAnswer]:
-        """Copy each message into the queue by *send*; return the answers to the copies.
+        """Copy each message into the queue by *send*; return the result of each copy.
 
-        The whole copies go first, all at once. A message whose whole copy is refused gets a
-        minimal copy, and a message that cannot go out as it came in a bare copy.
+        Whole copies are sent first, all at once. If a whole copy is refused, a minimal copy
+        follows; if a message cannot be sent as it was received, a bare copy follows.
         """
         answers = send([self._outgoing(self._whole(one)) for one in failed])
         for place, one in enumerate(failed):
@@ -79,7 +79,7 @@ class ErrorQueue:
 
 
 def message_fields(event: str, message: Message, destination: str) -> dict[str, str]:
-    """Return the log fields of *event*, bounded: other programs choose ids and queues."""
+    """Return the log fields of *event*, shortened: other programs choose ids and queues."""
     return {"event": event, "message_id": message.id[:80], "destination": destination[:80]}
 
 

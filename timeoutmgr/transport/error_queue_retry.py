@@ -1,4 +1,4 @@
-"""Retry and delete messages of the error queue: send and confirm first, then remove."""
+"""Retry or delete messages of the error queue: first send and confirm, then remove."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, nullcontext
@@ -26,7 +26,7 @@ from timeoutmgr.resilience.error_copy import without_failure
 # --- the messages of an error queue: their failures, filters and groups -----------------------
 
 MOST_BROWSED: Final = 60_000
-"""Messages that one browse reads: a receiver of AMQP can hold at most 65,535 at once."""
+"""Maximum messages that one browse reads: an AMQP receiver can hold at most 65,535."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class FailureRecord:
 class FailureFilter:
     """Selects messages of the error queue; None accepts any.
 
-    *exception* is a class with its module or without; *reason* is a part of the error's text, in
-    upper or lower case; *since* and *until* bound the time of the
-    failure, which a message without a time does not meet. With *is_group* only the messages of the
-    group of *exception* and *message_type* are meant: None selects messages that have none.
+    *exception* is a class with or without its module; *reason* is part of the error's text in any
+    case; *since* and *until* limit the time of the failure, and exclude messages without a time.
+    With *is_group*, the filter selects the group of *exception* and *message_type*, where None
+    selects messages that have none.
     """
 
     ids: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ class FailureFilter:
     is_group: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a window in which nothing is."""
+        """Refuse an empty time window."""
         require_window(InvalidMessage, since=self.since, until=self.until)
 
     def matches(self, received: Received) -> bool:
@@ -108,7 +108,7 @@ class FailureGroup:
 
 
 def browse(transport: Transport, error_queue: str, which: FailureFilter) -> Generator[Received]:
-    """Yield the messages of *error_queue* that *which* selects, the oldest first; all stay.
+    """Yield the messages of *error_queue* that *which* selects, oldest first, and remove none.
 
     Raises QueueMissing, TransportUnavailable, and ConfigurationError if browsing would count
     towards a delivery limit.
@@ -160,12 +160,12 @@ def _group(members: list[FailureRecord]) -> FailureGroup:
 
 
 MOST_HELD: Final = 5_000
-"""Messages that a run passes over, and holds meanwhile so that they do not come again."""
+"""Messages that a run skips and holds, so that they do not come again during the run."""
 _WAIT: Final = 2.0
 
 
 class RetryResult(StrEnum):
-    """The result for one message of the error queue."""
+    """The result of a retry for one message."""
 
     LEFT = "left"
     RETRIED = "retried"
@@ -181,7 +181,7 @@ class RetryResult(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the message was retried or deleted, or would be."""
+        """Whether the message was, or would be, retried or deleted."""
         return self in _SUCCESSES
 
 
@@ -193,9 +193,9 @@ _REMOVED: Final = frozenset({RetryResult.RETRIED, RetryResult.DELETED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRequest:
-    """Selects messages to retry; no ids means all, no limit as many as there are.
+    """Selects messages to retry; without ids it selects all, and without a limit any number.
 
-    *which* narrows the selection further; *delete* removes the messages instead of a retry.
+    *which* narrows the selection further; *delete* deletes the messages instead of a retry.
     """
 
     ids: frozenset[str] = frozenset()
@@ -207,7 +207,7 @@ class RetryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriedMessage:
-    """A message of the error queue with its result; *reason* is its failure, or the refusal."""
+    """The result for a message of the error queue; *reason* is its failure, or the refusal."""
 
     message_id: str
     queue: str | None
@@ -217,9 +217,9 @@ class RetriedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointErrorQueue:
-    """The error queue *name* of *endpoint*, which messages leave as *limits* permit.
+    """The error queue *name* of *endpoint*; messages leave it as *limits* permit.
 
-    The header of a message names its queue, and a stranger may have forged the message.
+    A header of the message names its queue, and an attacker may have forged the message.
     """
 
     name: str
@@ -235,7 +235,7 @@ class EndpointErrorQueue:
         return None
 
     def judge(self, received: Received, request: RetryRequest) -> RetriedMessage:
-        """Return the result that *request* has for *received*, before a send."""
+        """Return the result of *request* for *received*, before a send."""
         message = received.message
         queue = message.headers.get(headers.FAILED_QUEUE)
         reason = received.defect or message.headers.get(headers.EXCEPTION_MESSAGE)
@@ -273,10 +273,10 @@ def retry(
     *,
     prepare: Prepare = without_failure,
 ) -> list[RetriedMessage]:
-    """Retry or delete the selected messages of an error queue; all other messages go back last.
+    """Retry or delete the selected messages of an error queue; give back all others at the end.
 
-    *prepare* makes the message to send. The run ends when the queue is empty. A message that
-    fails again meanwhile, and so comes back, is left for the next run. Raises QueueMissing and
+    *prepare* creates the message to send. The run ends when the queue is empty. A message that
+    fails again meanwhile, and so returns, is left for the next run. Raises QueueMissing and
     TransportUnavailable.
     """
     with (
@@ -290,7 +290,7 @@ def retry(
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Moves a message back to its queue: prepared, sent, and acknowledged if confirmed."""
+    """Moves a message back to its queue: prepare, send, and acknowledge if confirmed."""
 
     session: TransportSession
     receiver: Receiver
@@ -311,7 +311,7 @@ class _Move:
 
 
 class _Run:
-    """One pass over the queue, which holds every message that it does not remove."""
+    """One pass over the queue; it holds every message that it does not remove."""
 
     def __init__(
         self, receiver: Receiver, errors: EndpointErrorQueue, request: RetryRequest, move: _Move
@@ -328,8 +328,8 @@ class _Run:
 
     def results(self) -> list[RetriedMessage]:
         """Process the queue; return the result of each message."""
-        # A count of the queue is not a bound: brokers leave out messages that are on their way,
-        # and messages that we hold.
+        # A count of the queue does not bound the run: brokers do not count messages that are on
+        # their way, or messages that we hold.
         while self._held < MOST_HELD and self._left != 0:
             if self._request.ids and not self._missing:
                 break
@@ -337,14 +337,14 @@ class _Run:
             if not batch:
                 break
             self._process(batch[0])
-        # Closing the receiver returns the held messages all at once, and so in their order.
+        # Closing the receiver returns the held messages all at once, and so keeps their order.
         return self._results
 
     def _process(self, received: Received) -> None:
         if _place_of(received) in self._sent:
             self._held += 1
             return
-        # Only ids that are still missing: a second copy of a message is left.
+        # Only ids that are still missing: leave a second copy of a message alone.
         request = replace(self._request, ids=frozenset(self._missing))
         judged = self._errors.judge(received, request)
         done = self._carried_out(received, judged)
@@ -370,5 +370,5 @@ class _Run:
 
 
 def _place_of(received: Received) -> tuple[str, str | None]:
-    """Return id and failed queue: a published message may have failed in each of its queues."""
+    """Return id and failed queue: a published message may fail in several queues."""
     return received.message.id, received.message.headers.get(headers.FAILED_QUEUE)

@@ -1,4 +1,4 @@
-"""Messages that a program of kombu's has prepared, as foreign messages."""
+"""Foreign messages: made from messages that kombu prepared for another program."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from timeoutmgr.message.message import with_headers
 def foreign_from_kombu(
     prepared: Any, route: Route, content: str = "", due_header: str = ""
 ) -> Foreign:
-    """Return the message that a channel's ``prepare_message`` made as a foreign message.
+    """Return as a foreign message what a channel's ``prepare_message`` returned.
 
-    The channel belongs to the broker of the destination: a dictionary comes of a virtual
-    transport, any other message of AMQP.
+    The channel belongs to the destination's broker: a dictionary comes from a virtual transport,
+    anything else from AMQP.
     """
     if isinstance(prepared, dict):
         from timeoutmgr.transport.virtual.foreign import encoded_payload
@@ -29,7 +29,7 @@ def foreign_from_kombu(
         return Foreign(route, KOMBU, encoded_payload(prepared), body, content, due_header)
     try:
         properties = prepared._serialize_properties()
-    except Exception as error:  # py-amqp raises many kinds for values that AMQP cannot carry
+    except Exception as error:  # py-amqp raises many error types for values that AMQP cannot carry
         raise InvalidMessage(
             f"a message for {route.destination!r:.80} has headers or properties that AMQP cannot "
             f"carry ({type(error).__name__}: {str(error)[:200]}); send texts, numbers, lists and "
@@ -72,10 +72,10 @@ def with_foreign_headers(foreign: Foreign, changed: Mapping[str, Any]) -> Foreig
 
 
 def moved_to(message: OwnMessage, destination: str, at: Micros) -> OwnMessage:
-    """Return *message*, which is dispatched at the instant *at*, with no later due time inside.
+    """Return *message*, dispatched at the instant *at*, without a later due time in its headers.
 
-    A timeout that was moved to an earlier time still says the first time in its foreign header. An
-    unreadable message is returned as it is: the session that sends it says why it cannot.
+    A timeout that was moved to an earlier time still has its first due time in its foreign header.
+    An unreadable message is returned as it is: the session that should send it reports the reason.
     """
     given = message.headers
     name, due = given.get(names.FOREIGN_DUE), given.get(names.DELIVER_AT)

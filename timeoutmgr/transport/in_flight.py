@@ -1,4 +1,4 @@
-"""Messages that are handled at once: begun by a pump, ended in any order, and not settled yet."""
+"""Messages that are handled concurrently: a pump begins them, and they end in any order."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -30,31 +30,31 @@ class EndedAttempt:
 
 
 class ConcurrentStep(Protocol):
-    """Handles messages at once. Its methods are called by pumps, each in its own thread."""
+    """Handles messages concurrently. Pumps call its methods, each in its own thread."""
 
     def handles(self, received: Received) -> bool:
-        """Return whether *received* is handled at once with others."""
+        """Return whether *received* is handled concurrently with others."""
         ...
 
     def begin(
         self, received: Received, ended: Callable[[HandlingOutcome], None]
     ) -> Callable[[], None]:
-        """Begin to handle *received*; return at once, with a function that cancels the handling.
+        """Begin to handle *received*; return a function that cancels the handling. Never waits.
 
-        *ended* is called exactly once, from any thread, also before this returns.
+        *ended* is called exactly once, from any thread, perhaps before this method returns.
         """
         ...
 
     def settle(self, outcomes: Sequence[HandlingOutcome], work: "Work") -> None:
         """Send what the handlings of *outcomes* sent; fail each message that failed.
 
-        Raises if all of *outcomes* are to be undone and settled each alone.
+        Raises if all of *outcomes* must be undone and then settled one by one.
         """
         ...
 
 
 class Slots:
-    """Places for messages that are handled at once; several pumps share them."""
+    """Slots for messages that are handled concurrently; several pumps share them."""
 
     def __init__(self, count: int) -> None:
         self._count: Final = count
@@ -62,7 +62,7 @@ class Slots:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Free every slot: the messages are the parent's."""
+        """Free every slot: the messages belong to the parent."""
         self.changed = threading.Condition()
         """Notified when a message ended or a slot became free; its lock guards both."""
         self.free = self._count
@@ -83,19 +83,19 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrentHandling:
-    """The step that handles messages at once, and how many at most in all pumps together."""
+    """The step that handles messages concurrently, and the slots that all pumps share."""
 
     step: ConcurrentStep
     most: int
     slots: Slots
     pumps: int
-    """How many pumps share the slots."""
+    """The number of pumps that share the slots."""
     is_alone: bool
     """Whether every message of the queue is handled by this step."""
 
 
 class InFlight:
-    """The messages of one receiver that are handled at once.
+    """The messages of one receiver that are handled concurrently.
 
     A slot is occupied until its message is settled, so that a crash repeats no more messages than
     there are slots.
@@ -111,12 +111,12 @@ class InFlight:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no message runs, and none waits to be settled."""
+        """Whether no message is being handled or waits to be settled."""
         with self._slots.changed:
             return not self._running and not self._ended
 
     def begin(self, received: Received, step: ConcurrentStep, attempt: int = 1) -> None:
-        """Begin to handle *received*, in a slot that was reserved for it."""
+        """Begin to handle *received* in a slot that was reserved for it."""
         with self._slots.changed:
             self._begun += 1
             number = self._begun
@@ -129,13 +129,13 @@ class InFlight:
                 self._running[number] = cancel
 
     def collect_ended(self) -> Sequence[EndedAttempt]:
-        """Return the attempts that ended since the last call, in the order of their ends."""
+        """Return the attempts that ended since the last call, in the order in which they ended."""
         with self._slots.changed:
             ended, self._ended = self._ended, []
             return ended
 
     def wait(self, seconds: float, *, for_slot: bool = False) -> bool:
-        """Wait at most *seconds* until a message ended, or *for_slot* a slot is free."""
+        """Wait at most *seconds* until a message ends or, with *for_slot*, a slot is free."""
         changed = self._slots.changed
         with changed:
             return changed.wait_for(
@@ -143,7 +143,7 @@ class InFlight:
             )
 
     def abandon(self) -> None:
-        """Cancel what runs, and forget it: its receiver is closed, and the queue has it again."""
+        """Cancel and forget all: the receiver is closed, and the queue has the messages again."""
         with self._slots.changed:
             self._is_abandoned = True
             unsettled, self._ended = len(self._ended), []

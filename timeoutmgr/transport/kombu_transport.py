@@ -1,4 +1,4 @@
-"""The transport behind a kombu URL: RabbitMQ without reserve, Redis with the user's consent."""
+"""The transport behind a kombu URL: RabbitMQ, or Redis if the user accepts its losses."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class KombuTransport:
 
     @property
     def link_security(self) -> LinkSecurity | None:
-        """Protection of the connection to the broker; None where kombu alone knows."""
+        """Protection of the connection to the broker; None if only kombu knows it."""
         return None if self._link is None else self._link.security
 
     @property
@@ -122,7 +122,7 @@ class KombuTransport:
         return redact(self._url)
 
     def install(self) -> None:
-        """Do nothing: a session creates the queues, and there is nothing beneath them."""
+        """No-op: a session creates the queues, and there is nothing else to create."""
 
     def ddl(self) -> str:
         """Return an empty text: there are no tables."""
@@ -146,20 +146,20 @@ class KombuTransport:
     def session_of_batches(self, most: int) -> TransportSession:
         """Return a session that waits for the confirms of up to *most* messages together.
 
-        For a caller that has a whole batch in doubt until the last of it is confirmed: to wait in
-        between would only take time. A larger window of the settings is left as it is, and each
-        window of theirs has its own time-out.
+        For a caller whose whole batch is in doubt until its last message is confirmed, so that
+        waits in between would only cost time. A larger window in the settings is kept, and each
+        window of the settings' size has its own time-out.
         """
         if self._family is not Family.AMQP:
             return self.session()
         return self._amqp_session(max(self._settings.confirm_window, most))
 
     def follow_conventional_topology(self) -> None:
-        """Address queues by exchanges of their names too, unless the settings chose otherwise."""
+        """Address queues also by exchanges of their names, unless the settings choose otherwise."""
         self._exchanges.follow()
 
     def relay(self, queue: str, *, prefetch: int) -> Relay:
-        """Return a relay of whole messages of *queue*; only on an AMQP broker."""
+        """Return a relay for whole messages of *queue*; only on an AMQP broker."""
         if self._family is not Family.AMQP:
             raise ConfigurationError(
                 f"{self.describe()} has no delay levels; only RabbitMQ has (amqp://)"
@@ -167,7 +167,7 @@ class KombuTransport:
         return Relay(self._connect_amqp, self._settings, queue, prefetch)
 
     def close(self) -> None:
-        """Stop the heartbeats; sessions and receivers are closed by themselves."""
+        """Stop the heartbeats; sessions and receivers are closed separately."""
         self._heartbeats.close()
 
     @cached_property
@@ -175,7 +175,7 @@ class KombuTransport:
         """The transport class for Redis, alone or behind sentinels."""
         try:
             from timeoutmgr.transport.virtual.redis_channel import raw_redis_transport
-        except (ImportError, AttributeError) as error:  # kombu fails with either, without redis
+        except (ImportError, AttributeError) as error:  # without redis, kombu raises either
             raise ConfigurationError(
                 f"the transport {self.describe()} needs the redis client: "
                 "pip install 'kombu[redis]'"
@@ -203,15 +203,15 @@ class KombuTransport:
         connect_timeout = self._settings.connect_timeout.total_seconds()
         tls = self._link.redis() if self._link else None
         if self._family is Family.MEMORY:
-            options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
+            options["polling_interval"] = 0.02  # kombu's default costs a second per hop
         options |= self._settings.channel_options
         if self._family is Family.REDIS:
-            # Without, a half-open connection hangs a thread for ever.
+            # Without them, a half-open connection hangs a thread for ever.
             waits = {"socket_timeout": self._settings.confirm_timeout.total_seconds()}
             waits["socket_connect_timeout"] = connect_timeout
             visibility_timeout = self._settings.visibility_timeout.total_seconds()
             options |= {**waits, "visibility_timeout": visibility_timeout}
-            # kombu would speak to sentinels without TLS, and beside options without time-outs.
+            # kombu would connect to sentinels without TLS, and, given options, without time-outs.
             to_sentinels = {"ssl": True, **tls, **waits} if tls else waits
             options["sentinel_kwargs"] = to_sentinels | options.get("sentinel_kwargs", {})
         return kombu_connection(
@@ -269,7 +269,7 @@ def _refuse_unreadable(url: str) -> None:
         try:
             _port = urlsplit(part).port
         except ValueError:
-            # Not from the error: the part of a password that it took for a port is in its text.
+            # Not "from error": its text may contain part of a password, taken for a port.
             raise ConfigurationError(
                 f"{redact(url)!r} has no port that can be read; expected a number. Quote '/', '?' "
                 "and '#' of a password as %2F, %3F and %23"

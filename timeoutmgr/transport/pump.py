@@ -1,8 +1,8 @@
-"""The pump: one thread that takes batches from one queue and sees each message to its end.
+"""The pump: one thread that receives batches from one queue and settles every message.
 
-A message ends acknowledged: handled, moved to be retried later, or copied into the error queue.
-Until then it is the queue's. While the storage or the broker is away the pump stops consuming
-(instead of requeueing: RabbitMQ counts redeliveries, and from 4.0 drops after twenty).
+In the end every message is acknowledged: handled, moved for a later retry, or copied into the error
+queue. Until then it stays in the queue. While the storage or the broker is away, the pump stops
+consuming (rather than requeue: RabbitMQ counts redeliveries, and from 4.0 on drops after twenty).
 """
 
 import logging
@@ -63,32 +63,32 @@ from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Consumer, Step, Work
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT: Final = 0.5
-"""Seconds that one look at an empty queue waits."""
+"""Seconds that one receive from an empty queue waits."""
 LONGEST_RELAPSE: Final = 30.0
-"""Seconds between tries of a storage that answers, and fails whenever it is used."""
+"""Maximum seconds between tries of a storage that answers but fails whenever it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """The queue to consume, the step, and their settings."""
+    """A queue to consume, the step for its messages, and their settings."""
 
     name: str
     queue: str
     step: Step
     batch: int = 1
     is_paced: bool = False
-    """Whether a batch takes BATCH_SECONDS at most; the step handles its messages one by one."""
+    """Whether a batch may take only BATCH_SECONDS; its step handles messages one by one."""
     split: Callable[[Sequence[Received]], Iterable[Sequence[Received]]] = lambda batch: [batch]
     """Splits a batch, in its order, into parts that are settled together."""
     policy: RecoverabilitySettings = SATELLITE_POLICY
     storage: Outage | None = None
     """The storage behind the step."""
     broker: OutageBreaker | None = None
-    """Told of failures to reach the broker, in place of the endpoint's own."""
+    """The breaker for failures to reach the broker, instead of the endpoint's breaker."""
     retry_later: Callable[[Message], Outgoing] | None = None
     """Makes the delayed retry of a failed message; None if delayed retries are impossible."""
     concurrent: ConcurrentHandling | None = None
-    """Handles messages at once, besides the step; None if the step handles every message."""
+    """Handles messages concurrently, beside the step; None if the step handles every message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class PumpSurroundings:
     monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
     number: int | None = None
-    """The number by which a consumer knows the timeouts that it stored; None: a random number."""
+    """The number by which a consumer recognises timeouts that it stored; None: a random number."""
 
 
 class Pump:
@@ -137,10 +137,10 @@ class Pump:
         self._conflicts = Conflicts()
         self._relapses = 0
         self._outages = set[Outage]()
-        """Outages that this pump reported: another pump, which works, says nothing of them."""
+        """Outages that this pump reported: that another pump works does not end them."""
 
     def run(self) -> None:
-        """Consume until stopped; nothing that a message or an outage does ends it."""
+        """Consume until stopped; neither a message nor an outage ends the loop."""
         while not self._around.stop.is_set():
             try:
                 self._consume()
@@ -163,17 +163,17 @@ class Pump:
                 self._around.stop.wait(max(1.0, self._cut_off(error)))
 
     def interrupt(self) -> None:
-        """Make a waiting pump look whether it is to stop; from any thread."""
+        """Make a waiting pump check whether it should stop; from any thread."""
         if (receiver := self._receiver) is not None:
             receiver.interrupt()
 
     @property
     def gives_back(self) -> bool:
-        """Whether messages can wait behind one that takes long, and are still the queue's."""
+        """Whether messages that wait behind a slow message still belong to the queue."""
         return self._what.is_paced and self._around.mode is not TransactionMode.NONE
 
     def give_back(self) -> None:
-        """Give back the messages behind one that takes long; from another thread."""
+        """Give back the messages behind a slow message; from another thread."""
         if (current := self._progress) is not None and self.gives_back:
             progress, receiver = current
 
@@ -187,7 +187,7 @@ class Pump:
             self._around.telemetry.count("messages_given_back", given)
 
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
-        """Take one batch and deal with it; return how many messages it had."""
+        """Receive one batch and deal with it; return its number of messages."""
         opened = ConsumedQueue(session, receiver)
         limit = self._limit
         batch = receiver.receive(limit, wait)
@@ -222,7 +222,7 @@ class Pump:
                 self._receiver = None
 
     def _finish(self, opened: ConsumedQueue) -> None:
-        """Settle the messages in flight of a stopped pump; here a step has ended with its call."""
+        """Settle the messages in flight of a stopped pump; this pump has none after a step."""
 
     @property
     def _limit(self) -> int:
@@ -235,8 +235,8 @@ class Pump:
     def _end_outages(self, *, proved: bool) -> None:
         """End the outages that this pump reported: a batch proves that its storage works.
 
-        Else a probe must, where another process received the message that failed: an outage that
-        is over must not trigger. The storage of a policy proves nothing: few messages need it.
+        If another process received the failed message, a probe must end the outage, so that it does
+        not trigger. A batch proves nothing about a policy's storage, which few messages need.
         """
         if proved:
             self._conflicts.won()
@@ -257,10 +257,10 @@ class Pump:
         self._around.stop.wait(pause)
 
     def _sit_out(self, error: StorageUnavailable) -> None:
-        """Wait, not consuming, until the storage answers again.
+        """Wait without consuming until the storage answers again.
 
-        A storage that answers and fails again on the first message (a full disk) is tried ever less
-        often: each try is a redelivery, and brokers count them.
+        If the storage answers but fails again on the first message (a full disk), the tries become
+        less frequent: each try is a redelivery, and brokers count redeliveries.
         """
         self._around.telemetry.count("storage_failures")
         storage = error.outage if isinstance(error, StorageOutage) else self._what.storage
@@ -275,7 +275,7 @@ class Pump:
             try:
                 storage.probe()
             except Exception as still_away:
-                # Other causes (rights, a newer schema) may be mended too.
+                # Other causes (missing rights, a newer schema) may also be repaired meanwhile.
                 logger.warning(
                     "pump of %s cannot reach the storage: %s",
                     self._what.queue,
@@ -290,7 +290,7 @@ class Pump:
                 return
 
     def _report_retry(self) -> None:
-        """Report a new try of broker and storage, in which handlers may take long."""
+        """Report a new try of broker and storage; its handlers may take long."""
         if self._what.is_paced:
             for outage in self._outages:
                 outage.breaker.retrying()
@@ -308,9 +308,9 @@ class Pump:
         self._broker.success()
 
     def _handle_in_order(self, received: Sequence[Received], opened: ConsumedQueue) -> None:
-        """Handle *received* in batches; messages that were not begun are in the next batch.
+        """Handle *received* in batches; messages that were not begun go into the next batch.
 
-        Each message of a batch that was undone is a batch: one must not sink its neighbours.
+        If a batch is undone, each message becomes a batch: a message must not fail its neighbours.
         """
         waiting, undone = received, set[int]()
         while waiting:
@@ -328,7 +328,7 @@ class Pump:
             waiting = [*again, *last.waiting]
             self._pace.note(len(progress.begun), self._around.monotonic() - began)
             if last.failure is not None:
-                raise last.failure  # the receiver is opened anew, with what is still in the queue
+                raise last.failure  # a new receiver gets the messages that are still in the queue
             if self._around.stop.is_set() and self._around.mode is not TransactionMode.NONE:
                 return  # the receiver gives the other messages back when it closes
 
@@ -342,7 +342,7 @@ class Pump:
         try:
             failed = self._attempt(progress, opened)
         except LeaseLost:
-            # The leases of messages that wait are no younger; a lost connection loses all of them.
+            # The leases of waiting messages are no younger; a lost connection loses all of them.
             self._leave(progress.withdraw(), opened.receiver)
         except StorageConflict:
             if len(progress.begun) == 1:
@@ -351,7 +351,7 @@ class Pump:
         except OUTAGES as error:
             if self._around.mode is not TransactionMode.NONE:
                 raise
-            # They are gone from the queue: the error queue is all that can keep them.
+            # They have left the queue: only the error queue can keep them now.
             for received in progress.begun:
                 self._move_to_error(received, error, opened)
         except Exception as error:
@@ -384,8 +384,8 @@ class Pump:
     def _failure_of(self, error: Exception) -> Exception:
         """Return *error* of a step, or HandlerFailed if a handler itself raised an error of ours.
 
-        An acknowledgement loses a lease, and a stop of the endpoint stops a handler. A handler that
-        raises such an error at another time would do so at each delivery.
+        Only an acknowledgement can lose a lease, and only a stop of the endpoint stops a handler. A
+        handler that raises such an error at another time would raise it at each delivery.
         """
         is_stopped = isinstance(error, HandlerStopped) and not self._around.stop.is_set()
         if not (is_stopped or isinstance(error, LeaseLost)):
@@ -417,10 +417,10 @@ class Pump:
             raise outage
 
     def _leave(self, batch: Sequence[Received], receiver: Receiver) -> None:
-        """Release *batch*, which was undone: its lost leases are another consumer's.
+        """Release *batch*, which was undone; lost leases now belong to another consumer.
 
-        Messages that are still ours come again. A receiver that held on to it would keep it from
-        everybody, and have ever less room.
+        Messages that are still ours come again. A receiver that kept them would withhold them from
+        everybody, and have less and less room.
         """
         self._around.telemetry.count("leases_lost", len(batch))
         receiver.release(batch)
@@ -443,14 +443,14 @@ class Pump:
                 return
 
     def _repeat(self, received: Received, receiver: Receiver) -> BatchProgress:
-        """Return the progress of another attempt; the messages behind can still be given back."""
+        """Return the progress of another attempt; later messages can still be given back."""
         assert self._progress is not None, "an attempt is repeated while its batch is handled"
         again = self._progress[0].repeat(received)
         self._progress = (again, receiver)
         return again
 
     def _retries_now(self, failed: "FailedAttempt", opened: ConsumedQueue) -> bool:
-        """Return whether the message is to be tried again at once; if not, settle it elsewhere."""
+        """Return whether to retry the message at once; otherwise move it elsewhere."""
         received, shown = failed.received, class_and_message(failed.error)
         action = self._decide(failed)
         if action is Recovery.RETRY_NOW:
@@ -470,7 +470,7 @@ class Pump:
         retry_later: Callable[[Message], Outgoing],
         opened: ConsumedQueue,
     ) -> None:
-        """Replace a failed message by its delayed retry, or move it where there can be none."""
+        """Replace a failed message by its delayed retry, or else move it to the error queue."""
         received = failed.received
         try:
             later = retry_later(with_last_failure(received.message, failed.error))
@@ -494,16 +494,16 @@ class Pump:
             )
 
     def _decide(self, failed: "FailedAttempt") -> Recovery:
-        if self._around.mode is TransactionMode.NONE:  # it is gone from the queue already
+        if self._around.mode is TransactionMode.NONE:  # it has already left the queue
             return Recovery.MOVE_TO_ERROR
         now = self._around.clock.now()
         message, policy = failed.received.message, self._what.policy
         return decide(policy, message, failed.error, failed.attempt, now)
 
     def _move_to_error(self, received: Received, error: Exception, opened: ConsumedQueue) -> None:
-        """Copy into the error queue first, settle second: a failure between repeats the copy.
+        """First copy into the error queue, then settle: a failure in between repeats the copy.
 
-        A message that the policy of failures diverts goes to another place, in the same order.
+        The failure policy may divert a message to another place, in the same order.
         """
         place = self._around.failures.divert(
             received, error, lambda: Work(opened.session, opened.receiver, self._around.mode)
@@ -524,13 +524,13 @@ class Pump:
             raise Refused(f"the broker refused {received.message.id!r:.80}")
         self._around.telemetry.count("moved_to_error")
         self._count_each("error_queue_messages", [type(error).__name__])
-        # Logged last: a line that takes long, or fails, must not bring the message back.
+        # Log last: a log call that takes long or fails must not bring the message back.
         self._log_end(received, error, "the error queue")
 
     def _send_copy(
         self, received: Received, copies: Sequence[Outgoing], opened: ConsumedQueue
     ) -> list[SendAnswer]:
-        """Replace *received* by the single copy in *copies*; raise if no smaller copy can help."""
+        """Replace *received* by the only copy in *copies*; raise if a smaller copy cannot help."""
         [copy] = copies
         try:
             self._replace(received, copy, opened)
@@ -541,7 +541,7 @@ class Pump:
         return [SendResult.CONFIRMED]
 
     def _replace(self, received: Received, outgoing: Outgoing, opened: ConsumedQueue) -> None:
-        """Send *outgoing* and settle *received*: together where the mode can, else in order."""
+        """Send *outgoing*, then settle *received*; in one transaction if the mode has one."""
         with Work(opened.session, opened.receiver, self._around.mode) as work:
             [result] = opened.session.send([outgoing], transaction=work.transaction)
             if result is SendResult.REFUSED:
@@ -592,4 +592,4 @@ class FailedAttempt:
 
 
 class Refused(TransportUnavailable):
-    """The broker said no to one message; a smaller copy of it may pass."""
+    """The broker refused a message; a smaller copy of it may pass."""

@@ -1,4 +1,4 @@
-"""Views of a queue: depth, messages if the broker only hands messages out, owner, properties."""
+"""Views of a queue: depth, messages on brokers that cannot browse, owner, and properties."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -19,9 +19,9 @@ _EMPTY: Final = 0.1
 
 
 def browse(open_receiver: Callable[[int], Receiver], limit: int, count: int) -> Generator[Received]:
-    """Yield up to *limit* messages of a queue that has about *count*: receive, hold, give back.
+    """Yield up to *limit* messages of a queue that has about *count*, then give them back.
 
-    All go back together at the end, and so in their order.
+    All go back together at the end, and so keep their order.
     """
     limit = min(limit, MOST_HELD)
     if not limit:
@@ -37,9 +37,9 @@ def browse(open_receiver: Callable[[int], Receiver], limit: int, count: int) -> 
 
 
 def count_waiting(transport: Transport, queue: str) -> int | None:
-    """Return how many messages wait in *queue*; None, for not known, while the broker is away.
+    """Return how many messages wait in *queue*; None (unknown) while the broker is away.
 
-    Not known, too, if the queue or the tables of the queues are missing: nothing was installed.
+    None also if the queue or the queue tables are missing, because nothing was installed.
     """
     try:
         transport.check()
@@ -50,7 +50,7 @@ def count_waiting(transport: Transport, queue: str) -> int | None:
 
 
 def waiting_text(count: int | None, queue: str) -> str:
-    """Return the sentence of *count* messages that wait in *queue*, for people."""
+    """Return a sentence for people: *count* messages wait in *queue*."""
     if count is None:
         return f"how many messages wait in {queue} to be stored is not known: it cannot be reached"
     if count == 1:
@@ -58,23 +58,23 @@ def waiting_text(count: int | None, queue: str) -> str:
     return f"{count} messages wait in {queue} to be stored"
 
 
-# --- whether a queue that is named like a satellite's is one: the transport is asked ----------
+# --- whether a queue with a satellite's name is one: the transport is asked -----------------------
 
 _KNOWN_FOR: Final = 10.0
-"""Seconds for which an answer is remembered: an endpoint may be installed meanwhile."""
+"""Seconds for which an answer is cached: an endpoint may be installed meanwhile."""
 _MOST_KNOWN: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstalledSatellites:
-    """Whether the endpoint is installed to which a queue of that name would belong."""
+    """Whether the endpoint to which a satellite's queue would belong is installed."""
 
     transport: Transport
     monotonic: Callable[[], float] = time.monotonic
     _known: dict[str, tuple[bool, float]] = field(default_factory=dict, repr=False)
 
     def __call__(self, name: str) -> bool:
-        """Return whether *name*, which ends as a satellite's queue, is a satellite's queue.
+        """Return whether *name*, which ends like a satellite's queue, is a satellite's queue.
 
         Raises TransportUnavailable.
         """
@@ -98,31 +98,31 @@ def _is_installed(session: TransportSession, name: str) -> bool:
         return not session.missing_queues([endpoint + DISPATCHER])
     if endpoint and not session.missing_queues([endpoint]):
         return True
-    # A send-only endpoint has no queue of its own name beside that of its delayed messages.
+    # A send-only endpoint has a queue for delayed messages, but no queue of its own name.
     if dot + satellite != DELAYED or not isinstance(session, BearsMarkers):
         return False
     return session.borne_marker(name, None) is not None
 
 
-# --- the properties of an existing queue, by RabbitMQ's names, and which drop accepted messages
+# --- properties of an existing queue, in RabbitMQ's names, and which of these drop messages
 
 _DROP_HEAD: Final = "drop-head"
 _CLASSIC_ONLY: Final = "reject-publish-dlx"
-"""An overflow mode that RabbitMQ accepts for a quorum queue too, which then drops its head."""
+"""An overflow mode that RabbitMQ also accepts for quorum queues, which then drop their head."""
 _KEEPS_WHAT_IT_HAS: Final = frozenset({"reject-publish", _CLASSIC_ONLY})
-"""Overflow modes of a full queue that refuse the newcomer, and so lose nothing accepted."""
+"""Overflow modes in which a full queue refuses new messages, and so loses no accepted message."""
 
 _LENGTHS: Final = ("max-length", "max-length-bytes")
 
 _DEFAULT_LIMIT: Final = 20
-"""Deliveries after which a quorum queue of RabbitMQ 4 gives a message up, if nothing says else."""
+"""Default number of deliveries after which a quorum queue of RabbitMQ 4 gives up a message."""
 _NO_DEFAULT: Final = (3,)
-"""A version of RabbitMQ that gives no message up unless an argument or a policy says so."""
+"""A RabbitMQ version that gives up a message only if an argument or a policy says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueProperties:
-    """Properties of a queue's declaration; the *policy* for it has names without ``x-``."""
+    """Properties of a queue's declaration; its *policy* has names without ``x-``."""
 
     durable: bool = True
     auto_delete: bool = False
@@ -130,7 +130,7 @@ class QueueProperties:
     arguments: Mapping[str, object] = field(default_factory=dict)
     policy: Mapping[str, object] = field(default_factory=dict)
     meant: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that it should have: of these only a difference is a loss."""
+    """The arguments that the queue should have: only a deviation from them counts as a loss."""
 
     @property
     def kind(self) -> str:
@@ -138,7 +138,7 @@ class QueueProperties:
         return str(self.arguments.get("x-queue-type", "classic"))
 
     def delivery_limit(self, server_version: tuple[int, ...]) -> int | None:
-        """Return after how many deliveries a message is given up, None for never."""
+        """Return after how many deliveries a message is given up; None means never."""
         if self.kind != "quorum":
             return None
         given = (self.arguments.get("x-delivery-limit"), self.policy.get("delivery-limit"))
@@ -149,21 +149,21 @@ class QueueProperties:
 
     @property
     def dead_message_queue(self) -> str | None:
-        """The queue that gets dead messages straight, by its name; None if none does."""
+        """The queue that gets dead messages directly, by its name; None if there is none."""
         exchange, key = self.dead_messages("exchange"), self.dead_messages("routing-key")
         return str(key) if exchange == "" and key else None
 
     def dead_messages(self, part: str) -> object:
-        """Return a *part* of the settings for dead messages; None if the queue has no such part."""
+        """Return *part* of the settings for dead messages, or None."""
         # An argument of the queue wins over a policy.
         return self.arguments.get(f"x-dead-letter-{part}", self.policy.get(f"dead-letter-{part}"))
 
     def losses(self, dead_end: str) -> tuple[str, ...]:
-        """Return a sentence for each loss; *dead_end* says why dead messages reach no queue."""
+        """Return a sentence per kind of loss; *dead_end* says why dead messages reach no queue."""
         return (*self._own_losses(), *self._given_up(_NO_DEFAULT, dead_end), *self._shared_losses())
 
     def default_losses(self, server_version: tuple[int, ...], dead_end: str) -> tuple[str, ...]:
-        """Return the loss by the broker's own delivery limit, where the queue has no other."""
+        """Return the loss by the broker's default delivery limit, if the queue has no other."""
         if self.delivery_limit(_NO_DEFAULT) is not None:
             return ()
         return tuple(self._given_up(server_version, dead_end))
@@ -222,7 +222,7 @@ class QueueProperties:
         if argument is not None and meant is None:
             yield f"x-{name} is {argument}"
         limit = self.policy.get(name)
-        # Of argument and policy the lower counts.
+        # The lower of argument and policy counts.
         if limit is not None and (meant is None or meant > limit):
             yield f"a policy sets {name} to {limit}"
 

@@ -1,4 +1,4 @@
-"""The kombu transports that are let in, and the refusals that all share."""
+"""The kombu transports that are allowed, and the refusals that all transports share."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ for _scheme in ("sqs", "pgmq", "gcpubsub", "azureservicebus"):
     )
 
 _MEANT: Final = {"rabbitmq": "amqp", "rabbit": "amqp", "rabbitmqs": "amqps", "valkey": "redis"}
-"""Names that are taken for a scheme, and the scheme."""
+"""Names that users mistake for a scheme, with the right scheme."""
 
 
 def family_of(url: str, settings: KombuSettings) -> Family:
@@ -98,7 +98,7 @@ def family_of(url: str, settings: KombuSettings) -> Family:
 
 
 def check_queue_names(names: Iterable[str]) -> None:
-    """Raise ConfigurationError for a name that no queue can have."""
+    """Raise ConfigurationError for an invalid queue name."""
     for name in names:
         if not name or name.startswith("amq."):
             raise ConfigurationError(

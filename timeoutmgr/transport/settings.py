@@ -21,30 +21,31 @@ _SETTINGS_OF_CHANNELS: Final = {
     "socket_connect_timeout": "the setting connect_timeout",
     "socket_timeout": "the setting confirm_timeout",
 }
-"""What channels are told by settings of their own."""
+"""Channel options that have a setting of their own."""
 _LONGEST_WAIT: Final = timedelta(hours=18)
-"""The heartbeat of AMQP has sixteen bits of seconds."""
+"""AMQP keeps the heartbeat's seconds in sixteen bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KombuSettings:
-    """How brokers are talked to; a transport ignores settings that it has no use for.
+    """Settings of connections to brokers; a transport ignores settings that do not apply to it.
 
     *accept_loss* is the consent to a transport that can lose an accepted message. *confirm_window*
-    is how many messages are written before their confirms are waited for, *confirm_timeout* how
-    long for so many of them. *heartbeat* of zero switches heartbeats off. *max_message_size* is the
-    broker's own limit in bytes: RabbitMQ closes the channel, and so leaves the neighbours in doubt,
-    where a body is larger. It is more than the door lets through, so that a stranger's larger body
-    still fits into the error queue. *buffer_bytes* bounds the bodies that are received and not
-    settled, of all receivers together. *ssl* has the files of TLS (``ca_certs``, ``certfile``,
-    ``keyfile``) and its ``ciphers``; chain and name are always checked, unless *tls_insecure*.
-    *allow_plaintext* admits a connection without TLS to another host. *management_url* is where
-    RabbitMQ's management API is asked for policies; without, the broker's own host on the API's
-    usual port, and ``off`` asks nowhere. *visibility_timeout* is the time after which Redis
-    delivers a dead consumer's messages again. *routing_topology* is RabbitMQ's: ``direct`` uses
-    queues alone, ``conventional`` also exchanges of their names, as NServiceBus does; without, the
-    names of the delay levels decide. *channel_options* are those of kombu's channel
-    (``transport_options``) on Redis and other brokers than RabbitMQ: where its keys and queues are.
+    is how many messages are written before a wait for their confirms, *confirm_timeout* how long to
+    wait for that many. A *heartbeat* of zero switches heartbeats off. *max_message_size* is the
+    broker's own limit in bytes: RabbitMQ closes the channel over a larger body, and so leaves its
+    neighbours in doubt. It exceeds the limit for sending, so that another program's larger body
+    still fits into the error queue. *buffer_bytes* limits the received, unsettled bodies of all
+    receivers together. *ssl* has the files of TLS (``ca_certs``, ``certfile``, ``keyfile``) and its
+    ``ciphers``; chain and name are always checked, unless *tls_insecure*. *allow_plaintext* allows
+    a connection without TLS to another host. *management_url* is the URL of RabbitMQ's management
+    API, which is asked for policies: by default the broker's host and the API's usual port; ``off``
+    asks nowhere. *visibility_timeout* is the time after which Redis delivers a dead consumer's
+    messages again. *routing_topology* is for RabbitMQ: ``direct`` uses only queues,
+    ``conventional`` also exchanges of their names, as NServiceBus does; by default, the names of
+    the delay levels decide. *channel_options* are options of kombu's channel
+    (``transport_options``) on Redis and other brokers except RabbitMQ: they say where its keys and
+    queues are.
     """
 
     accept_loss: bool = False
@@ -58,15 +59,15 @@ class KombuSettings:
     management_url: str | None = None
     visibility_timeout: timedelta = timedelta(hours=1)
     routing_topology: RoutingTopology | None = None
-    # The values hold key files' names and pass phrases, so they stay out of repr().
+    # The values contain names of key files and pass phrases, so keep them out of repr().
     ssl: Mapping[str, Any] | None = field(default=None, repr=False)
     tls_insecure: bool = False
     allow_plaintext: bool = False
-    # Those of Sentinel and of clouds hold passwords.
+    # Options of Sentinel and of clouds contain passwords.
     channel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot work."""
+        """Check every value."""
         check_field_types(self)
         for name in ("connect_timeout", "confirm_timeout", "visibility_timeout", "heartbeat"):
             given = getattr(self, name)
@@ -101,7 +102,7 @@ class KombuSettings:
 
 
 def _check_channel_options(given: object) -> None:
-    """Raise ConfigurationError for options that are no table, or that have a setting of ours."""
+    """Raise ConfigurationError unless the options are a table without any of our settings."""
     if not isinstance(given, Mapping):
         raise ConfigurationError(
             f"channel_options is a table of options of kombu's channel, got {given!r:.80}"
@@ -118,10 +119,10 @@ def _check_channel_options(given: object) -> None:
 
 
 def check_management_url(url: str) -> None:
-    """Raise ConfigurationError if *url* is neither ``off`` nor a URL of HTTP."""
+    """Raise ConfigurationError unless *url* is ``off`` or an HTTP URL."""
     if url == "off":
         return
-    with suppress(ValueError):  # of a host with one bracket, or a port that is no number
+    with suppress(ValueError):  # raised for a host with one bracket, or a port that is not a number
         parts = urlsplit(url)
         is_http = parts.scheme in ("http", "https") and parts.port != 0
         if is_http and parts.hostname and not parts.username:

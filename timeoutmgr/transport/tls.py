@@ -1,7 +1,7 @@
-"""How a connection to a broker is protected: from the URL and the settings, checked at the door.
+"""Protection of a connection to a broker, from URL and settings; checked before connecting.
 
-TLS always checks the certificate's chain and the broker's name; only ``tls_insecure`` turns that
-off. A plain connection stays on this machine unless ``allow_plaintext`` is set.
+TLS always checks the certificate chain and the broker's name; only ``tls_insecure`` turns that off.
+A plain connection must stay on this machine unless ``allow_plaintext`` is set.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _CHECKS: Final = {
     "cert_reqs": frozenset({"required", "cert_required", str(int(ssl.CERT_REQUIRED))}),
     "check_hostname": frozenset({"true", "1", "yes"}),
 }
-"""Names that could turn a check off, and the values that leave it on."""
+"""Names of options that could turn a check off, and the values that leave it on."""
 _FILES: Final = ("ca_certs", "certfile", "keyfile")
 _FOR_AMQP: Final = (*_FILES, "ciphers", "server_hostname")
 _FOR_REDIS: Final = (*_FILES, "ciphers", "password")
 _FOR_KOMBU: Final = ("login_method", "credential_provider")
-"""Parameters of a URL that kombu reads; redis+socket:// may have others."""
+"""Parameters of a URL that kombu reads; redis+socket:// allows further parameters."""
 _OVER_TLS: Final = frozenset({"amqps", "rediss"})
 _PLAIN: Final = frozenset({"amqp", "pyamqp", "redis", "sentinel"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLink:
-    """Where brokers are, and how the way to them is protected.
+    """The URLs of the brokers, and the protection of the connection to them.
 
-    *urls* are without parameters of TLS; *options* are by names that all clients share.
+    *urls* are without TLS parameters; *options* have names that all clients share.
     """
 
     urls: tuple[str, ...]
@@ -50,7 +50,7 @@ class BrokerLink:
 
     @property
     def security(self) -> LinkSecurity:
-        """Protection of the connection, for the doctor."""
+        """The protection of the connection, for ``timeoutmgr doctor``."""
         if self.is_tls and self.insecure:
             return LinkSecurity(
                 text="TLS without any check: certificate and name of the broker may be anybody's",
@@ -71,10 +71,10 @@ class BrokerLink:
         if not self.is_tls:
             return False
         if self.insecure:
-            # Without the name, not even as None, which kombu would fill in.
+            # Leave the name out; kombu would fill in even None.
             kept = {name: v for name, v in self.options.items() if name != "server_hostname"}
             return {**kept, "cert_reqs": ssl.CERT_NONE}
-        # py-amqp checks the name that it gets. kombu would give 127.0.0.1 for localhost.
+        # py-amqp checks the name that it gets, and kombu would pass 127.0.0.1 for localhost.
         name = urlsplit(url).hostname or "localhost"
         return {"server_hostname": name, **self.options, "cert_reqs": ssl.CERT_REQUIRED}
 
@@ -89,7 +89,7 @@ class BrokerLink:
         }
 
     def context(self) -> ssl.SSLContext:
-        """Return a context that checks as much, for HTTP."""
+        """Return an SSL context with the same checks, for HTTP."""
         context = ssl.create_default_context(cafile=self.options.get("ca_certs"))
         if self.insecure:
             context.check_hostname = False
@@ -98,11 +98,11 @@ class BrokerLink:
 
 
 def broker_link(url: str, settings: KombuSettings, *, redis: bool) -> BrokerLink:
-    """Return the way to the brokers at *url* (apart by ``;``).
+    """Return the link to the brokers at *url* (separated by ``;``).
 
     Raises ConfigurationError for an option that is unknown or would turn a check off, and for a
     file that cannot be read; CombinationRefused for a plain connection that leaves this machine,
-    unless the settings admit it.
+    unless the settings allow it.
     """
     urls, given = _read(url, settings.ssl or {})
     known = _FOR_REDIS if redis else _FOR_AMQP
@@ -130,7 +130,7 @@ def is_this_machine(url: str) -> bool:
 
 
 def _read(url: str, table: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the URLs without parameters of TLS, and these parameters with the *table*."""
+    """Return the URLs without TLS parameters, and these parameters merged with *table*."""
     urls, given = [], dict(table)
     for one in url.split(";"):
         try:
@@ -148,7 +148,7 @@ def _apart(url: str) -> tuple[str, dict[str, str]]:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     found = {name: value for name, value in pairs if name.startswith(_PREFIX)}
     for name, _value in pairs:
-        # kombu would take "ssl" in place of our checks, and fails over a text for a number.
+        # kombu would use "ssl" instead of our checks, and fails on text in place of a number.
         if name not in (*found, *_FOR_KOMBU) and "+" not in parts.scheme:
             raise ConfigurationError(
                 f"{redact(url)!r} has the parameter {name!r:.40}, which a URL cannot set here; set "
@@ -183,9 +183,9 @@ def _options(given: Mapping[str, Any], known: tuple[str, ...], insecure: bool) -
 
 
 def _require_readable(name: str, path: Any) -> None:
-    """Raise ConfigurationError unless the file *path* can be read; its error would not name it."""
+    """Raise ConfigurationError unless the file *path* is readable; SSL errors would not name it."""
     try:
-        with open(fspath(path), "rb"):  # a number would name an open file, which this closes
+        with open(fspath(path), "rb"):  # a number would be an open file, now closed
             return
     except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError(

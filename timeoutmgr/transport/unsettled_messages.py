@@ -1,4 +1,4 @@
-"""Messages between receiving and settling them: of which connection, and how many bytes."""
+"""Received but unsettled messages: the connection they came over, and their bytes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.after_fork import ThreadSafe
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
-"""The usual bound, for all receivers of one transport together."""
+"""The default limit, for all receivers of one transport together."""
 
 
 def check_bound(name: str, value: int) -> None:
-    """Raise ConfigurationError where *value*, of the setting *name*, cannot be a bound."""
+    """Raise ConfigurationError if *value*, of the setting *name*, cannot be a limit."""
     if value < 1:
         raise ConfigurationError(f"{name} must be positive, got {value}")
 
 
 _FORGETS: Final = 0.99
-"""How much of the largest size is left when another message has come: less with each."""
+"""Factor by which the remembered largest size shrinks with each further message."""
 _UNREPORTED: Final = 16 * 1024
-"""Bytes that a receiver may hold, or have settled, before the budget hears of them."""
+"""Bytes that a receiver may hold, or have settled, before it reports them to the budget."""
 
 
 class ByteBudget(ThreadSafe):
@@ -34,13 +34,13 @@ class ByteBudget(ThreadSafe):
         super().__init__()
 
     def after_fork(self) -> None:
-        """Hold nothing: the messages are the parent's, and a thread of it may have the lock."""
+        """Start with none: the messages are the parent's, and its threads may have the lock."""
         super().after_fork()
         self._held = 0
 
     @property
     def held(self) -> int:
-        """The bytes that are received and not settled now."""
+        """The bytes that are received and not settled."""
         with self._lock:
             return self._held
 
@@ -51,7 +51,7 @@ class ByteBudget(ThreadSafe):
             return None if self.limit is None else max(self.limit - self._held, 0)
 
     def add(self, size: int) -> None:
-        """Count *size* bytes more; a negative *size* was settled."""
+        """Count *size* more bytes; a negative *size* was settled."""
         with self._lock:
             self._held += size
 
@@ -59,8 +59,8 @@ class ByteBudget(ThreadSafe):
 class UnsettledBytes:
     """The unsettled messages of one receiver with their sizes, counted in the *budget*.
 
-    A receiver that holds nothing may always receive one message, or nothing would ever move.
-    Small changes reach the budget together: its lock costs as much as the rest of the count.
+    A receiver that holds nothing may always receive one message; otherwise nothing would ever move.
+    Small changes are reported to the budget together: its lock costs as much as the counting.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -69,11 +69,11 @@ class UnsettledBytes:
         self._sizes: dict[Hashable, int] = {}
         self._unreported = 0
         self.largest = 0.0
-        """The largest size of late; older messages count ever less."""
+        """The largest recent size; older messages count less and less."""
 
     @property
     def is_full(self) -> bool:
-        """Whether another message like the largest of late would be too much."""
+        """Whether another message of the largest recent size would be too much."""
         room = self.room
         return bool(self._sizes) and room is not None and room <= self.largest
 
@@ -93,13 +93,13 @@ class UnsettledBytes:
         self.largest = size if size > kept else kept
 
     def settle(self, message: Hashable) -> None:
-        """Take a message out; twice is fine."""
+        """Remove a settled message; twice is fine."""
         self._unreported -= self._sizes.pop(message, 0)
         if self._unreported <= -self._report_at:
             self._report()
 
     def clear(self) -> None:
-        """Take every message out: the broker has them again."""
+        """Remove every message: the broker has them again."""
         self._unreported -= sum(self._sizes.values())
         self._sizes.clear()
         self._report()
@@ -121,19 +121,19 @@ class PrefetchWindow:
 
     @property
     def fitting(self) -> int:
-        """The number of messages that would fit, as far as sizes were seen."""
+        """The number of messages that would fit, judging by the sizes so far."""
         if self._limit is None:
             return self.most
         return min(self.most, max(1, int(self._limit / (self._unsettled.largest + 1))))
 
     def beside(self, unsettled: int) -> int:
-        """Return the size for a new consumer, whose window the broker counts apart."""
+        """Return the window for a new consumer; the broker counts each consumer separately."""
         return max(1, self.fitting - unsettled)
 
     def misfits(self, older: int) -> bool:
-        """Return whether the window is so far off that to change it is worth some round trips.
+        """Return whether the window is so wrong that changing it is worth some round trips.
 
-        *older* unacknowledged messages came to an earlier consumer, outside of this window.
+        *older* unacknowledged messages belong to an earlier consumer, outside this window.
         """
         return self.fitting >= 2 * (older + self.size) or 2 * self.fitting <= self.size
 
@@ -146,14 +146,14 @@ class DeliveryTag(NamedTuple):
 
 
 class BrokerReceiver:
-    """The unsettled messages that a receiver has of its current connection to a broker."""
+    """The unsettled messages that a receiver got over its current connection to a broker."""
 
     def __init__(self, queue: str, budget: ByteBudget | None) -> None:
         self._queue = queue
         self._connection_number = 0
         self._closed = False
         self._buffer: deque[Received] = deque()
-        # In the order of delivery: handed out or still buffered.
+        # In the order of delivery: returned to the caller, or still buffered.
         self._unacked: dict[Any, None] = {}
         self._unsettled = UnsettledBytes(budget or ByteBudget(None))
 

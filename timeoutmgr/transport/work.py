@@ -34,24 +34,23 @@ from timeoutmgr.transport.error_queue import SendAnswer, message_fields
 
 logger = logging.getLogger(__name__)
 
-# --- A batch in portions of so many bytes, each of which is one step and one transaction ------
+# --- A batch in sub-batches of limited size; each is one step and one transaction -----------------
 
 Item = TypeVar("Item")
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of bodies that a step is given together. Its copies (rows, parameters, frames of the
-database) are held several times over until the commit: a hundred bodies of the largest kind would
-be gigabytes, for no speed."""
+"""Maximum bytes of bodies in one step. Several copies (rows, parameters, frames of the database)
+exist until the commit: a hundred bodies of the largest size would take gigabytes, for no speed."""
 LINGER: Final = 0.002
-"""Seconds without another message after which a batch is handed out as it is."""
+"""Seconds without another message after which a batch is handled as it is."""
 FEW: Final = 8
-"""Up to so many are not waited for: a batch of few saves little, and all of it would be late."""
+"""Smallest batch that is worth waiting for: a smaller one saves little, and would be late."""
 
 
 def in_sub_batches(batch: Sequence[Received], most: int) -> Iterator[Sequence[Received]]:
-    """Yield *batch* in its order, in portions of at most *most* bytes of bodies.
+    """Yield *batch* in its order, in sub-batches with at most *most* bytes of bodies.
 
-    A message that is larger is a portion of its own.
+    A larger message is a sub-batch of its own.
     """
     return sub_batches(batch, most, lambda received: len(received.message.body))
 
@@ -59,7 +58,7 @@ def in_sub_batches(batch: Sequence[Received], most: int) -> Iterator[Sequence[Re
 def sub_batches(
     items: Sequence[Item], most: int, size_of: Callable[[Item], int]
 ) -> Iterator[Sequence[Item]]:
-    """Yield *items* in their order, in portions of at most *most* bytes by *size_of*."""
+    """Yield *items* in their order, in parts of at most *most* bytes by *size_of*."""
     sub_batch: list[Item] = []
     room = most
     for item in items:
@@ -74,19 +73,19 @@ def sub_batches(
 
 
 def parts(items: list[Item], most: int) -> Iterator[list[Item]]:
-    """Yield *items* in their order, in portions of at most *most*."""
+    """Yield *items* in their order, in parts of at most *most*."""
     for start in range(0, len(items), most):
         yield items[start : start + most]
 
 
 OUTAGES: Final = (StorageUnavailable, TransportUnavailable, DeliveryUnknown, HandlerStopped)
-"""Errors that say nothing of the message: it stays in its queue until the outage is over, or the
+"""Errors that are not the message's fault: it stays in its queue until the outage is over, or the
 endpoint runs again."""
 ATOMIC = frozenset({TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, TransactionMode.TRANSACTION_SCOPE})
 
 
 class Step(Protocol):
-    """Handles a batch: returns when every message is dealt with, raises to have it come back."""
+    """Handles a batch: returns when every message is dealt with; raises to get the batch again."""
 
     def __call__(self, batch: Sequence[Received], work: "Work") -> None:
         """Deal with every message of *batch*."""
@@ -94,11 +93,11 @@ class Step(Protocol):
 
 
 class IsolatedSends(Protocol):
-    """Sends at once; a send joins only the one transaction of queue and store, if there is one."""
+    """Sends at once; a send joins only the transaction that queue and store share, if any."""
 
     @property
     def scope(self) -> Transaction | None:
-        """That transaction, in ``transaction_scope``; else None."""
+        """The shared transaction in ``transaction_scope``; otherwise None."""
         ...
 
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
@@ -110,15 +109,15 @@ class IsolatedSends(Protocol):
         ...
 
     def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
-        """Send notifications, on which nothing here depends."""
+        """Send notifications; nothing here depends on their success."""
         ...
 
 
 class Consumer:
-    """The consumer of a queue, and *since* when the messages of its batch can be delivered.
+    """The consumer of a queue, and *since* when its batch's messages could be delivered.
 
-    A receive that finds fewer messages than it asks for empties the line: all later messages were
-    delivered after it. *number* tells the consumer from others.
+    A receive that finds fewer messages than requested has emptied the queue: all later messages
+    were delivered after it. *number* distinguishes the consumer from others.
     """
 
     __slots__ = ("_emptied", "number", "since")
@@ -131,7 +130,7 @@ class Consumer:
     def received(self, batch: Sequence[Received], limit: int, monotonic: float) -> None:
         """Note a receive of at most *limit* messages that returned *batch*."""
         self.since = self._emptied
-        # Large bodies may have ended the receive: then more messages are on the line.
+        # Large bodies may have ended the receive: then more messages are waiting.
         if len(batch) == limit:
             return
         if sum(len(one.message.body) for one in batch) < BATCH_BYTES // 8:
@@ -139,10 +138,10 @@ class Consumer:
 
 
 class Work:
-    """One batch's unit of work: entered by the pump, handed to the step.
+    """One batch's unit of work; the pump enters it, and passes it to the step.
 
-    The transaction of an atomic mode is opened at its first use, at the latest to acknowledge:
-    on SQLite it holds the only writer's turn, and a handler may take its time.
+    In an atomic mode, the transaction is opened at its first use, at the latest to acknowledge: on
+    SQLite it blocks all other writers, and a handler may take its time.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Work:
     ) -> None:
         self._session = session
         self.consumer: Final = consumer
-        """The consumer of the batch; None if it is not known."""
+        """The consumer of the batch; None if unknown."""
         self._progress = progress
         self._receiver = receiver
         self._mode = mode
@@ -163,7 +162,7 @@ class Work:
         self._transaction: Transaction | None = None
         self._after_commit: list[Callable[[], None]] = []
         self.failed: list[tuple[Received, Exception]] = []
-        """Messages that are recovered, each by its error, once the rest is settled."""
+        """Messages that are recovered, each according to its error, once the rest is settled."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -178,7 +177,7 @@ class Work:
         try:
             self._stack.__exit__(kind, error, trace)
         except (StorageUnavailable, TransportUnavailable):
-            if error is None:  # the commit was asked for, and may have happened
+            if error is None:  # the commit was sent, and may have happened
                 self._follow()
             raise
         if error is None:
@@ -197,24 +196,24 @@ class Work:
 
     @property
     def scope(self) -> Transaction | None:
-        """The one transaction of queue and store, in ``transaction_scope``; else None."""
+        """The shared transaction of queue and store in ``transaction_scope``; otherwise None."""
         return self.transaction if self._mode is TransactionMode.TRANSACTION_SCOPE else None
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transaction that receiving and sending share, in the atomic modes; else None."""
+        """The transaction that receiving and sending share in the atomic modes; otherwise None."""
         if self._transaction is None and self._mode in ATOMIC:
             self._transaction = self._stack.enter_context(self._session.transaction())
         return self._transaction
 
     def now(self) -> Micros | None:
-        """Return the time of the clock beside the queues; None where only the host's counts."""
+        """Return the time of the clock beside the queues; None if only the host's clock counts."""
         if not isinstance(self._session, TellsTime):
             return None
         return self._session.now(transaction=self._transaction)
 
     def send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
-        """Send the messages of handlers, undone with the receive if the mode can."""
+        """Send the messages of handlers; undone with the receive if the mode supports it."""
         if outgoing:
             reach("handler.returned")
         results = self.try_send(outgoing)
@@ -225,65 +224,65 @@ class Work:
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         """Send now and return the results; join only ``transaction_scope``.
 
-        A dispatcher must not remove a row whose message is still undone with the receive, so
-        outside ``transaction_scope`` its sends stand alone.
+        A dispatcher must not remove a row while an undone receive could still undo its message, so
+        outside ``transaction_scope`` its sends are independent.
         """
         return self._session.send(outgoing, transaction=self.scope) if outgoing else []
 
     def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
-        """Send now, as ``send_isolated`` does, and wait for it when the results are asked for.
+        """Send now, as ``send_isolated`` does; the call for the results waits for the broker.
 
-        Where there is nothing to wait for, they are known already.
+        If there is nothing to wait for, the results are known already.
         """
         if self.scope is None and outgoing and isinstance(self._session, StartsSending):
             return self._session.start_sending(outgoing)
         return Answered(self.send_isolated(outgoing))
 
     def try_send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
-        """Send with the receive, if the mode can, and return the results."""
+        """Send in the receive's transaction, if the mode has one, and return the results."""
         if not outgoing:
             return []
         return self._session.send(outgoing, transaction=self.transaction)
 
     def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool = False) -> None:
-        """Send notifications, on which nothing here depends: a missing queue is its reader's.
+        """Send notifications; nothing here depends on them, not even on whether the queue exists.
 
-        With the receive where the mode can, or *isolated* as ``send_isolated`` does.
+        In the receive's transaction if the mode has one, or *isolated* as ``send_isolated`` does.
         """
         notify_best_effort(self.send_isolated if isolated else self.try_send, outgoing)
 
     def in_order(self, batch: Sequence[Received]) -> Iterable[Received]:
-        """Return the messages of *batch* for a step that deals with each message by itself.
+        """Return the messages of *batch* for a step that handles them one by one.
 
-        They may end early. Messages not yielded are not settled.
+        The iteration may end early. Messages that were not yielded are not settled.
         """
         return batch if self._progress is None else self._progress
 
     def fail(self, received: Received, error: Exception) -> None:
-        """Have *received* recovered, retried or moved, once the rest of the batch is settled.
+        """Recover *received* (retry or move it) once the rest of the batch is settled.
 
-        For a step that has dealt with the rest, and has left no effect of *received*: to raise
-        would have all of it done again.
+        For a step that has dealt with the rest, and has left no effect of *received*: raising would
+        repeat the whole batch.
         """
         self.failed.append((received, error))
 
     def ack(self, batch: Sequence[Received]) -> None:
-        """Settle the messages of *batch* that have not failed; the pump calls this last."""
+        """Settle the messages of *batch* that did not fail; the pump calls this last."""
         tags = {received.tag for received, _ in self.failed}
         settled = [received for received in batch if received.tag not in tags] if tags else batch
         if settled:
             self._receiver.ack(settled, transaction=self.transaction)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Have *action* called once everything is committed; never after a rollback.
+        """Call *action* once everything is committed; never after a rollback.
 
-        It is also called where the commit's answer is lost: the work is not delivered again, and no
-        other process would follow it up. So it must be harmless if nothing happened.
+        It is also called if the commit's answer is lost: the message may not be delivered again, so
+        no other process would do it. So *action* must be harmless if nothing was committed.
         """
         self._after_commit.append(action)
 
     def _follow(self) -> None:
-        # All is committed: a failure here must not have it done again, or moved to the error queue.
+        # All is committed: a failure here must not repeat the work or move it to the error queue.
         for action in self._after_commit:
             try:
                 action()
@@ -295,7 +294,7 @@ class Work:
 
 
 def send_each(outgoing: Sequence[Outgoing], work: IsolatedSends) -> list[SendAnswer]:
-    """Send all messages together; a message that cannot be sent does not keep the others back."""
+    """Send all messages together; a message that cannot be sent does not hold up the others."""
     try:
         return list(work.send_isolated(outgoing))
     except InvalidMessage as error:
@@ -305,7 +304,7 @@ def send_each(outgoing: Sequence[Outgoing], work: IsolatedSends) -> list[SendAns
 def _send_apart(
     outgoing: Sequence[Outgoing], error: InvalidMessage, work: IsolatedSends
 ) -> list[SendAnswer]:
-    """Send each message alone: *error* was raised before any send, and does not name a message."""
+    """Send each message alone: *error*, raised before any send, does not name a message."""
     if len(outgoing) == 1:
         return [error]
     return [result for one in outgoing for result in send_each([one], work)]
@@ -348,7 +347,7 @@ def notify_best_effort(
 
 
 def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:
-    """Raise for the first message that the broker did not take responsibility for."""
+    """Raise for the first message for which the broker did not take responsibility."""
     for sent, result in zip(outgoing, results, strict=True):
         if result is SendResult.UNROUTABLE:
             raise Unroutable(sent.destination)

@@ -66,9 +66,9 @@ MUTANTS = (
         before="""\
             if self._around.mode is not TransactionMode.NONE:
                 raise
-            # They are gone""",
+            # They have left""",
         after="""\
-            # They are gone""",
+            # They have left""",
         tests=(
             "tests/transport/test_pump_outages.py::"
             "test_while_the_storage_is_away_messages_are_neither_acknowledged_nor_moved",
@@ -189,7 +189,7 @@ MUTANTS = (
         behaviour=41,
         promise="A timeout whose commit was not answered is not an interval late.",
         file=_WORK,
-        before="            if error is None:  # the commit was asked for, and may have happened\n",
+        before="            if error is None:  # the commit was sent, and may have happened\n",
         after="            if False:\n",
         tests=(
             f"{_WORK_TESTS}::test_an_after_commit_callback_runs_also_if_the_answer_of_the_commit_is_lost",

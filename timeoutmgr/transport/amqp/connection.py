@@ -41,20 +41,20 @@ logger = logging.getLogger(__name__)
 BROKER_ERRORS = (OSError, AMQPError, OperationalError)
 
 _READ_SIZE = 65_536
-# A TLS record may be half there when the socket is readable; wait for the rest no longer.
+# When the socket is readable, half a TLS record may be there; wait this long for the rest.
 _TLS_RECORD_WAIT = 0.05
 
 
 class RawChannel(pyamqp.Channel):
-    """A channel that hands deliveries over as they are: no decoding, no look at routing keys."""
+    """A channel that passes deliveries on as they are, without decoding bodies or routing keys."""
 
     deliver: Callable[[int, bool, RawContent], None] | None = None
     cancelled: Callable[[], None] | None = None
 
     def dispatch_method(self, method_sig: tuple[int, int], payload: bytes, content: Any) -> None:
-        """Pass deliveries to *deliver*, other frames to py-amqp; call *cancelled* at an end."""
+        """Pass deliveries to *deliver*, other frames to py-amqp; call *cancelled* on a cancel."""
         if method_sig == spec.Basic.Deliver and self.deliver is not None:
-            # The exchange and routing key behind these need not be UTF-8, and are not read.
+            # The exchange and routing key that follow need not be UTF-8, and are not read.
             self.deliver(*delivered_tag(payload), content)
             return
         super().dispatch_method(method_sig, payload, content)
@@ -72,23 +72,23 @@ class _RawTransport(pyamqp.Transport):
 
 class _Connection(Connection):
     def switch(self, conn_str: str) -> None:
-        """Go on with the next URL; kombu would also change our transport for its own."""
+        """Go on to the next URL; kombu would also replace our transport by its own."""
         kept = self.transport_cls
         super().switch(conn_str)  # type: ignore[no-untyped-call]  # kombu's is untyped
         self.transport_cls = kept
 
 
 def kombu_connection(url: str, **options: Any) -> Any:
-    """Return kombu's connection, not yet open; the edge at which its missing types end."""
+    """Return kombu's unopened connection; here untyped kombu ends and typed code begins."""
     connection: Any = _Connection(url, **options)  # type: ignore[no-untyped-call]  # as above
     if (ours := options.get("transport")) is not None:
-        connection.transport_cls = ours  # kombu takes its own for redis+socket://
+        connection.transport_cls = ours  # kombu uses its own transport for redis+socket://
     return connection
 
 
 @contextmanager
 def broker_errors(what: str) -> Iterator[None]:
-    """Raise TransportUnavailable for any error of the broker or of the way to it."""
+    """Raise TransportUnavailable for any error of the broker or the network."""
     try:
         yield
     except BROKER_ERRORS as error:
@@ -96,10 +96,10 @@ def broker_errors(what: str) -> Iterator[None]:
 
 
 class AmqpConnection:
-    """A connection that is used under its *lock* and, once it failed, never again.
+    """A connection; it is used under its *lock*, and never again once it has failed.
 
-    Sending and each receiver have their own: a connection that is dropped for an unknown
-    confirm, or blocked by an alarm, then takes no delivery and no acknowledgement with it.
+    Sending and each receiver have separate connections: so dropping a connection for an unknown
+    confirm, or an alarm that blocks it, affects no delivery and no acknowledgement.
     """
 
     @broker_errors("connecting")
@@ -114,29 +114,29 @@ class AmqpConnection:
         self._amqp = _establish(url, settings, self)
         self._transport = self._amqp.transport
         self._socket: socket.socket = self._transport.sock
-        # Bounds every read and write: without, a half-open connection hangs a thread for ever.
+        # Limits every read and write: otherwise a half-open connection hangs a thread for ever.
         self._socket.settimeout(settings.confirm_timeout.total_seconds())
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._next_tick = 0.0
         self.holds_back: Callable[[], bool] = lambda: False
-        """Whether the broker's frames are left on the line for now, heartbeats included."""
+        """Whether the broker's frames, heartbeats included, stay unread for now."""
         # Until the first tick, a missed heartbeat would not be noticed.
         self.tick()
 
     @property
     def frame_limit(self) -> int:
-        """The most bytes of a frame that was agreed on."""
+        """The agreed maximum size of a frame in bytes."""
         return int(self._amqp.frame_max)
 
     @property
     def heartbeat(self) -> float:
-        """The seconds between heartbeats that were agreed on, or 0."""
+        """The agreed seconds between heartbeats, or 0."""
         return float(self._amqp.heartbeat or 0)
 
     @property
     def server_version(self) -> tuple[int, ...]:
-        """The broker's version; empty when it is no RabbitMQ."""
+        """The broker's version; empty if it is not RabbitMQ."""
         properties = self._amqp.server_properties
         if properties.get("product") != "RabbitMQ":
             return ()
@@ -144,7 +144,7 @@ class AmqpConnection:
         return tuple(int(part) for part in digits if part.isdigit())
 
     def channel(self) -> Any:
-        """Open a channel that leaves bodies as bytes."""
+        """Open a channel that does not decode bodies."""
         channel = self._amqp.channel()
         channel.auto_decode = False
         return channel
@@ -155,7 +155,7 @@ class AmqpConnection:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Note that the broker's answer is waited for, so that it need not be for ever."""
+        """Note that a caller waits for the broker's answer, so that the wait can be ended."""
         if self.broken is not None:
             yield
             return
@@ -171,7 +171,7 @@ class AmqpConnection:
         self._amqp.bytes_sent += 1  # py-amqp's measure of when a heartbeat is needed
 
     def pump(self, seconds: float) -> bool:
-        """Wait for at most *seconds*, and dispatch received frames; False when nothing did."""
+        """Wait for at most *seconds*, and dispatch received frames; False if none came."""
         if not (self._is_tls and self._socket.pending()):  # type: ignore[attr-defined]  # TLS only
             events = self._selector.select(max(seconds, 0))
             if not any(key.fileobj is self._socket for key, _ in events):
@@ -187,19 +187,19 @@ class AmqpConnection:
         return True
 
     def tick(self) -> None:
-        """Send a due heartbeat; raises where the broker's have stopped."""
+        """Send a due heartbeat; raise if the broker's heartbeats have stopped."""
         if not self.heartbeat:
             return
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self.heartbeat / 4
             if self.holds_back():
-                # The broker's heartbeats stand behind unread frames: they are not missed.
+                # The broker's heartbeats wait behind unread frames: they do not count as missed.
                 self._amqp.prev_recv = None
             self._amqp.heartbeat_tick()
 
     def is_alive(self) -> bool:
-        """Return whether the connection can still be used, as far as known without a question."""
+        """Return whether the connection seems usable, without asking the broker."""
         if self.broken is not None:
             return False
         try:
@@ -230,7 +230,7 @@ class AmqpConnection:
             self.lock.release()
 
     def drop(self, reason: str) -> None:
-        """Cut the connection off; unacknowledged and unconfirmed messages stay so."""
+        """Cut the connection; unacknowledged and unconfirmed messages stay so."""
         if self.broken is None:
             self.broken = reason
             self.blocked = False
@@ -238,7 +238,7 @@ class AmqpConnection:
             self._transport.close()
 
     def close(self) -> None:
-        """Part in good order where the broker answers within a second."""
+        """Close the connection in good order if the broker answers within a second."""
         if self.broken is not None:
             return
         if self._answers.is_given_up:
@@ -267,7 +267,7 @@ class AmqpConnection:
 
 
 def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
-    """Return a connection to the first of the brokers in *url* (apart by ``;``) that answers."""
+    """Return a connection to the first broker in *url* (separated by ``;``) that answers."""
 
     def on_blocked(reason: str) -> None:
         owner.blocked = True
@@ -303,7 +303,7 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
 
 
 class WakePipe:
-    """Lets a thread end another's wait on a socket: readable from ``set`` until ``clear``."""
+    """Lets a thread end another thread's wait on a socket: readable from ``set`` to ``clear``."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -315,12 +315,12 @@ class WakePipe:
         return self._reader.fileno()
 
     def set(self) -> None:
-        """End the wait that is on, or the next; from any thread, and after ``close`` too."""
+        """End the current or next wait; from any thread, and after ``close`` too."""
         with suppress(OSError):  # it is full, so it is readable already; or closed, with no waiter
             self._writer.send(b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Wait until ``set``, or so long; ``clear`` tells which."""
+        """Wait until ``set``, or until the time is over; ``clear`` tells which."""
         poll = select.poll()  # select() refuses a process with more than 1,024 open files
         poll.register(self._reader, select.POLLIN)
         poll.poll(max(seconds, 0) * 1_000)
@@ -345,7 +345,7 @@ class WakePipe:
 class Heartbeats:
     """Keeps the connections of one transport alive while no thread uses them.
 
-    A broker takes a consumer for dead if no beat came for an *interval* or two, and delivers again
+    A broker considers a consumer dead if no heartbeat came for an *interval* or two, and redelivers
     the messages that the consumer is still working on. A connection, or a channel of Redis, has a
     ``beat``, until it is ``broken``.
     """
@@ -356,14 +356,14 @@ class Heartbeats:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the parent's connections to it; its thread is not here."""
+        """Leave the parent's connections to the parent; its thread does not exist here."""
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, connection: Any, interval: float = 0) -> None:
-        """Look after *connection* while it lives; its broker agreed on *interval*, if not 0."""
+        """Keep *connection* alive; *interval* is what its broker agreed on, if not 0."""
         if not self._pause:
             return
         with self._guard:
@@ -376,19 +376,19 @@ class Heartbeats:
                 )
 
     def beat(self) -> None:
-        """Have every connection beat."""
+        """Have every connection send a heartbeat."""
         with self._guard:
             connections = [each for each in self._connections if each.broken is None]
         for connection in connections:
             try:
                 connection.beat()
             except Exception:
-                # The thread must outlive unforeseen errors: the other connections need their beats.
+                # The thread must survive unforeseen errors: other connections need heartbeats.
                 extra = {"event": "heartbeat_failed"}
                 logger.exception("transport could not send a heartbeat", extra=extra)
 
     def close(self) -> None:
-        """Stop until the next connection; the connections are their owners' to close."""
+        """Stop until the next connection is added; the owners close the connections."""
         with self._guard:
             thread, self._thread = self._thread, None
             self._stopped.set()

@@ -1,4 +1,4 @@
-"""The confirm window: many messages written, then one wait for the broker's answers."""
+"""The confirm window: many messages are written before one wait for the broker's answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _BURST = 65_536
 _REFUSALS = (AccessRefused, NotFound)
-"""The broker closes a channel over a publish to an exchange that is not there, or not for us."""
+"""The broker closes a channel over a publish to an exchange that does not exist or is forbidden."""
 _DECLARE = (
     "; declare the exchange again (`timeoutmgr install` declares the exchanges of an endpoint)"
 )
@@ -34,7 +34,7 @@ _DECLARE = (
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A message ready for the wire: all that can be wrong with it was found before.
+    """A message that was checked and encoded for the wire.
 
     A message for the exchange of a queue has *to_queue*, the method past that exchange. One *on
     trial* is the first by its route, and alone: an error of the channel is about it. A route that
@@ -58,10 +58,10 @@ def straight(message: EncodedMessage) -> EncodedMessage:
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """Messages on their way, and the answers so far, in order.
+    """Messages in flight, and the answers so far, in order.
 
     *first* is the tag of the first message; the next messages have the next tags. Unwritten
-    messages are at the end, and have an answer from the beginning.
+    messages are last, and have their answer from the start.
     """
 
     publishings: Sequence[EncodedMessage]
@@ -77,8 +77,8 @@ class ConfirmWindow:
     publish (or all up to it) by its number. A mandatory message to a missing queue comes back
     *before* its confirm, since the broker took care of it by returning it.
 
-    *size* messages may be without an answer. *timeout* is the time for *each* so many of them:
-    a large window has as long as several small windows.
+    At most *size* messages wait for an answer. *timeout* is granted per *each* messages: a large
+    window gets as long as several small windows.
     """
 
     def __init__(
@@ -102,24 +102,24 @@ class ConfirmWindow:
         self._channel.events["basic_return"].add(self._on_return)
         self.spent = False
         self._tag = 0
-        # In the order of their tags: a confirm of "all up to" takes from the front.
+        # In the order of their tags: a confirm of "all up to" removes from the front.
         self._waiting: dict[int, Started] = {}
         self._returned: Counter[tuple[str, str]] = Counter()
 
     def send(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
         """Publish all and return the results in order.
 
-        Never raises for the broker: if it goes away, or does not answer in time, unanswered
-        messages are UNKNOWN, and the window is *spent*: later answers of the broker may be for
-        other messages, by its count. Its connection is dropped, unless the broker blocks it.
+        Never raises for the broker. If the broker goes away or does not answer in time, unanswered
+        messages are UNKNOWN, and the window is *spent*: the broker's later answers may count other
+        messages. The connection is dropped, unless the broker blocks it.
         """
         return self.finish(self.start(publishings))
 
     def start(self, publishings: Sequence[EncodedMessage]) -> Started:
         """Publish all, behind earlier messages, and leave the wait to ``finish``.
 
-        No more than *size* messages are without an answer at any time: where the next would be
-        too many, all that are under way are waited for first.
+        At most *size* messages are without an answer at any time: if the next messages would exceed
+        it, first wait for all that are in flight.
         """
         started = Started(publishings, self._tag + 1)
         while (done := len(started.results)) < len(publishings):
@@ -132,7 +132,7 @@ class ConfirmWindow:
         return started
 
     def settle(self) -> None:
-        """Wait for the answers to all that is under way."""
+        """Wait for the answers to all messages in flight."""
         if self._waiting:
             self._wait(lambda: not self._waiting)
 
@@ -145,11 +145,11 @@ class ConfirmWindow:
         if len(self._waiting) >= self._size:
             self._wait(lambda: not self._waiting)
         elif self._waiting:
-            # Read before more is written: a broker that cannot get rid of returns stops reading.
+            # Read before writing more: a broker that cannot deliver its returns stops reading.
             self._guarded(self._read)
 
     def _answer_unwritten(self) -> SendResult | None:
-        """Return the answer to all that is not written yet; None where it can be written."""
+        """Return the answer for messages that cannot be written; None if writing is possible."""
         if self._connection.broken is not None:
             self._give_up(self._connection.broken)
         if self._connection.blocked:
@@ -157,7 +157,7 @@ class ConfirmWindow:
         return SendResult.UNKNOWN if self.spent else None
 
     def _publish(self, started: Started, chunk: Sequence[EncodedMessage]) -> None:
-        # All of a chunk counts as written before any is: a confirm may be read between bursts.
+        # Count a whole chunk as written beforehand: a confirm may be read between bursts.
         for tag in range(self._tag + 1, self._tag + 1 + len(chunk)):
             self._waiting[tag] = started
         self._tag += len(chunk)
@@ -180,14 +180,14 @@ class ConfirmWindow:
                 self._connection.write(b"".join(burst))
                 burst, size = [], 0
                 reach("window.burst_written")
-                # Now and then, as above.
+                # Now and then, for the reason above.
                 self._connection.pump(0)
         if burst:
             self._connection.write(b"".join(burst))
         reach("window.written")
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until *is_over*; in vain, all that is under way is given up."""
+        """Wait until *is_over*; on a timeout, give up all messages in flight."""
         deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
 
         def wait_once() -> None:
@@ -195,7 +195,7 @@ class ConfirmWindow:
             if waiting - len(self._waiting) >= self._each:
                 deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
             remaining = deadline - self._monotonic()
-            if self._connection.broken is not None:  # since it was written
+            if self._connection.broken is not None:  # since the write
                 self._give_up(self._connection.broken)
             elif remaining <= 0:
                 self._give_up(f"no confirm within {self._timeout} s")
@@ -231,18 +231,18 @@ class ConfirmWindow:
             answer = self._answer_given_up(started, tag, error, is_refusal)
             started.results[tag - started.first] = answer
         self._waiting.clear()
-        # A blocked connection is kept to hear of the end of the alarm. Sending on yet another
-        # connection meanwhile would leave one more copy in the broker's socket buffers each time.
+        # Keep a blocked connection, to learn of the end of the alarm. Sending on another connection
+        # meanwhile would leave one more copy in the broker's socket buffers each time.
         if not self._connection.blocked:
             self._connection.drop(reason)
 
     def _answer_given_up(
         self, started: Started, tag: int, error: Exception | None, is_refusal: bool
     ) -> SendResult | None:
-        """Return the result of the message with *tag*, whose confirm did not come; None if unknown.
+        """Return the result of the message with *tag*, which got no confirm; None if unknown.
 
-        A message with a queue besides an exchange that is not there, or not for us, stays unknown:
-        the next send goes to the queue, and a refusal would have it cut.
+        If an exchange that does not exist or is forbidden has a queue behind it, the message stays
+        unknown: the next send goes to the queue, and a refusal would have the message cut down.
         """
         message = started.publishings[tag - started.first]
         is_refused = message.on_trial and isinstance(error, _REFUSALS)
@@ -253,10 +253,10 @@ class ConfirmWindow:
         return SendResult.REFUSED if is_refusal and not has_other_way else None
 
     def _is_refusal(self, error: Exception | None) -> bool:
-        """Return whether the broker closed the channel over a publish, and took none that waits.
+        """Return whether the broker closed the channel over a publish and took no waiting message.
 
-        If a single message waits, the error is about it. Of several the earlier may have been
-        accepted, unless all are the first, and to the default exchange, which is not for us.
+        If a single message waits, the error is about it. If several wait, earlier messages may have
+        been accepted, unless all are the first and go to the default exchange, now forbidden.
         """
         if not isinstance(error, (*_REFUSALS, PreconditionFailed)):
             return False
@@ -281,13 +281,13 @@ class ConfirmWindow:
             started.results[one - started.first] = SendResult.UNROUTABLE if is_back else answer
             started.unanswered -= 1
         if not self._waiting:
-            self._returned.clear()  # each comes before its own confirm, so there is none to come
+            self._returned.clear()  # each comes before its confirm: none is outstanding
 
     def _came_back(self, started: Started, tag: int) -> bool:
-        """Return whether a return is of the message with *tag*, and count it off.
+        """Return whether the message with *tag* was returned, and count that return off.
 
-        A return names no tag. The confirm of a returned message is the broker's next, so that of
-        several with one key and one id it is the message that is confirmed first.
+        A return names no tag. The broker's next confirm belongs to the returned message: of several
+        messages with the same key and id, it is the message that is confirmed first.
         """
         if not self._returned:
             return False
@@ -300,5 +300,5 @@ class ConfirmWindow:
 
 
 def _lacks_exchange(error: Exception | None) -> bool:
-    """Return whether *error* is the broker's answer to a publish to a missing exchange."""
+    """Return whether *error* answers a publish to a missing exchange."""
     return isinstance(error, NotFound) and error.method_sig == spec.Basic.Publish

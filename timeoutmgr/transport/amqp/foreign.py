@@ -28,13 +28,13 @@ from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.amqp.frames import PROPERTIES, read_properties
 
 _STEERING: Final = BROKER_HEADERS - {"compression"}
-"""Headers that would send the message elsewhere, or have the broker drop it."""
+"""Headers that would send the message elsewhere, or make the broker drop it."""
 _OF_A_DECLARATION: Final = (
     *(AccessRefused, AMQPNotImplementedError, FrameSyntaxError, InvalidCommand, NotAllowed),
     *(NotFound, PreconditionFailed, ResourceLocked),
     *(OverflowError, RecursionError, StructError, TypeError, ValueError),
 )
-"""What the broker, or the encoding for it, says of a declaration; not of its own state."""
+"""Errors about a declaration itself, by broker or encoder; not about the broker's state."""
 _SIZES: Final = dict(
     zip("otbBUusIiLlfdDTV", (1, 1, 1, 1, 2, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0), strict=True)
 )
@@ -45,7 +45,7 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
     """Return the message id and the payload of the content header of *foreign*, as it was sent.
 
     Raises InvalidMessage for properties that are of another codec, cannot be read, or steer the
-    broker: a stranger may have written them.
+    broker: another program may have written them.
     """
     foreign.require_codec(AMQP, "its broker")
     properties, defect = read_properties(foreign.properties, 0)
@@ -62,9 +62,9 @@ def foreign_header(foreign: Foreign) -> tuple[str, bytes]:
 
 
 def defect_of(written: bytes) -> str | None:
-    """Return why a broker closes the connection over the property list *written*; None if not.
+    """Return why a broker would close the connection over the property list *written*, or None.
 
-    It would leave the messages of its other senders in doubt, at each try again.
+    At each retry, that would leave the messages of all senders on the connection in doubt.
     """
     try:
         fits = _list_end(written) == len(written)
@@ -122,7 +122,7 @@ def _field_end(buf: bytes, at: int) -> int:
 
 
 def _steering(properties: dict[str, Any]) -> str:
-    """Return a part of *properties* that steers the broker; empty if none does."""
+    """Return a part of *properties* that steers the broker; empty if there is none."""
     if "user_id" in properties:
         return "the property user_id"
     for name in properties.get("application_headers") or ():
@@ -132,10 +132,10 @@ def _steering(properties: dict[str, Any]) -> str:
 
 
 def declare_route(channel: Any, route: Route) -> None:
-    """Declare what *route* asks for, unless it is there; existing queues are left as they are.
+    """Declare what *route* asks for, unless it exists; existing queues are left as they are.
 
-    Raises InvalidMessage where its exchange does not exist, or the broker refuses what is declared:
-    a stranger may have written the route, and a publish by it would end as the declaration does.
+    Raises InvalidMessage if its exchange does not exist, or the broker refuses the declaration:
+    another program may have written the route, and a publish by it would fail in the same way.
     """
     try:
         for one in route.declare:
@@ -154,7 +154,7 @@ def declare_route(channel: Any, route: Route) -> None:
 
 def _declare(channel: Any, one: QueueDeclaration) -> None:
     if not topology.has_queue(channel, one.queue):
-        # Its owner may be faster, with arguments of its own.
+        # Its owner may declare it first, with other arguments.
         with suppress(PreconditionFailed):
             channel.queue_declare(one.queue, **one.queue_options)
     if not one.exchange:

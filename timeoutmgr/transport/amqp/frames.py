@@ -1,8 +1,8 @@
-"""AMQP 0-9-1 frames: written many at a time, and read without ever failing on their content.
+"""AMQP 0-9-1 frames: writing many at a time, and reading without ever failing on their content.
 
-py-amqp writes each message by itself and raises out of its read loop where a property is not
-UTF-8: such a message would come back for ever and stop its queue. See the AMQP 0-9-1
-specification, sections 2.3.5 and 4.2.
+py-amqp writes each message separately, and its read loop raises if a property is not UTF-8: such a
+message would come back for ever and block its queue. See the AMQP 0-9-1 specification, sections
+2.3.5 and 4.2.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def delivered_tag(deliver: bytes) -> tuple[int, bool]:
 
 
 def delivered_key(deliver: bytes) -> str:
-    """Return the routing key in the payload of a ``basic.deliver``, which need not be UTF-8."""
-    at = 4 + 1 + deliver[4]  # behind the method's two numbers and the consumer's tag
+    """Return the routing key, which need not be UTF-8, in the payload of a ``basic.deliver``."""
+    at = 4 + 1 + deliver[4]  # after the method's two numbers and the consumer's tag
     at += 8 + 1  # the delivery's tag, and whether it is a redelivery
     at += 1 + deliver[at]  # the exchange
     return deliver[at + 1 : at + 1 + deliver[at]].decode("utf-8", "replace")
@@ -124,13 +124,12 @@ def content_header(envelope: Envelope, size: int, expiration: str | None = None)
 
 @lru_cache(maxsize=4096)
 def _string_field(name: str, size: int) -> bytes:
-    # A program has a few names of headers, most with values of one length, and writes them again
-    # and again.
+    # Cached: a program writes a few header names again and again, most with values of one length.
     return _short(name.encode()) + b"S" + _LONG.pack(size)
 
 
 def message_frames(channel: int, method: bytes, header: bytes, body: bytes, limit: int) -> bytes:
-    """Return a publish as bytes for the wire, its body cut into frames of at most *limit*."""
+    """Return a publish as bytes for the wire; the body is cut into frames of at most *limit*."""
     parts = [
         _HEAD.pack(METHOD, channel, len(method)),
         method,
@@ -171,9 +170,9 @@ class RawContent(Content):  # type: ignore[misc]  # py-amqp is untyped
     def inbound_body(self, buf: bytes) -> None:
         """Append a frame's payload to the body.
 
-        py-amqp keeps the payloads of a body in a list and joins them: the many payloads of large
-        bodies fragment the allocator's arena of each reading thread, 50 MiB and more for bodies
-        of 16 MiB. A BytesIO grows in place, and gives its buffer away without a copy.
+        py-amqp keeps the payloads of a body in a list and joins them. With large bodies, this
+        fragments the allocator's arena of each reading thread: 50 MiB and more for bodies of 16
+        MiB. A BytesIO grows in place, and gives its buffer away without a copy.
         """
         self.body_received += len(buf)
         self.ready = self.body_received >= self.body_size
@@ -192,7 +191,7 @@ class RawContent(Content):  # type: ignore[misc]  # py-amqp is untyped
 
 
 def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None]:
-    """Return the readable properties, and the reason why some are unreadable (or None)."""
+    """Return the readable properties, and the reason why others are unreadable (or None)."""
     properties: dict[str, Any] = {}
     defects = []
     try:
@@ -213,7 +212,7 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
                     properties[name] = _strings(buf, offset + 4, offset + 4 + size)
                     if properties[name] is None:
                         (properties[name],), _ = loads("F", buf, offset)
-                except Exception as error:  # a stranger's table provokes any error
+                except Exception as error:  # another program's table can provoke any error
                     properties.pop(name, None)
                     defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
                 offset += 4 + size
@@ -230,12 +229,12 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
 
 @lru_cache(maxsize=256)
 def _given(flags: int) -> tuple[tuple[str, str], ...]:
-    """Return the properties that *flags* announce, in their order."""
+    """Return the properties that *flags* announce, in order."""
     return tuple(one for n, one in enumerate(PROPERTIES) if flags & (0x8000 >> n))
 
 
 def _strings(buf: bytes, offset: int, end: int) -> dict[str, str] | None:
-    """Return a table that holds strings alone, as ours do; None for any other.
+    """Return a table whose values are all strings, like ours; None for any other table.
 
     py-amqp reads every kind of table, and takes three times as long.
     """
@@ -259,7 +258,7 @@ def _strings(buf: bytes, offset: int, end: int) -> dict[str, str] | None:
 def raw_frame_handler(
     connection: Any, callback: Callable[[int, tuple[int, int], bytes, Any], Any]
 ) -> Callable[[tuple[int, int, bytes]], bool]:
-    """Return py-amqp's reader of inbound frames, but with :class:`RawContent`."""
+    """Return py-amqp's handler of inbound frames, but with :class:`RawContent`."""
     partial: dict[int, RawContent] = {}
     expected: defaultdict[int, int] = defaultdict(lambda: METHOD)
 
@@ -297,11 +296,11 @@ def raw_frame_handler(
 
 
 def _with_whole_characters(close: bytes) -> bytes:
-    """Return the payload of a close, its text without the character that the broker cut in two.
+    """Return the payload of a close, without a character that the broker cut in two.
 
-    RabbitMQ cuts a text, with the name of a queue in it, to AMQP's 255 bytes.
+    RabbitMQ cuts the text, which may name a queue, to AMQP's 255 bytes.
     """
-    end = 7 + close[6]  # the text is behind the method's two numbers, the code and its own size
+    end = 7 + close[6]  # the text follows the method's two numbers, the code and its own size
     text = close[7:end].decode(errors="ignore").encode()
     return close[:6] + _short(text) + close[end:]
 

@@ -1,4 +1,4 @@
-"""RabbitMQ's management API: the policies of queues, which AMQP does not show."""
+"""RabbitMQ's management API: it shows the policies of queues, which AMQP does not."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.tls import BrokerLink, broker_link, is_this_machine
 
 OFF: Final = "off"
-"""The setting that has the management API left alone."""
+"""The setting that turns the management API off."""
 
 _PORTS: Final = {"http": 15672, "https": 15671}
 _POLICY: Final = "effective_policy_definition"
 _WAIT: Final = 2.0
-"""Seconds for one answer: the API is an extra, and a start must not hang on it."""
+"""Seconds to wait for one answer: the API is optional, and must not hold up a start."""
 _MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 def management_api(url: str, settings: KombuSettings) -> ManagementApi | None:
-    """Return the API beside the broker at *url*, or where the settings say; None where it is off.
+    """Return the API of the broker at *url*, or at the URL in the settings; None if it is off.
 
-    Of several brokers the first is asked: the nodes of a cluster share their policies.
+    With several brokers, the first is asked: the nodes of a cluster share their policies.
     """
     if settings.management_url == OFF:
         return None
@@ -78,7 +78,7 @@ class ManagementApi:
         if found is None:
             return None
         if _POLICY not in found:
-            # RabbitMQ tells policies with a queue's statistics, some seconds after its birth.
+            # RabbitMQ reports policies with a queue's statistics, some seconds after its creation.
             raise Unanswered(f"the management API at {self.url} has no statistics of {queue!r} yet")
         try:
             return QueueProperties(
@@ -92,7 +92,7 @@ class ManagementApi:
             raise Unanswered(f"the answer of {self.url}{path} is not understood") from error
 
     def _ask(self, path: str) -> Mapping[str, Any] | None:
-        # Here: a worker that never asks need not hold the client in memory.
+        # Imported here: a worker that never asks need not keep the client in memory.
         import http.client
 
         try:
@@ -139,5 +139,5 @@ class ManagementApi:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """Return *value*, where an empty table may have come as an empty list, as Erlang writes it."""
+    """Return *value* as a table: Erlang writes an empty table as an empty list."""
     return {} if value is None or value == [] else dict(value)

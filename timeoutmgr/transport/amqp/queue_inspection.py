@@ -1,12 +1,12 @@
-"""Whether existing queues on RabbitMQ keep messages: AMQP and the management API asked together.
+"""Checks that existing RabbitMQ queues keep messages, through AMQP and the management API.
 
-AMQP has no method that reads a queue's properties. A broker answers a declaration that differs from
-the queue with the property that differs and its value. So the probe declares, adopts the value in
+AMQP has no method that reads a queue's properties. But if a declaration differs from the queue, the
+broker answers with the differing property and its value. So the probe declares, adopts the value in
 the answer, and declares again, until the broker finds no difference.
 
 A probe never creates a queue, even if the queue vanishes meanwhile: each declaration carries an
-argument that RabbitMQ (3.9 and later) compares only on streams, and refuses in a new queue of any
-type, for its value and because it is a stream's.
+argument of streams that RabbitMQ (3.9 and later) compares only on streams, and refuses for a new
+queue of any type: for a stream because of its value, otherwise because of its type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timeoutmgr.transport.amqp.management import ManagementApi, Unanswered
 from timeoutmgr.transport.queue_view import QueueProperties
 
 OLDEST: Final = (3, 9)
-"""The first RabbitMQ that refuses a new queue with the probe's argument."""
+"""The first version of RabbitMQ that refuses a new queue with the probe's argument."""
 
 _NEVER_CREATES: Final = {"x-max-age": "?"}
 _MOST_DIFFERENCES: Final = 20
@@ -44,9 +44,8 @@ class UnreadableProperties(Exception):
 def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueueProperties | None:
     """Return the properties of queue *name*, or None if there is no such queue.
 
-    *expected* are the arguments to begin with: the closer, the fewer questions.
-    Raises UnreadableProperties.
-    The broker closes the channel over most questions; py-amqp opens it again.
+    *expected* are the arguments to begin with: the closer they are, the fewer questions. Raises
+    UnreadableProperties. The broker closes the channel over most questions; py-amqp opens it again.
     """
     asked = _Question(expected)
     for _ in range(_MOST_DIFFERENCES):
@@ -59,7 +58,7 @@ def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueuePrope
             )
         except PreconditionFailed as error:
             if _INVALID.search(error.reply_text):
-                return None  # deleted between the look for it and this question
+                return None  # deleted since the check that it exists
             asked.correct(error.reply_text)
         except ResourceLocked:
             return QueueProperties(exclusive=True)
@@ -70,14 +69,14 @@ def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueuePrope
         else:
             return asked.answered()
         if asked.arguments.get(_TYPE) == "stream":
-            return asked.answered()  # the probe's argument is a stream's own
+            return asked.answered()  # the probe's argument is an argument of streams
     raise UnreadableProperties(
         f"queue {name!r} differs in more than {_MOST_DIFFERENCES} properties"
     )
 
 
 class _Question:
-    """The properties that the next declaration has."""
+    """The properties of the next declaration."""
 
     def __init__(self, expected: Mapping[str, object]) -> None:
         self.durable = True
@@ -85,7 +84,7 @@ class _Question:
         self.arguments: dict[str, object] = dict(expected)
 
     def correct(self, answer: str) -> None:
-        """Take over the value that *answer* tells."""
+        """Adopt the value in *answer*."""
         found = _DIFFERS.search(answer)
         if found is None:
             raise UnreadableProperties(f"the broker's answer is not understood: {answer!r:.300}")
@@ -107,7 +106,7 @@ class _Question:
 
 
 def _of_type(kind: str, text: str) -> object:
-    """Return the value that *text* spells; *kind* is a type of AMQP's or of Python's."""
+    """Return the value that *text* spells; *kind* is a type of AMQP or Python."""
     if kind in ("longstr", "str"):
         return text
     if kind in ("bool", "boolean"):
@@ -121,9 +120,9 @@ def _of_type(kind: str, text: str) -> object:
 
 
 class QueueInspection:
-    """Inspects each queue by itself; *expected* are the arguments of a queue that we created.
+    """Inspects queues one by one; *expected* are the arguments of a queue that we created.
 
-    An API that did not answer once is not asked again: each question may take seconds.
+    If the API fails to answer once, it is not asked again: each question may take seconds.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class QueueInspection:
         self._management = management
         self._silence = "" if management else "management_url is 'off'"
         self.meant: Mapping[str, Mapping[str, Any]] = {}
-        """Arguments by the name of the queue that should have them: they are no losses."""
+        """Arguments that queues should have, by queue name: they do not count as losses."""
 
     def report(self, name: str) -> QueueReport:
         """Return the known properties of queue *name*, which exists."""
@@ -151,8 +150,8 @@ class QueueInspection:
         found = replace(found, meant=self.meant.get(name, {})) if found else QueueProperties()
         dead_end = self._dead_end(name, found)
         default = found.default_losses(self._server_version, dead_end)
-        # An error queue that we created on RabbitMQ 3 has the default limit once the broker is 4,
-        # and few deliveries. The queues that point to it keep what they give up.
+        # An error queue that we created on RabbitMQ 3 gets the default limit when the broker
+        # becomes version 4, but has few deliveries. Queues that point to it lose nothing.
         is_consumed = "x-dead-letter-exchange" in self._expected
         is_certain = reported is not None and is_consumed
         return QueueReport(
@@ -165,15 +164,15 @@ class QueueInspection:
         )
 
     def delivery_limit(self, name: str) -> int | None:
-        """Return after how many deliveries queue *name* gives a message up, None for never.
+        """Return after how many deliveries queue *name* gives a message up; None means never.
 
-        Raises UnreadableProperties. A policy counts where the management API tells it.
+        Raises UnreadableProperties. A policy counts if the management API reports it.
         """
         found = self._known(name, self._reported(name)) or QueueProperties()
         return found.delivery_limit(self._server_version)
 
     def dead_messages_to(self, name: str) -> str | None:
-        """Return the queue that gets the dead messages of queue *name*, None for not known."""
+        """Return the queue that gets the dead messages of queue *name*; None if unknown."""
         try:
             found = self._known(name, self._reported(name))
         except UnreadableProperties:

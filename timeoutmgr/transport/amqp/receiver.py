@@ -1,4 +1,4 @@
-"""A consumer of one AMQP queue: raw messages in, acknowledgements out in as few as possible."""
+"""A consumer of one AMQP queue: it receives raw messages, and acknowledges in few frames."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from timeoutmgr.transport.work import FEW, LINGER
 logger = logging.getLogger(__name__)
 
 _LONGEST_ANSWER = 1.0
-"""Seconds that the broker's answer is waited for, where the next ``receive`` can wait for it."""
+"""Seconds to wait for the broker's answer, if the next ``receive`` can go on waiting."""
 
 
 class _Change(Enum):
-    """How far the change of the window has come: the consumer is ended, and another begun."""
+    """Progress of a change of the window: one consumer is cancelled, and another started."""
 
     NONE = "none"
     ASKED = "asked"
@@ -44,14 +44,14 @@ class _Change(Enum):
 
 
 class RabbitMQReceiver(BrokerReceiver):
-    """Consumes on a connection of its own, and on a new connection after a loss.
+    """Consumes on its own connection, and on a new connection after a loss.
 
     The call that meets a lost connection raises; the next ``receive`` connects again.
-    Unacknowledged messages are delivered again, so that settling it afterwards is a LeaseLost.
+    Unacknowledged messages are delivered again, so settling them afterwards raises LeaseLost.
 
-    The *budget* bounds the bodies that it holds (None: not at all). The broker may send one
-    message ahead at first, and then as many, up to *prefetch*, as fit by the sizes that came.
-    More messages, since sizes change, are left on the line while the budget is spent.
+    The *budget* limits the bodies that it holds (None: no limit). At first the broker may send one
+    message ahead, then as many, up to *prefetch*, as fit by the sizes so far. Since sizes change,
+    more messages may come: they stay unread on the socket while the budget is spent.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RabbitMQReceiver(BrokerReceiver):
     ) -> None:
         if not 1 <= prefetch <= 65_535:
             raise ValueError(f"prefetch must be from 1 to 65535, got {prefetch}")
-        super().__init__(queue, budget)  # the order of delivery is that of the broker's ids
+        super().__init__(queue, budget)  # deliveries are in the order of the broker's ids
         self._connect = connect
         self._prefetch = prefetch
         self._wake = WakePipe()
@@ -81,15 +81,15 @@ class RabbitMQReceiver(BrokerReceiver):
             raise
 
     def receive(self, limit: int, wait: float) -> list[Received]:
-        """Return the messages at hand, or the first within *wait* and its followers."""
+        """Return buffered messages; otherwise wait up to *wait* for the first messages."""
         with self._used("receiving", reopen=True) as connection:
-            self._fit(connection)  # the thread of the heartbeats may have read deliveries
+            self._fit(connection)  # the heartbeat thread may have read deliveries
             if not self._has(limit):
                 self._fill(connection, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
-        """Settle messages; the longest run from the oldest on takes one frame."""
+        """Settle messages; the longest run from the oldest on takes a single frame."""
         if transaction is not None:
             refuse_transaction("AMQP")
         with self._used("acknowledging") as connection:
@@ -107,7 +107,7 @@ class RabbitMQReceiver(BrokerReceiver):
             self._forget(own)
 
     def release(self, received: Sequence[Received]) -> None:
-        """Put messages back to where they stood; messages of a lost connection are back already."""
+        """Return messages to their old position; messages of a lost connection are back already."""
         live = [one for one in received if self._is_live(one.tag)]
         if not live:
             return
@@ -117,13 +117,13 @@ class RabbitMQReceiver(BrokerReceiver):
     def stand_back(
         self, received: Sequence[Received], may_return: Callable[[Received], bool]
     ) -> int:
-        """Release *received* and the messages of the buffer; consume no more until ``receive``."""
+        """Release *received* and the buffered messages; stop consuming until ``receive``."""
         with self._used("standing back") as connection:
             if not received and not self._buffer and self._window.size <= len(self._unacked):
                 return 0  # the broker sends none ahead
             if self._change is _Change.NONE:
                 self._ask_to_end()
-            # Messages that the broker has sent before it answers would stay here.
+            # Otherwise messages that the broker sent before its answer would stay here.
             while self._change is _Change.ASKED and connection.pump(_LONGEST_ANSWER):
                 pass
             ahead = [one for one in self._buffer if may_return(one)]
@@ -133,7 +133,7 @@ class RabbitMQReceiver(BrokerReceiver):
             return len(given)
 
     def resize(self, prefetch: int) -> None:
-        """Have the broker send at most *prefetch* ahead; it takes effect when a read finds time."""
+        """Have the broker send at most *prefetch* ahead; a later read puts it into effect."""
         self._prefetch = prefetch
         self._window.most = prefetch
 
@@ -176,26 +176,26 @@ class RabbitMQReceiver(BrokerReceiver):
                 return
 
     def _pump(self, connection: AmqpConnection, seconds: float) -> bool:
-        """Read once, unless the budget is spent; then fit the window."""
+        """Read once, unless the budget is spent; then adapt the window."""
         if self._unsettled.is_full or not connection.pump(seconds):
             return False
         self._fit(connection)
         return True
 
     def _fit(self, connection: AmqpConnection) -> None:
-        """Fit the window to the sizes that came, by an end of the consumer and a new consumer."""
+        """Adapt the window to the received sizes: cancel the consumer, and start another."""
         if self._change is _Change.ENDED:
             self._consume_again(connection)
         elif self._change is _Change.NONE and self._window.misfits(self._older()):
             self._ask_to_end()
 
     def _ask_to_end(self) -> None:
-        # Not waited for: the answer stands behind frames that the broker has sent already.
+        # Do not wait: the answer comes after frames that the broker has already sent.
         self._change = _Change.ASKED
         self._channel.send_method(spec.Basic.Cancel, "sb", (self._consumer, False))
 
     def _consume_again(self, connection: AmqpConnection) -> None:
-        # No delivery is under way any more: to wait for these answers reads no body.
+        # No delivery is under way any more, so waiting for these answers reads no body.
         self._window.size = self._window.beside(len(self._unacked))
         with connection.asking():
             self._consume()
@@ -210,7 +210,7 @@ class RabbitMQReceiver(BrokerReceiver):
         )
 
     def _older(self) -> int:
-        """Return the number of unacknowledged messages of an earlier consumer; they come first."""
+        """Return the number of an earlier consumer's unacknowledged messages; they come first."""
         return sum(1 for _ in itertools.takewhile(lambda n: n <= self._last_older, self._unacked))
 
     @property
@@ -252,7 +252,7 @@ class RabbitMQReceiver(BrokerReceiver):
         self._window = PrefetchWindow(self._prefetch, self._limit, self._unsettled)
         connection.holds_back = lambda: self._unsettled.is_full
         try:
-            # Locked, as below: a heartbeat would read the answer that this thread waits for.
+            # Locked, as below: otherwise the heartbeat thread could read our answer.
             doing = f"consuming queue {self._queue!r}"
             with connection.lock, broker_errors(doing), connection.asking():
                 channel = self._channel = connection.channel()
@@ -270,7 +270,7 @@ class RabbitMQReceiver(BrokerReceiver):
 
     def _let_go(self, reason: str, *, politely: bool = False) -> None:
         connection, self._connection = self._connection, None
-        # Deliveries before the broker's answer to the close are the broker's again.
+        # Deliveries before the broker's answer to the close go back to the broker.
         self._channel.deliver = lambda *_: None
         self._drop_unsettled()
         if connection is not None:
@@ -286,7 +286,7 @@ class RabbitMQReceiver(BrokerReceiver):
         if self._connection is not None and self._connection.broken is not None:
             reason = self._connection.broken
             self._let_go(reason)
-            # Lost between two calls (a missed heartbeat): unacknowledged messages learn it now.
+            # Lost between two calls (a missed heartbeat): forget the unacknowledged messages now.
             if not reopen:
                 raise TransportUnavailable(f"{what} failed: the connection was lost: {reason}")
         if self._connection is None:
@@ -314,7 +314,7 @@ class RabbitMQReceiver(BrokerReceiver):
 
 
 def _death(raw_headers: Any) -> Death | None:
-    """Return the newest entry of x-death, which a broker writes; None if malformed."""
+    """Return the newest entry of x-death, a header of the broker; None if malformed."""
     entries = raw_headers.get("x-death") if isinstance(raw_headers, dict) else None
     newest = entries[0] if isinstance(entries, list) and entries else None
     if not isinstance(newest, dict):

@@ -1,6 +1,6 @@
-"""Messages passed on whole on one broker: properties, and headers of every kind, as they came.
+"""Relay of whole messages on one broker: properties and headers of all types stay as they came.
 
-Messages between endpoints have string headers; strangers' messages in shared queues (Celery's
+Messages between endpoints have string headers; other programs' messages in shared queues (Celery's
 tasks, say) have numbers, lists and nulls, which a relay must not change.
 """
 
@@ -23,8 +23,8 @@ from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.settings import KombuSettings
 
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of bodies that are read from the broker for one call; they are held several times over
-while they are stored, or published once more."""
+"""Maximum bytes of bodies that are read from the broker in one call; several copies exist while
+they are stored or published again."""
 
 _PERSISTENT: Final = 2
 _HEADERS: Final = "application_headers"
@@ -39,13 +39,13 @@ class Relayed:
     content: RawContent
 
     def publishing(self, exchange: str, key: str, more: Mapping[str, str | int]) -> EncodedMessage:
-        """Return it ready for the wire, with *more* headers and without a broker's own."""
+        """Return the message encoded, with *more* headers and without the broker's headers."""
         table = {
             name: value
             for name, value in self.headers.items()
             if name.lower() not in BROKER_HEADERS
         }
-        # "expiration" would be a second time to live; "user_id" is refused from another user.
+        # "expiration" would be a second time to live; RabbitMQ refuses another user's "user_id".
         left_out = ("expiration", "user_id")
         kept = {name: v for name, v in self.content.properties.items() if name not in left_out}
         content = RawContent(**kept | {_HEADERS: table | dict(more), "delivery_mode": _PERSISTENT})
@@ -61,7 +61,7 @@ class Relayed:
 
 
 class Relay:
-    """Takes from one queue, and publishes in confirm windows; used by one thread."""
+    """Receives from one queue, and publishes in confirm windows; used by one thread."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Relay:
     def receive(self, limit: int, wait: float) -> list[Relayed]:
         """Return up to *limit* messages; wait at most *wait* seconds for the first.
 
-        Fewer where their bodies are some MOST_BYTES together.
+        Return fewer if their bodies together reach about MOST_BYTES.
         """
         return [
             Relayed(one, content.properties.get(_HEADERS) or {}, content)
@@ -95,7 +95,7 @@ class Relay:
             return window.send(publishings)
 
     def ack(self, relayed: Sequence[Relayed]) -> None:
-        """Settle messages for good."""
+        """Acknowledge messages."""
         self._receiver.ack([one.received for one in relayed])
 
     def close(self) -> None:

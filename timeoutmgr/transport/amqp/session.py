@@ -51,11 +51,11 @@ _MOST_ROUTES = 10_000
 
 
 class RabbitMQSession:
-    """Queues on an AMQP broker. Sending has one connection, each receiver another.
+    """Queues on an AMQP broker. Sending has one connection, and each receiver another.
 
-    *window* is how many messages are sent before their confirms are waited for, if it differs from
-    the settings. *management* tells the policies of the broker's queues. *budget* bounds the bytes
-    that its receivers hold. *exchanges* are known to all sessions of a transport.
+    *window* overrides how many messages the settings have sent before a wait for confirms.
+    *management* tells the policies of the broker's queues. *budget* limits the bytes that the
+    receivers hold. All sessions of a transport share *exchanges*.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RabbitMQSession:
         self._routes: set[Route] = set()
 
     def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
-        """Create the queues that do not exist; an existing one keeps its type and arguments."""
+        """Create the queues that do not exist; an existing queue keeps its type and arguments."""
         check_queue_names([*names, *([error_queue] if error_queue else [])])
         with self._used("creating queues") as connection, closing(connection.channel()) as channel:
             arguments = self._arguments(connection, error_queue)
@@ -92,9 +92,9 @@ class RabbitMQSession:
                 topologies.declare_own_exchanges(channel, names)
 
     def missing_exchanges(self, queues: Collection[str]) -> list[str] | None:
-        """Return the *queues* that need an exchange of their name, and have none; None if none do.
+        """Return the *queues* without an exchange of their name; None if exchanges are not used.
 
-        The kind of an exchange is not looked at.
+        The type of an exchange is not checked.
         """
         check_queue_names(queues)
         if not self._exchanges.is_on:
@@ -121,7 +121,7 @@ class RabbitMQSession:
             return [inspection.report(name) for name in there]
 
     def dead_messages_to(self, queue: str) -> str | None:
-        """Return the queue that gets the dead messages of *queue*, None for not known."""
+        """Return the queue that gets the dead messages of *queue*; None if unknown."""
         check_queue_names([queue])
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             if not topologies.has_queue(channel, queue):
@@ -152,8 +152,8 @@ class RabbitMQSession:
     ) -> list[SendResult]:
         """Publish in confirm windows.
 
-        Raises TransportUnavailable only where nothing was written, and InvalidMessage where the
-        broker took nothing.
+        Raises TransportUnavailable only if nothing was written, and InvalidMessage if nothing was
+        accepted.
         """
         if transaction is not None:
             refuse_transaction("AMQP")
@@ -163,7 +163,7 @@ class RabbitMQSession:
         return results
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
-        """Publish in confirm windows; the last is waited for when the results are asked for."""
+        """Publish in confirm windows; the call for the results waits for the last window."""
         if self._exchanges.is_on:
             self._find_exchanges(outgoing)
         publishings = self._prepare(outgoing)
@@ -176,10 +176,10 @@ class RabbitMQSession:
     def _publish_around(
         self, ways: Sequence[object], publishings: Sequence[EncodedMessage], places: Sequence[int]
     ) -> Sending:
-        """Publish the messages at *places*, the first by their *ways*, each alone; then the others.
+        """Publish the messages at *places*, the first of their *ways*, each alone; then the others.
 
-        Over a route that its user may not use, the broker closes the channel, and leaves in doubt
-        what is under way there.
+        The broker closes the channel over a route that the user may not use, and leaves the
+        messages in flight there in doubt.
         """
         found: dict[int, SendResult] = {}
         for place in places:
@@ -194,7 +194,7 @@ class RabbitMQSession:
         )
 
     def publish(self, publishings: Sequence[EncodedMessage]) -> Sending:
-        """Publish what is ready for the wire, as ``start_sending`` does."""
+        """Publish encoded messages, as ``start_sending`` does."""
         if not publishings:
             return Answered([])
         if self._is_held_up():
@@ -225,7 +225,7 @@ class RabbitMQSession:
     def finish(
         self, connection: AmqpConnection, window: ConfirmWindow, started: Started
     ) -> list[SendResult]:
-        """Finish the messages *started* in the *window* of *connection*; return their results."""
+        """Wait for the messages *started* in the *window* of *connection*; return their results."""
         with _locked(connection, "sending"):
             results = window.finish(started)
         self._part_with_spent(connection, window)
@@ -265,7 +265,7 @@ class RabbitMQSession:
             return connection.server_version
 
     def declare(self, topology: Topology) -> None:
-        """Declare all of *topology*; queues without arguments as any other of ours."""
+        """Declare all of *topology*; queues without arguments get our usual arguments."""
         self.create_queues([one.name for one in topology.queues if one.arguments is None])
         with self._channel("declaring") as channel:
             topologies.declare(channel, topology)
@@ -288,23 +288,23 @@ class RabbitMQSession:
         with self._channel("binding queues") as channel:
             missing = topologies.bind_queues(channel, queues, exchange, key_of)
             if self._exchanges.is_on:
-                # Beside the queue, which gets a message once however many ways lead to it.
+                # In addition to the queue, which gets a message once, whatever bindings lead to it.
                 there = [name for name in queues if name not in missing]
                 topologies.bind_exchanges(channel, there, exchange, key_of)
         return missing
 
     def is_routed(self, exchange: str, key: str, rest: str) -> bool:
-        """Return whether *exchange* knows a queue for *key*; a probe is taken back from *rest*."""
+        """Return whether *exchange* routes *key* to a queue; the probe may end in *rest*."""
         with self._channel("probing an exchange") as channel:
             return topologies.is_routed(channel, exchange, key, rest)
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
-        """Return the marker of *endpoint*, None if it has none."""
+        """Return the marker of *endpoint*, or None."""
         with self._channel("reading a marker") as channel:
             return topologies.read(channel, endpoint, expected)
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
-        """Mark *endpoint*; another marker is taken away."""
+        """Mark *endpoint*; another marker is removed."""
         with self._channel("writing a marker") as channel:
             topologies.write(channel, endpoint, word, store)
 
@@ -319,10 +319,10 @@ class RabbitMQSession:
         return RabbitMQReceiver(self._connect, queue, prefetch, self._budget)
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
-        """Yield up to *limit* messages of *queue*; refuse where a look counts as a delivery.
+        """Yield up to *limit* messages of *queue*; refuse if browsing counts as a delivery.
 
-        A message that is given back has one delivery more. That harms a queue with a delivery
-        limit alone, which would give the message up after some looks.
+        A message that is given back counts one more delivery. That harms only a queue with a
+        delivery limit, which would give the message up after some browsing.
         """
         count = self.count(queue)
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
@@ -351,7 +351,7 @@ class RabbitMQSession:
             return
 
     def close(self) -> None:
-        """Close the sending connection; receivers are closed by themselves."""
+        """Close the sending connection; receivers are closed separately."""
         connection, self._connection, self._window = self._connection, None, None
         if connection is not None:
             with connection.lock:
@@ -442,7 +442,7 @@ class RabbitMQSession:
                 for route in places:
                     declare_route(channel, route)
                     if len(self._routes) >= _MOST_ROUTES:
-                        self._routes.clear()  # some programs have a routing key for each message
+                        self._routes.clear()  # some programs use a new routing key for each message
                     self._routes.add(route)
         return [place for route, place in places.items() if route.exchange]
 
@@ -464,7 +464,8 @@ class RabbitMQSession:
             arguments["x-dead-letter-exchange"] = ""
             arguments["x-dead-letter-routing-key"] = error_queue
         if self._settings.queue_type == "quorum" and connection.server_version >= (4,):
-            # From 4.0 a message is given up after 20 deliveries, and a kill counts as a delivery.
+            # From 4.0 on, a message is given up after 20 deliveries, and a kill counts as a
+            # delivery.
             arguments["x-delivery-limit"] = -1
         return arguments
 
@@ -475,7 +476,7 @@ class RabbitMQSession:
 
     @contextmanager
     def _used(self, what: str) -> Iterator[AmqpConnection]:
-        # A connection that died while idle is replaced: nothing of this call is written yet.
+        # A connection that died while idle is replaced: this call has written nothing yet.
         if self._connection is not None:
             with self._connection.lock:
                 alive = self._connection.is_alive()
@@ -493,9 +494,9 @@ _MOST_MILLISECONDS: Final = 2**32 - 1
 
 
 def _expiration(outgoing: Outgoing) -> str | None:
-    """Return the time to live of *outgoing* in milliseconds, rounded up; None without or too long.
+    """Return the time to live of *outgoing* in milliseconds, rounded up; None without, or too long.
 
-    A message whose time to live is too long is left to its receiver.
+    If the time to live is too long for RabbitMQ, the receiver checks it.
     """
     if outgoing.time_to_live is None:
         return None
@@ -531,7 +532,7 @@ class UnconfirmedPublishes:
 
 @contextmanager
 def _locked(connection: AmqpConnection, what: str) -> Iterator[None]:
-    """Keep *connection* for this thread; drop it on any error that may have left it half-way."""
+    """Lock *connection* for this thread; drop it on an error that may have left it half-written."""
     with connection.lock:
         try:
             with broker_errors(what), connection.asking():
@@ -560,7 +561,7 @@ def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:
     try:
         channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
     except PreconditionFailed:
-        return  # another process was faster, with other arguments: an existing queue is left as is
+        return  # another process was faster, with other arguments: leave its queue as it is
     except AccessRefused as error:
         raise ConfigurationError(
             f"the broker's user may not create queue {name!r} ({error}); run the installation "

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings on an AMQP channel: declared, looked for, removed."""
+"""Exchanges, queues and bindings on an AMQP channel: declare, look up and remove them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 _KNOWN_FOR: Final = 60.0
 _MOST_KNOWN: Final = 10_000
-"""Queues whose answers are kept: destinations come from callers."""
+"""Maximum number of queues whose answers are kept: destinations come from callers."""
 _NEVER: Final = (False, 0.0)
 _TOO_LARGE: Final = re.compile(r"message size \d+ .*max size (\d+)")
 _INVALID: Final = "invalid arg "
-"""Part of the answer about an argument that a queue of its type cannot have."""
+"""Part of the broker's answer if a queue of this type cannot have an argument."""
 _PROBE_TTL: Final = 10_000
-"""Milliseconds after which a probe expires that came to rest elsewhere than was expected."""
+"""Milliseconds until a probe expires that ended in an unexpected queue."""
 _MOST_BEFORE_PROBE: Final = 1000
-"""Messages before a probe that are fetched to find it: a backlog must not fill the memory."""
+"""Maximum number of messages that are fetched to find a probe: a backlog must not fill memory."""
 
 
 def declare(channel: Any, topology: Topology) -> None:
@@ -69,7 +69,7 @@ def missing(channel: Any, topology: Topology) -> list[str]:
 
 
 def remove(channel: Any, topology: Topology) -> None:
-    """Delete exchanges and queues, the entrances first."""
+    """Delete exchanges and queues, first those that publishers use."""
     for exchange in topology.exchanges:
         channel.exchange_delete(exchange.name)
     for queue in topology.queues:
@@ -97,10 +97,10 @@ def bind_queues(
 
 
 def is_routed(channel: Any, exchange: str, key: str, rest: str) -> bool:
-    """Return whether *exchange* knows a queue for *key*; a probe finds out.
+    """Return whether *exchange* routes *key* to a queue, by sending a probe.
 
-    It is taken back from the queue *rest*, where it would expire and become a dead letter. The end
-    of *channel* gives back what was fetched with it, each to its place.
+    The probe is removed from the queue *rest*, where it would expire and become a dead letter.
+    Closing *channel* returns messages that were fetched with it to their positions.
     """
     returned: list[object] = []
     channel.confirm_select()
@@ -108,16 +108,16 @@ def is_routed(channel: Any, exchange: str, key: str, rest: str) -> bool:
     probe = Message(
         "", expiration=str(_PROBE_TTL), application_headers={PROBE: "True"}, delivery_mode=1
     )
-    # The answer to a publish comes behind its return: first returned, then confirmed.
+    # A return comes before the confirm: the message is first returned, then confirmed.
     channel.basic_publish_confirm(probe, exchange, key, mandatory=True)
     if not returned:
-        with suppress(AccessRefused):  # without the right to read it is left to expire
+        with suppress(AccessRefused):  # without the right to read, it is left to expire
             _remove_probe(channel, rest)
     return not returned
 
 
 def _remove_probe(channel: Any, queue: str) -> None:
-    """Remove a probe from *queue*, unless a satellite was faster; any probe is as good."""
+    """Remove a probe, whichever it is, from *queue*, unless a satellite was faster."""
     for _ in range(_MOST_BEFORE_PROBE):
         found = channel.basic_get(queue)
         if found is None:
@@ -128,7 +128,7 @@ def _remove_probe(channel: Any, queue: str) -> None:
 
 
 def has_queue(channel: Any, name: str) -> bool:
-    """Return whether there is a queue called *name*."""
+    """Return whether the queue *name* exists."""
     try:
         return message_count(channel, name) is not None
     except ResourceLocked:
@@ -140,11 +140,11 @@ def message_count(channel: Any, name: str) -> int | None:
     try:
         return int(channel.queue_declare(name, passive=True).message_count)
     except NotFound:
-        return None  # py-amqp has opened the channel again, that the broker closed over it
+        return None  # the broker closed the channel over it, and py-amqp has opened it again
 
 
 def has_exchange(channel: Any, name: str) -> bool:
-    """Return whether there is an exchange called *name*."""
+    """Return whether the exchange *name* exists."""
     try:
         channel.exchange_declare(name, "", passive=True)
     except NotFound:
@@ -182,8 +182,8 @@ def _refusals(what: str, name: str) -> Iterator[None]:
 def declare_own_exchanges(channel: Any, queues: Collection[str]) -> None:
     """Declare the exchanges of existing *queues*, and bind the queues.
 
-    A queue of another owner, such as the error queue, works without an exchange: without the
-    permission to declare it, a warning is logged.
+    A queue of another owner, such as the error queue, works without an exchange: if the permission
+    to declare it is missing, a warning is logged.
     """
     for name in queues:
         exchange, binding = Exchange(name, "fanout"), Binding(name, name, "")
@@ -203,14 +203,14 @@ def declare_own_exchanges(channel: Any, queues: Collection[str]) -> None:
 
 
 class ExchangeAddresses:
-    """Which queues have an exchange of their own name; all sessions of a transport share it.
+    """Cache of which queues have an exchange of their name; all sessions of a transport share it.
 
-    So do they share the broker's limit of a body. It tells that where it closes a channel over a
-    message, which leaves others in doubt: for a minute a larger body is not sent.
+    They also share the broker's maximum body size. The broker reveals it by closing a channel over
+    a message, which leaves others in doubt: so no larger body is sent for a minute.
 
-    A program of the conventional topology publishes to the exchange alone. An answer of the broker
-    is known for a minute: an exchange that comes later is not used at once, and the queue is
-    reached without it.
+    A program of the conventional topology publishes only to the exchange. Answers of the broker are
+    cached for a minute: an exchange that is created meanwhile is used only later, and until then
+    messages go straight to the queue.
     """
 
     def __init__(
@@ -224,11 +224,11 @@ class ExchangeAddresses:
         self.is_on = chosen == "conventional"
 
     def follow(self) -> None:
-        """Use exchanges from now on, unless the settings chose the topology."""
+        """Use exchanges from now on, unless the settings choose a topology."""
         self.is_on |= not self._is_chosen
 
     def unknown(self, queues: Iterable[str]) -> list[str]:
-        """Return the *queues* of which the broker has to be asked."""
+        """Return the *queues* about which the broker must be asked."""
         if not self._may_publish:
             return []
         now = self._monotonic()
@@ -241,18 +241,18 @@ class ExchangeAddresses:
         self._known[queue] = has_exchange, self._monotonic() + _KNOWN_FOR
 
     def exchange_of(self, queue: str) -> str:
-        """Return the exchange to publish to for *queue*; the default exchange knows each queue."""
+        """Return the exchange for publishing to *queue*; the default one reaches every queue."""
         return queue if self._known.get(queue, _NEVER)[0] else ""
 
     def largest_body(self, own: int) -> int:
-        """Return the limit of a body: *own*, or the broker's if it has just told a smaller."""
+        """Return the maximum body size: *own*, or a smaller size that the broker just revealed."""
         return min(own, self._largest) if self._monotonic() < self._largest_until else own
 
     def forget(self, reason: str) -> None:
-        """Forget all answers after the loss of a connection for *reason*, which may tell a limit.
+        """Forget all answers after a connection was lost for *reason*, which may reveal a limit.
 
-        The broker closes a channel for a publish to an exchange that is gone; and for a user who
-        may not write to an exchange, so that from then on queues alone are used.
+        The broker closes a channel over a publish to a deleted exchange; and over a user who may
+        not write to an exchange, so that only queues are used from then on.
         """
         self._known.clear()
         if (found := _TOO_LARGE.search(reason)) is not None:
@@ -269,11 +269,11 @@ class ExchangeAddresses:
 
 
 def has_fanout(channel: Any, name: str) -> bool:
-    """Return whether there is a durable fanout exchange called *name*.
+    """Return whether a durable fanout exchange *name* exists.
 
-    False if the user may not ask: only a declaration tells the kind of an exchange. Were the
-    exchange deleted in between, the declaration would leave an exchange without a queue, of the
-    kind that its owner declares.
+    False if the user may not ask: only a declaration reveals the type of an exchange. If the
+    exchange is deleted in between, the declaration leaves an exchange without a queue, of the type
+    that its owner declares.
     """
     if not name or name.startswith("amq.") or not has_exchange(channel, name):
         return False
@@ -287,7 +287,7 @@ def has_fanout(channel: Any, name: str) -> bool:
 def bind_exchanges(
     channel: Any, queues: Iterable[str], exchange: str, key_of: Callable[[str], str]
 ) -> None:
-    """Bind the exchanges of those *queues* that have an exchange."""
+    """Bind the exchanges of the *queues* that have an exchange."""
     for name in queues:
         if has_fanout(channel, name):
             with _refusals("binding of", name):
@@ -309,13 +309,13 @@ def delete_own_exchange(channel: Any, queue: str) -> None:
 
 
 # --- A marker on RabbitMQ: durable exchanges that nothing is bound to -------------------------
-# One exchange says by its name that the endpoint is marked, and has the second as its alternate
-# exchange; the second has the marker in its name. A declaration that differs is refused with the
-# name, unless that is too long for AMQP's 255 bytes. Without the right to declare, the marker is
-# recognised by the second exchange alone.
+# The name of the first exchange says that the endpoint is marked. Its alternate exchange is the
+# second, whose name contains the marker. The broker refuses a differing declaration with that name,
+# unless it is too long for AMQP's 255 bytes. Without the right to declare, only the second exchange
+# reveals the marker.
 
 UNREADABLE: Final = "(cannot be read)"
-"""The word for a marker that is there, and that this user or this name cannot read."""
+"""Stands for a marker that exists but cannot be read, by this user or because it is too long."""
 
 _PREFIX: Final = "timeoutmgr.marker."
 _ALTERNATE: Final = "alternate-exchange"
@@ -325,13 +325,13 @@ _CURRENT: Final = re.compile(r"but current is (?:the value )?'timeoutmgr[.](?P<w
 
 
 def read(channel: Any, endpoint: str, expected: str | None) -> str | None:
-    """Return the marker of *endpoint*, None if it has none."""
+    """Return the marker of *endpoint*, or None."""
     name = _first(endpoint)
     if not has_exchange(channel, name):
         return None
     wanted = _ELSE if expected is None else _second(expected)
     try:
-        # The exchange exists, so that nothing is created: the broker only compares.
+        # The exchange exists, so nothing is created: the broker only compares.
         _declare(channel, name, {_ALTERNATE: wanted})
     except PreconditionFailed as error:
         found = _CURRENT.search(error.reply_text)
@@ -343,7 +343,7 @@ def read(channel: Any, endpoint: str, expected: str | None) -> str | None:
 
 
 def write(channel: Any, endpoint: str, word: str, store: str) -> None:
-    """Mark *endpoint*; another marker is taken away."""
+    """Mark *endpoint*; another marker is removed."""
     found = read(channel, endpoint, word)
     if found == word:
         return

@@ -26,7 +26,7 @@ def register() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: registration with kombu need not load the whole transport.
+    # Imported on demand: registering with kombu need not load the whole transport.
     if name == "SqlTransport":
         from timeoutmgr.transport.sql.transport import SqlTransport
 

@@ -1,4 +1,4 @@
-"""Delivery of the SQL queue's messages in kombu's event loop, which a Celery worker runs."""
+"""Delivery of the SQL queue's messages in kombu's event loop, as a Celery worker runs it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Final
 from timeoutmgr.transport.sql.wakeups import Wakeup
 
 _AT_ONCE: Final = 20
-"""Messages that are delivered before the loop looks at its other sockets again."""
+"""Messages that are delivered before the loop serves its other sockets again."""
 _WAKES: Final = 4096
 
 
 class LoopDelivery:
     """Calls *deliver* in the thread of *loop*, until it raises Empty.
 
-    *deliver* hands over one message without waiting. It is called after a notification of *wakeup*
-    by any thread, after ``ring``, and each *pause* seconds, since a message in a file of SQLite, or
-    one that another process gave back, is announced to nobody. An error of *deliver* ends the loop,
-    as an error of a broker's socket does. The other methods belong to the loop's thread.
+    *deliver* delivers one message without waiting. It is called when any thread notifies *wakeup*,
+    after ``ring``, and every *pause* seconds: nothing announces a message in an SQLite file, or a
+    message that another process gave back. An error of *deliver* ends the loop, as an error of a
+    broker's socket does. Except for ``ring``, only the loop's thread calls the methods.
     """
 
     def __init__(self, loop: Any, deliver: Callable[[], None], wakeup: Wakeup) -> None:
@@ -38,14 +38,14 @@ class LoopDelivery:
         os.set_blocking(self._writing, False)
 
     def start(self, pause: float) -> None:
-        """Begin to deliver."""
+        """Start to deliver."""
         self._loop.add_reader(self._reading, self._on_ring)
         self._timer = self._loop.call_repeatedly(pause, self.ring)
         self._wakeup.subscribe(self.ring)
         self.ring()
 
     def stop(self) -> None:
-        """Deliver no more; twice is fine, and so is a loop that was reset meanwhile."""
+        """Stop delivering; twice is fine, and so is a loop that was reset meanwhile."""
         if self._timer is None:
             return
         self._wakeup.unsubscribe(self.ring)
@@ -57,8 +57,8 @@ class LoopDelivery:
             os.close(self._writing)
 
     def ring(self) -> None:
-        """Have the loop deliver what is there; from any thread, and also after ``stop``."""
-        # A forked child has its parent's pipe, and a lock that nobody may release.
+        """Have the loop deliver waiting messages; from any thread, also after ``stop``."""
+        # A forked child shares its parent's pipe, and has a lock that may never be released.
         if self._is_rung or self._process != os.getpid():
             return
         with self._lock:
@@ -69,9 +69,9 @@ class LoopDelivery:
     def _on_ring(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._reading, _WAKES)
-        self._is_rung = False  # before the look: what comes from now on rings again
+        self._is_rung = False  # before the query: later messages ring again
         for _ in range(_AT_ONCE):
-            if self._timer is None:  # a consumer has closed its connection
+            if self._timer is None:  # a consumer closed the connection
                 return
             try:
                 self._deliver()

@@ -1,4 +1,4 @@
-"""Messages whose time is over: taken out of their queues, whether those are read or not."""
+"""Removal of expired messages from their queues, whether or not a consumer reads the queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
 class ExpiredMessages:
     """The expired messages of one queue table. Safe for many threads and processes.
 
-    A message that a consumer has leased is received in time, and stays until its lease ends.
+    A leased message was received in time; it stays until its lease ends.
     """
 
     def __init__(self, database: Database, tables: QueueTables, clock: Clock) -> None:
@@ -30,10 +30,10 @@ class ExpiredMessages:
     def remove(self, limit: int, settle: SettleExpired) -> int:
         """Settle up to *limit* messages and delete them, in one transaction; return how many.
 
-        Their bodies together fit into memory. 0 is: no message has expired that is free.
+        Their bodies together fit into memory. 0 means that no free message has expired.
         """
         now = self._database.now_of_host(self._clock)
-        # A look takes no lock, on SQLite not that of the whole file.
+        # Read first: a read takes no lock, also not SQLite's lock of the whole file.
         with self._database.read() as connection:
             if connection.execute(self._statements.probe, {**now, "limit": 1}).first() is None:
                 return 0

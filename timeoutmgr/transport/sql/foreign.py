@@ -1,4 +1,4 @@
-"""Messages of other programs in the SQL queue: which queues a route leads to, and their rows."""
+"""Other programs' messages in the SQL queue: the queues that a route leads to, and the rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_THE_DELIVERY = frozenset({"delivery_tag", "body_encoding", "delivery_info"})
 class RoutedRows:
     """Rows of messages with routes, in the transaction of *connection* if it is given.
 
-    Queues and bindings of a route are declared first, and in that transaction: on SQLite no other
+    Queues and bindings of a route are declared first, in the same transaction: on SQLite, no other
     transaction could write beside it.
     """
 
@@ -45,7 +45,7 @@ class RoutedRows:
         self._led: dict[Route, list[str]] = {}
 
     def of(self, outgoing: Outgoing) -> list[Row]:
-        """Return a row for each queue of *outgoing*: its own, or all to which its route leads."""
+        """Return a row for each queue of *outgoing*: its own, or all that its route leads to."""
         route = outgoing.via
         if not isinstance(route, Route):
             return [to_row(outgoing, self._now)]
@@ -64,14 +64,14 @@ class RoutedRows:
             for one in route.declare:
                 self._declare(one)
         except ConfigurationError as error:
-            # Only its own message may fail by it: the messages of a batch are sent together.
+            # Only this message may fail: the messages of a batch are sent together.
             raise InvalidMessage(
                 f"the route of a message for {route.destination!r:.80} declares what the SQL queue "
                 f"refuses: {error}; send it again by another route"
             ) from error
         if not route.exchange:
             return [route.routing_key]
-        # The bindings of this transaction are not to be seen from outside yet.
+        # The bindings of this transaction are not visible from outside yet.
         declared = [
             (one.routing_key, one.queue, one.exchange_type)
             for one in route.declare
@@ -81,8 +81,8 @@ class RoutedRows:
         return sorted(matching_queues(bindings, route.routing_key))
 
     def _declare(self, one: QueueDeclaration) -> None:
-        """Create the queue of *one* with its options if it is missing, and bind it."""
-        if not isinstance(one.arguments, Mapping):  # a stranger wrote it
+        """Create the queue of *one* with its options if it does not exist, and bind it."""
+        if not isinstance(one.arguments, Mapping):  # written by another program
             raise ConfigurationError(f"arguments are a table, got {one.arguments!r:.80}")
         if self._queues.missing([one.queue]):
             options = declared_options(
@@ -99,7 +99,7 @@ class RoutedRows:
 
 
 def matching_queues(bindings: Iterable[tuple[str, str, str]], key: str) -> set[str]:
-    """Return the queues that *bindings* (key, queue and type of exchange) have for *key*."""
+    """Return the queues to which *bindings* (key, queue and exchange type) route *key*."""
     return {queue for bound, queue, kind in bindings if _matches(kind, bound, key)}
 
 
@@ -110,9 +110,9 @@ def _matches(kind: str, bound: str, key: str) -> bool:
 
 
 def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """Return whether *words* match: ``*`` is any word, ``#`` any number of words, also none."""
-    # For each count of first words, whether the pattern so far matches them. A search that tries
-    # each length of each ``#`` took 12 s for twelve of them and 14 words.
+    """Return whether *words* match: ``*`` is any word, ``#`` any number of words, even none."""
+    # For each prefix of the words, whether the pattern so far matches it. Trying each length of
+    # each ``#`` took 12 s for twelve ``#`` and 14 words.
     matched = [True, *(False for _ in words)]
     for part in pattern:
         if part == "#":
@@ -124,7 +124,7 @@ def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _foreign_row(foreign: Foreign, message_id: str, now: Micros) -> Row:
-    """Return the row that kombu's channel would make of *foreign*, without its queue."""
+    """Return the row, without its queue, that kombu's channel would make of *foreign*."""
     foreign.require_codec(KOMBU, "the SQL queue")
     payload, headers, properties = _read(foreign)
     exchange, key = foreign.route.address()
@@ -141,7 +141,7 @@ def _foreign_row(foreign: Foreign, message_id: str, now: Micros) -> Row:
 
 
 def _read(foreign: Foreign) -> tuple[Row, Row, Row]:
-    # With the standard library: kombu's own marks of dates and the like are passed on unread.
+    # With the standard library: kombu's tags for dates and the like are passed on unread.
     try:
         payload = json.loads(foreign.properties)
         headers, properties = payload["headers"], payload["properties"]

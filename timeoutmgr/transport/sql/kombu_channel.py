@@ -45,8 +45,8 @@ def from_kombu(
 ) -> dict[str, Any]:
     """Return kombu's *message*, whose *body* was decoded already, as a row.
 
-    Headers and properties of any kind that JSON can say are kept for kombu's consumers; our
-    receivers see strings. Raises InvalidMessage where they are nested too deep.
+    Headers and properties of all types that JSON knows are kept for kombu's consumers; our
+    receivers see strings. Raises InvalidMessage if they are nested too deeply.
     """
     headers = message.get("headers") or {}
     properties = {
@@ -69,10 +69,10 @@ def from_kombu(
 
 
 def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:
-    """Return the leased *row* as the payload that kombu makes a message of.
+    """Return the leased *row* as the payload of which kombu makes a message.
 
-    Unreadable parts of a stranger's row are left out: it must not end its consumer, and come
-    again.
+    Unreadable parts of another program's row are left out: otherwise the row would crash its
+    consumer and be delivered again.
     """
     headers = _read(row.message_id, "headers", row.headers) or {}
     properties = None
@@ -113,7 +113,7 @@ def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
         logger.warning(
             "message %.80r has %s that are not a JSON object", message_id, what, extra=fields
         )
-    except Exception as error:  # any error that a stranger's text provokes in kombu's JSON hooks
+    except Exception as error:  # kombu's JSON hooks can raise anything on another program's text
         logger.warning(
             "message %.80r has unreadable %s: %s",
             message_id,
@@ -144,21 +144,21 @@ def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) ->
     return properties
 
 
-virtual: Any = kombu_virtual  # its annotations are too few to check against
+virtual: Any = kombu_virtual  # kombu has too few annotations to check against
 to_rabbitmq_queue_arguments: Any = kombu_base.to_rabbitmq_queue_arguments
 
 _LARGEST_BATCH: Final = 20
 
 
 class LeasedMessage(NamedTuple):
-    """A message in kombu's hands: its receiver, and its tag."""
+    """A message that kombu is processing: its receiver and its tag."""
 
     receiver: SqlReceiver
     tag: LeaseTag
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
-    """What is unacknowledged. It stays in the table, so that nothing need be restored."""
+    """The unacknowledged messages. They stay in the table, so nothing need be restored."""
 
     def ack(self, delivery_tag: str) -> None:
         """Delete the message."""
@@ -178,7 +178,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
         self.channel.connection.room_made()
 
     def restore_unacked(self) -> list[Any]:
-        """Give back all that is unacknowledged; there is none that could not be."""
+        """Give back all unacknowledged messages; none can fail to be restored."""
         self._flush()
         self.channel.give_back(list(self._delivered))
         self._delivered.clear()
@@ -186,7 +186,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
 
 
 class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
-    """A channel; used by one thread, as kombu's are."""
+    """A channel; used by one thread, like kombu's channels."""
 
     QoS = QoS
 
@@ -230,11 +230,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         if options.has_owners and (standing is None or not standing.meets(options)):
             self._own(queue, options)
             if standing is not None and not self._has_queue(queue):
-                return self._new_queue(queue, **kwargs)  # another process swept it in between
+                return self._new_queue(queue, **kwargs)  # another process deleted it meanwhile
         return 0 if standing is None else standing.messages
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """Return *arguments* with kombu's own options, by RabbitMQ's names."""
+        """Return *arguments* with kombu's own options under RabbitMQ's names."""
         return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
 
     def _own(self, queue: str, options: QueueOptions, *, consuming: bool = False) -> None:
@@ -269,7 +269,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         with self._as_transport():
             self._queues.delete([queue])
 
-    # --- exchanges: their bindings are in the database, for every process to see
+    # --- exchanges: their bindings are in the database, so that every process sees them
 
     def queue_bind(
         self,
@@ -311,7 +311,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         ]
 
     def typeof(self, exchange: str, default: str = "direct") -> Any:
-        """Return the exchange's type, though another process may have declared it."""
+        """Return the exchange's type, even if another process declared the exchange."""
         if exchange not in self.state.exchanges:
             for _, _, kind in self._bindings(exchange):
                 return self.exchange_types[kind]
@@ -336,7 +336,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                     (60, 40),
                     "Channel.put",
                 )
-            # A broker would drop it without a word.
+            # A broker would drop it silently.
             raise NotFound(
                 f"no queue {queue!r}; declare it before publishing to it", (50, 10), "Channel.put"
             )
@@ -344,7 +344,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any
     ) -> None:
-        # Dead owners' queues are not to grow.
+        # Queues of dead owners must not grow.
         with self._as_transport():
             self.connection.sql.owned_queues.sweep_in_time()
         self._store({queue for _, queue, _ in self._bindings(exchange)}, message)
@@ -365,7 +365,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
         """Consume from the queue."""
-        # As kombu's callback, that of the last consumer counts.
+        # As with kombu's callback, the last consumer's setting counts.
         (self._without_ack.add if no_ack else self._without_ack.discard)(queue)
         self._receiver(queue)
         if (options := self._options[queue]).has_owners:
@@ -377,7 +377,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         """Stop consuming; messages leased ahead go back."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        self._without_ack.discard(queue)  # kombu calls no consumer of the queue any more
+        self._without_ack.discard(queue)  # kombu no longer calls any consumer of the queue
         ahead = () if queue in self._active_queues else self._leased.pop(queue, ())
         if ahead:
             self._receivers[queue].release_tags([_tag(row) for row in ahead])
@@ -392,7 +392,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             with self._as_transport():
                 self.connection.sql.owned_queues.leave(queue)
         except TransportUnavailable as error:
-            # The end of our owner's life removes it from the queue's owners.
+            # Releasing our session lock ends our ownership of the queue.
             logger.warning(
                 "consumer of queue %s could not leave it: %s",
                 queue,
@@ -415,7 +415,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         if queue in self._without_ack:
-            # One by one: what is taken ahead could not be given back.
+            # One by one: messages fetched ahead could not be given back.
             for row in self._receiver(queue).poll_rows(1, for_good=True):
                 return to_kombu(queue, row)
             raise Empty
@@ -459,7 +459,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         try:
             delivery.receiver.ack_tags([delivery.tag], lazily=True)
         except LeaseLost as error:
-            # As on a broker that redelivered meanwhile; a consumer of kombu knows no such error.
+            # As with a broker that redelivered meanwhile: consumers of kombu know no such error.
             logger.warning(
                 "consumer of queue %s acknowledged a message without its lease: %s",
                 delivery.receiver.queue,
@@ -483,7 +483,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             try:
                 receiver.close()
             except TransportUnavailable as error:
-                # The end of our owner's life frees it, or the end of the lease.
+                # Releasing our session lock frees it, or the end of the lease.
                 logger.warning(
                     "receiver of queue %s could not give a message back: %s",
                     receiver.queue,

@@ -1,10 +1,10 @@
 """The SQL queue as a kombu transport: ``kombu.Connection("timeoutmgr+sqlite:///x.db")``.
 
-Our receivers can read kombu's messages, and the other way round. Unlike kombu's own SQL transport
-a message that was received and not acknowledged stays in the table, leased, and is back at once
-when its consumer is killed; bindings are seen by every process.
+Our receivers can read kombu's messages, and the other way round. Unlike in kombu's own SQL
+transport, an unacknowledged message stays in the table as leased, and is available again as soon as
+its consumer is killed; and every process sees the bindings.
 
-Transport options: *prefix*, *schema*, *install* (create missing tables on connect; true),
+Transport options: *prefix*, *schema*, *install* (create missing tables on connect; default true),
 *pool_size*, and the fields of ``SqlQueueSettings``, its intervals in seconds.
 """
 
@@ -33,18 +33,18 @@ from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.sql.transport import SqlTransport
 
-virtual: Any = kombu_virtual  # its annotations are too few to check against
+virtual: Any = kombu_virtual  # kombu has too few annotations to check against
 _LONGEST_PAUSE: Final = 0.05
 
 _INTERVALS: Final = frozenset({"lease", "poll_min", "poll_max", "owner_check"})
 _SETTINGS: Final = frozenset(field.name for field in fields(SqlQueueSettings))
 _OURS: Final = frozenset({"prefix", "schema", "install", "pool_size"})
 _POOL_SIZE: Final = 6
-"""Connections that a process keeps for all its kombu connections: they use one each, for some
-milliseconds a message. At a peak the pool lends twice as many."""
+"""Database connections that a process pools for all its kombu connections. Each uses one for some
+milliseconds per message; at a peak, the pool lends twice as many."""
 OF_KOMBU: Final = frozenset(
     {
-        # kombu itself writes the policy of a retried publish into the options of its connection.
+        # kombu itself adds the retry policy of a publish to the options of its connection.
         *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
         *("connect_retries_timeout", "errback", "callback", "timeout"),
         *("body_encoding", "deadletter_queue", "polling_interval", "queue_order_strategy"),
@@ -76,12 +76,12 @@ def _interval(name: str, value: Any) -> timedelta | None:
 
 
 class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
-    """One kombu connection, which is one owner of leases."""
+    """One kombu connection; it is one owner of leases."""
 
     Channel = Channel
 
     can_parse_url = True
-    # Not "sql": by that name Celery turns off events and remote control.
+    # Not "sql": for that name, Celery turns off events and remote control.
     driver_type = "timeoutmgr"
     driver_name = "timeoutmgr"
     implements = virtual.Transport.implements.extend(
@@ -94,7 +94,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
     )
 
     _checked: ClassVar[WeakKeyDictionary[Database, set[str]]] = WeakKeyDictionary()
-    """The tables that this process has checked: 15 statements, which each connection would make."""
+    """The tables that this process has checked; a check takes 15 statements."""
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -105,7 +105,7 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
 
     @property
     def sql(self) -> SqlTransport:
-        """The queue beneath; made when first needed."""
+        """The SQL transport beneath; created when first needed."""
         if self._sql is None:
             options = self.client.transport_options
             settings = queue_settings(options)
@@ -127,14 +127,14 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         return self._sql
 
     def establish_connection(self) -> Any:
-        """Connect, and create the tables where there are none."""
+        """Connect, and create missing tables."""
         self.sql.session().ping()
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
         """Give back unacknowledged messages, and release the owner's session lock.
 
-        In a forked child, forget the connection: its parent goes on with messages and lock.
+        In a forked child, only forget the connection: the parent keeps its messages and lock.
         """
         if self._process != os.getpid():
             self._sql = None
@@ -145,13 +145,13 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
         super().close_connection(connection)
         sql, self._sql = self._sql, None
         if sql is not None:
-            # A database that is away sees the end of the session lock instead.
+            # A database that is away notices the end of the session lock instead.
             with suppress(StorageUnavailable):
                 sql.owned_queues.leave_all()
             sql.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message; raise socket.timeout where none comes in *timeout* seconds."""
+        """Deliver one message; raise socket.timeout if none comes within *timeout* seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         wakeup = self.sql.wakeups.any
         while True:
@@ -168,19 +168,19 @@ class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is 
             )
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Deliver in *loop*, kombu's, from now on, until the connection is closed."""
+        """From now on deliver in kombu's *loop*, until the connection is closed."""
         if self._in_loop is not None:
             self._in_loop.stop()
         self._in_loop = LoopDelivery(loop, self._deliver_one, self.sql.wakeups.any)
         self._in_loop.start(_LONGEST_PAUSE)
 
     def room_made(self) -> None:
-        """Note that a consumer may take one message more."""
+        """Note that a consumer may receive one more message."""
         if self._in_loop is not None:
             self._in_loop.ring()
 
     def _deliver_one(self) -> None:
-        """Deliver one message, or raise Empty; without waiting."""
+        """Deliver one message without waiting, or raise Empty."""
         if self.sql.owned_queues.is_sweep_due:
             with as_transport(self.sql.database):
                 self.sql.owned_queues.sweep_in_time()

@@ -1,8 +1,8 @@
-"""Leases: the owner of a row, for how long, and the end of a dead owner's leases.
+"""Leases of queue rows: who owns a row, until when, and how a dead owner's leases end.
 
-A row is leased by setting its owner and an end; it stays in the table until it is acknowledged.
-Three things end a lease: acknowledgement, its owner's death (seen by the owner's lock, at once),
-and its end, which a living owner keeps moving on.
+A lease sets the owner and the expiry of a row; the row stays in the table until it is acknowledged.
+Three things end a lease: the acknowledgement, the owner's death (its session lock shows it at
+once), and the expiry, which a living owner keeps extending.
 """
 
 import logging
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 Found = TypeVar("Found", Row[Any], LeasedRow)
 
 LARGEST_LEASE: Final = 500
-"""Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
+"""Maximum number of rows that one transaction leases; far below SQLite's 999 parameters."""
 _SLICE: Final = 2 * 1024 * 1024
 """Bytes of a large body that PostgreSQL sends at a time. It sends them as hexadecimal text, and the
 driver holds the text, its own buffer of up to twice that, and the bytes: 112 MiB for 16 MiB."""
@@ -44,7 +44,7 @@ driver holds the text, its own buffer of up to twice that, and the bytes: 112 Mi
 class Leases:
     """The leases of one owner in one queue table. Safe for many threads.
 
-    *channel* is where PostgreSQL's listeners hear of messages that were given back.
+    *channel* is the PostgreSQL channel that announces messages which were given back.
     """
 
     _any_size: Final = 2**31 - 1
@@ -65,11 +65,11 @@ class Leases:
         self._lease = duration_micros(settings.lease)
         self._channel = channel
         self.session_locks: Final = SessionLocks(database)
-        """Acquired before the owner's first lease; without it, the owner's leases are free."""
+        """Acquired before the owner's first lease: without the lock, its leases count as free."""
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Be an owner of this child's own: the leases are the parent's."""
+        """Make this child process an owner of its own: the leases belong to the parent."""
         self.owner = own_name(self.owner)
 
     def lease_rows(
@@ -82,13 +82,13 @@ class Leases:
     ) -> list[LeasedRow]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
 
-        If the bodies are more than *room* bytes together, or than BATCH_BYTES, lease the first rows
-        that fit, at least one row: a pump settles a batch before it receives the next.
+        If the bodies together exceed *room* bytes or BATCH_BYTES, lease the first rows that fit, at
+        least one row: a pump settles a batch before it receives the next.
 
         *front* is the order of a queue with options. The delivery count excludes this delivery. The
-        leases are committed when this returns; if this raises, the last argument of *before_commit*
-        may be leased all the same. An owner that has lost its lock takes it again first: its leases
-        would be free to all.
+        leases are committed when the call returns; if it raises, the rows last passed to
+        *before_commit* may be leased all the same. An owner that has lost its session lock acquires
+        it again first: otherwise everybody could free its leases.
         """
         if not self.session_locks.is_unbroken(self.owner):
             self.session_locks.renew(self.owner)
@@ -121,10 +121,9 @@ class Leases:
         return self._database.run(lease)
 
     def _bounds(self, limit: int, room: int | None) -> tuple[int, int | None, int]:
-        """Return for how many rows to ask, how many bytes to lease, and which bodies to read.
+        """Return the number of rows to ask for, the bytes to lease, and the largest body to read.
 
-        Bodies up to the last number are read with their rows: so many of the largest are no more
-        than there is room for.
+        Bodies up to that size are read with their rows: even if all are that large, they fit.
         """
         most = min(limit, LARGEST_LEASE)
         if room is None:
@@ -135,10 +134,10 @@ class Leases:
     def remove_rows(
         self, queue: str, limit: int, front: FrontStatements | None = None
     ) -> tuple[list[LeasedRow], bool]:
-        """Remove up to *limit* rows of *queue* for good, in their order.
+        """Delete up to *limit* rows of *queue* in their order, without a lease.
 
         Return the rows, and whether there may be more. The commit does not wait for the server's
-        disk, as that of an ``ack`` *lazily* does not.
+        disk, as in ``ack`` with *lazily*.
         """
         where = {"queue": queue, **self._database.now_of_host(self._clock)}
         statements = front or self._statements
@@ -159,7 +158,7 @@ class Leases:
         return self._database.run(remove)
 
     def _is_free(self, where: dict[str, Any], statements: FrontStatements) -> bool:
-        # A read blocks no other process; SQLite's write lock is the whole database's.
+        # Read first: a read blocks nobody, but SQLite's write lock covers the whole database.
         with self._database.read() as connection:
             return connection.execute(statements.probe, where).first() is not None
 
@@ -191,13 +190,13 @@ class Leases:
         return b"".join(each.scalar_one() for each in slices)
 
     def renew(self, tags: Collection[LeaseTag]) -> None:
-        """Move on the end of leases; leases that were lost or settled meanwhile are left out."""
+        """Extend the leases; skip leases that were lost or settled meanwhile."""
         for part in parts(sorted(sequence for sequence, _ in tags), LARGEST_LEASE):
 
             def extend(connection: Connection, sequences: list[int] = part) -> None:
                 read_by_index(connection)
-                # Passing by locked rows: an acknowledgement in a long transaction holds them,
-                # and waiting for it would let the other leases lapse.
+                # Skip locked rows: an acknowledgement in a long transaction has locked them, and
+                # waiting for it would let the other leases expire.
                 held = connection.execute(
                     self._statements.leased, {"sequences": sequences, "me": self.owner}
                 )
@@ -212,12 +211,12 @@ class Leases:
     def ack(
         self, tags: Collection[LeaseTag], connection: Connection | None, *, lazily: bool = False
     ) -> None:
-        """Delete the rows of *tags*; raise LeaseLost if a lease is not ours any more.
+        """Delete the rows of *tags*; raise LeaseLost if we no longer own a lease.
 
-        Without a *connection* our remaining leases are settled all the same. *lazily* is for
-        consumers that count on an acknowledgement no more than on a broker's, which no broker
-        answers: its commit does not wait for the server's disk, so that after a crash of the server
-        the messages of the last moments may come again.
+        Without a *connection*, the leases that we still own are settled all the same. *lazily*
+        commits without waiting for the server's disk: after a crash of the server, the messages of
+        the last moments may be delivered again. It suits consumers that expect no more than from a
+        broker, which never confirms an acknowledgement.
         """
         settled = self._settled(tags, connection, lazily)
         if settled < len(tags):
@@ -229,7 +228,7 @@ class Leases:
     def _settled(
         self, tags: Collection[LeaseTag], connection: Connection | None, lazily: bool
     ) -> int:
-        """Delete the rows of *tags* that are leases of ours; return how many."""
+        """Delete the rows of *tags* that we have leased; return how many."""
 
         def settle(connection: Connection) -> int:
             return self._on_each(self._statements.ack, tags, connection, lazily)
@@ -237,7 +236,7 @@ class Leases:
         return self._database.run(settle) if connection is None else settle(connection)
 
     def leased(self, tags: Collection[LeaseTag]) -> set[LeaseTag]:
-        """Return the *tags* that are leases of ours now."""
+        """Return the *tags* that we have leased now."""
         found: set[LeaseTag] = set()
         with self._database.read() as connection:
             read_by_index(connection)
@@ -255,7 +254,7 @@ class Leases:
             return {(row.sequence, row.delivery_count) for row in rows}
 
     def release(self, queue: str, tags: Collection[LeaseTag], *, patient: bool = True) -> None:
-        """Give the rows of *tags* back; leases that are not ours any more are left alone.
+        """Give the rows of *tags* back; skip leases that we no longer own.
 
         If not *patient*, raise StorageConflict at once while SQLite has another writer.
         """
@@ -298,9 +297,9 @@ class Leases:
         connection: Connection,
         lazily: bool = False,
     ) -> int:
-        """Run *statement* on *tags*, grouped by delivery count; return rows met."""
+        """Run *statement* on *tags*, grouped by delivery count; return the number of rows."""
         met = 0
-        # In a caller's transaction too: a message is settled after the caller's own statements.
+        # Also in a caller's transaction: messages are settled after the caller's own statements.
         read_by_index(connection, commit_lazily=lazily)
         for delivery, sequences in by_delivery(tags):
             where = {"sequences": sequences, "me": self.owner, "delivery": delivery}
@@ -310,7 +309,7 @@ class Leases:
 
 
 def by_delivery(tags: Collection[LeaseTag]) -> Iterator[tuple[int, list[int]]]:
-    """Yield delivery counts of *tags*, each with sequences that one statement takes."""
+    """Yield each delivery count of *tags* with as many sequences as one statement takes."""
     grouped: dict[int, list[int]] = {}
     for sequence, delivery in tags:
         grouped.setdefault(delivery, []).append(sequence)
@@ -346,11 +345,11 @@ class Holder(Protocol):
 
 
 class LeaseRenewer:
-    """One daemon thread that renews the leases of all holders, three times in a lease.
+    """A daemon thread that renews the leases of all holders, three times per lease duration.
 
     The thread renews the owner's session lock every *owner_check* seconds: an owner that lost the
-    lock to a broken connection seems dead, and other owners would free its leases. Then the thread
-    also gives back leases that an outage kept their holder from giving back.
+    lock with a broken connection seems dead, and other owners would free its leases. The thread
+    then also gives back leases that a holder could not give back in an outage.
     """
 
     def __init__(
@@ -363,7 +362,7 @@ class LeaseRenewer:
         begin_anew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Begin without leases to renew and without a thread: both are the parent's."""
+        """Start with no leases to renew and no thread: both belong to the parent."""
         self.unreleased = UnreleasedLeases(self._leases, self._wakeups)
         self._holders: WeakSet[Holder] = WeakSet()
         self._lock = threading.Lock()
@@ -388,7 +387,7 @@ class LeaseRenewer:
             self._thread = begin_thread(self._run, "timeoutmgr-lease-renewer")
 
     def remove(self, holder: Holder) -> None:
-        """Keep it no longer; twice is fine."""
+        """Stop renewing the leases of *holder*; twice is fine."""
         with self._lock:
             self._holders.discard(holder)
 
@@ -397,7 +396,7 @@ class LeaseRenewer:
         self.unreleased.give_back(self._held)
 
     def stop(self) -> None:
-        """End the thread and our owner's life; twice is fine."""
+        """End the thread and release the owner's session lock; twice is fine."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._stop.set()
@@ -428,7 +427,7 @@ class LeaseRenewer:
                 self.give_back()
                 failing = False
             except TimeoutManagerError as error:
-                # Once an outage, not once a second.
+                # Once per outage, not once a second.
                 level = logging.DEBUG if failing else logging.WARNING
                 logger.log(
                     level,
@@ -439,32 +438,31 @@ class LeaseRenewer:
                 )
                 failing = True
             except Exception:
-                # The thread must outlive unforeseen errors: leases would lapse unseen.
+                # The thread must survive unforeseen errors: leases would expire unnoticed.
                 logger.exception(
                     "owner %s could not renew its leases", self._leases.owner, extra=_NOT_RENEWED
                 )
 
 
 class UnreleasedLeases:
-    """Leases of ours that no receiver holds any more, to give back once the database answers.
+    """Our leases that no receiver holds any more; given back once the database answers.
 
     They are left over if the database goes away at the wrong time. The owner's session lock
-    outlasts an outage, so that no other process would free them before they lapse. Safe for many
-    threads.
+    outlasts an outage, so nobody else would free them before they expire. Safe for many threads.
     """
 
     def __init__(self, leases: Leases, wakeups: QueueWakeups) -> None:
         self._leases: Final = leases
         self._wakeups: Final = wakeups
         self._lock = threading.Lock()
-        # A receiver waits for another's giving back: it must not lease the messages behind.
+        # A receiver waits while another gives back: it must not lease the later messages first.
         self._release_lock = threading.Lock()
         self._tags: dict[str, set[LeaseTag]] = {}
         self._making = threading.Lock()
         self._doubtful: dict[str, FrontStatements] = {}
 
     def add(self, queue: str, tags: Collection[LeaseTag]) -> None:
-        """Give *tags* of *queue* back when the database answers; no receiver holds them now.
+        """Give *tags* of *queue*, which no receiver holds now, back when the database answers.
 
         Some of them may never have been leased.
         """
@@ -474,9 +472,9 @@ class UnreleasedLeases:
 
     @contextmanager
     def one_lease(self, queue: str, front: FrontStatements) -> Iterator[None]:
-        """Wrap a lease of *queue*, whose tags are known with its answer, until a receiver has it.
+        """Wrap a lease of *queue* whose tags are unknown until the database answers.
 
-        If its answer is lost, all leases of *queue* that no receiver holds are given back.
+        If the answer is lost, all leases of *queue* that no receiver holds are given back.
         """
         with self._making:
             try:
@@ -490,7 +488,7 @@ class UnreleasedLeases:
         if not self._tags and not self._doubtful:
             return
         with self._release_lock:
-            with self._making:  # each lease there is has its receiver's answer
+            with self._making:  # no lease is still waiting for its answer
                 for queue, front in list(self._doubtful.items()):
                     self.add(queue, self._leases.leases_of(queue, front))
                     del self._doubtful[queue]
@@ -506,8 +504,8 @@ class UnreleasedLeases:
     def _give_back(
         self, queue: str, tags: set[LeaseTag], held: Callable[[], Collection[LeaseTag]]
     ) -> None:
-        # In this order: a lease whose commit was lost may not have happened, and another receiver
-        # of ours may have made the very same one since. It is held from before it is committed.
+        # In this order: a lease whose commit was lost may not have happened, and another of our
+        # receivers may have made the very same lease since. Leases are held from before the commit.
         leased = self._leases.leased(tags)
         if free := leased.difference(held()):
             self._leases.release(queue, free)

@@ -1,4 +1,4 @@
-"""Queues that hold a limited number of messages."""
+"""Limits on the number of messages in a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timeoutmgr.transport.work import parts
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1_000
-"""Messages that a statement names: each is a parameter, and SQLite has some 32,000."""
+"""Messages that one statement names: each is a parameter, and SQLite allows some 32,000."""
 
 
 class LimitedQueues:
@@ -40,7 +40,7 @@ class LimitedQueues:
         self._dropping = {name for name in self._limits if options[name].drop_head}
 
     def fitting(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the first *rows* of each queue, as many as it has room for."""
+        """Return, for each queue, as many of the first *rows* as it has room for."""
         room = {
             name: limit - self._length(name)
             for name, limit in self._limits.items()
@@ -57,7 +57,7 @@ class LimitedQueues:
         return kept
 
     def drop_oldest(self) -> None:
-        """Delete, count and log what is too much in queues that make room."""
+        """Delete, count and log the excess messages of queues that drop their oldest."""
         for name in sorted(self._dropping):
             excess = self._length(name) - self._limits[name]
             if excess > 0:
@@ -76,7 +76,7 @@ class LimitedQueues:
         )
 
     def _length(self, queue: str) -> int:
-        # In turn: two senders that count at once would both find the last place.
+        # One at a time: two senders that count at once would both find the last free place.
         self._connection.execute(self._statements.lock_queue, {"queue": queue})
         where = {"queue": queue, **self._now}
         return int(self._connection.execute(self._statements.count, where).scalar_one())

@@ -17,10 +17,10 @@ _OVERFLOWS: Final = {"reject-publish": False, "drop-head": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """What a queue was declared with. The row of a plain queue keeps none.
+    """The options with which a queue was declared. The row of a plain queue has none.
 
     *message_ttl* and *expires* are in microseconds. *drop_head* makes room in a full queue;
-    otherwise a full queue refuses the newcomer.
+    otherwise a full queue refuses new messages.
     """
 
     max_priority: int | None = None
@@ -34,16 +34,16 @@ class QueueOptions:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the queue goes with the last of its owners."""
+        """Whether the queue is deleted with its last owner."""
         return self.auto_delete or self.exclusive or (self.transient and self.expires is not None)
 
     @property
     def has_owners(self) -> bool:
-        """Whether the owners of the queue are written down."""
+        """Whether the owners of the queue are recorded."""
         return self.is_temporary or self.expires is not None
 
     def properties(self) -> QueueProperties:
-        """Return the options by RabbitMQ's names, so that a loss has the same words there."""
+        """Return the options under RabbitMQ's names, so that losses are worded alike."""
         given = {
             "x-expires": self.expires and self.expires // _MILLISECOND,
             "x-message-ttl": self.message_ttl and self.message_ttl // _MILLISECOND,
@@ -55,7 +55,7 @@ class QueueOptions:
         )
 
     def text(self) -> str:
-        """Return the options as the row of the queue keeps them."""
+        """Return the options as text for the queue's row."""
         return json.dumps({name: value for name, value in asdict(self).items() if value})
 
 
@@ -63,7 +63,7 @@ PLAIN: Final = QueueOptions()
 
 
 def options_of(text: str | None) -> QueueOptions:
-    """Return the options that a queue's row keeps."""
+    """Return the options from the text of a queue's row."""
     return PLAIN if text is None else QueueOptions(**json.loads(text))
 
 
@@ -113,11 +113,11 @@ def _number(
     return value
 
 
-# --- what the options make of a message's row --------------------------------------------------
+# --- the effect of the options on a message's row -------------------------------------------------
 
 
 def asked_by(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``priority`` and ``ttl`` that kombu's *properties* ask for, as ``shaped`` reads.
+    """Return the ``priority`` and ``ttl`` of kombu's *properties* as ``shaped`` reads them.
 
     Raises InvalidMessage unless both are whole numbers.
     """
@@ -140,20 +140,20 @@ def asks(row: Mapping[str, Any]) -> bool:
 
 
 def ends(row: Mapping[str, Any], options: QueueOptions) -> bool:
-    """Return whether *row* has an end in its queue, for which ``shaped`` needs the time."""
+    """Return whether *row* expires in its queue, so that ``shaped`` needs the time."""
     return row.get("ttl") is not None or options.message_ttl is not None
 
 
 def shaped(row: dict[str, Any], options: QueueOptions, now: Micros | None) -> dict[str, Any]:
-    """Return *row*, which asks for a ``priority`` and a ``ttl``, as its queue keeps it.
+    """Return *row*, which may have a ``priority`` and a ``ttl``, as its queue stores it.
 
-    A rank sorts ascending, so that one index serves every database: no rank is 0, the lowest
-    priority is -1. *now* is of the clock that receivers compare with.
+    Ranks sort ascending, so that one index serves every database: 0 is no priority, -1 the lowest.
+    *now* is read from the clock that receivers compare with.
     """
     asked = int(row.get("priority") or 0)
     ends = [ttl for ttl in (row.get("ttl"), options.message_ttl) if ttl is not None]
     highest = options.max_priority
-    # Both columns last, whether the row asks or not: a COPY goes by the order of the first row.
+    # Both columns last, also if they are empty: a COPY uses the column order of the first row.
     kept = {name: value for name, value in row.items() if name not in ("priority", "ttl")}
     kept["priority"] = 0 if highest is None else -1 - min(max(asked, 0), highest)
     kept["discard_at"] = min(now + min(ends), LATEST) if ends and now is not None else None

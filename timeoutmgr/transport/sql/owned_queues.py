@@ -1,4 +1,4 @@
-"""Queues that go with their owners, or after a time without use, and messages that end."""
+"""Queues that are deleted with their owners or when unused, and messages that expire."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from timeoutmgr.transport.work import parts
 
 _BATCH: Final = 200
 _SWEEP_EVERY: Final = 10.0
-"""Seconds between two sweeps of a process; each is three reads if nothing has to go."""
+"""Seconds between two sweeps of a process; a sweep with nothing to delete is three reads."""
 _LONGEST_SLACK: Final = 60_000_000
-"""A declaration puts off the end of its queue by more than was asked for: a tenth, a minute at
-most. Until that is used up a next declaration need not write; clients of Celery declare the queue
-of their replies for each task."""
+"""Maximum of the extra time (a tenth) by which a declaration extends its queue's expiry. Later
+declarations need not write until it is used up: Celery's clients declare their reply queue for each
+task."""
 
 
 class Standing(NamedTuple):
-    """The messages of a queue, the time that it has left, and whether we are an owner of it."""
+    """A queue's number of messages, its time left, and whether we are an owner of it."""
 
     messages: int
     left: Micros | None
     is_mine: bool | int
 
     def meets(self, options: QueueOptions) -> bool:
-        """Return whether one more declaration with *options* would change nothing."""
+        """Return whether another declaration with *options* would change nothing."""
         if options.is_temporary and not self.is_mine:
             return False
         return options.expires is None or (self.left or 0) >= options.expires
 
 
 class OwnershipStatements:
-    """The statements on owners and on what goes; parameters in each comment."""
+    """The statements on owners and on expired queues; the comments name the parameters."""
 
     def __init__(self, tables: QueueTables, database: Database) -> None:
         queues, owners, messages = tables.queues, tables.owners, tables.messages
@@ -77,7 +77,7 @@ class OwnershipStatements:
             owners.c.queue == bindparam("queue")
         )
         self.add: Final = insert_missing(insert(owners), database.dialect)
-        # An UPDATE keeps the names of its columns to itself.
+        # An UPDATE does not expose the names of its columns.
         mine = (owners.c.queue == bindparam("its_queue")) & (owners.c.owner == bindparam("me"))
         self.set_consuming: Final = (
             update(owners).where(mine).values(consuming=bindparam("is_consuming"))
@@ -111,7 +111,7 @@ class OwnershipStatements:
 class OwnedQueues:
     """The owned queues of one table set, for one owner of leases. Safe for many threads.
 
-    Every change locks the queue's row first: a queue is not deleted under its new owner.
+    Every change locks the queue's row first, so that no queue is deleted under a new owner.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class OwnedQueues:
         self._next_sweep = 0.0
 
     def standing(self, queue: str) -> Standing | None:
-        """Return the standing of *queue* and of us in it; None if there is no such queue."""
+        """Return the standing of *queue*; None if there is no such queue."""
         where: dict[str, Any] = {"queue": queue, "me": self._leases.owner}
         if self._database.can_pipeline:
             rows = self._database.run_alone(self._standing_alone, where)
@@ -146,14 +146,14 @@ class OwnedQueues:
         return DriverStatement(self._statements.standing, self._database.engine)
 
     def declare(self, queue: str, options: QueueOptions, *, consuming: bool = False) -> str | None:
-        """Make us an owner of *queue*, and put off its end.
+        """Make us an owner of *queue*, and extend its expiry.
 
-        Return the living owner that has *queue* to itself, if that is not us.
+        If another living owner has *queue* exclusively, return that owner.
         """
         if options.is_temporary or consuming:
             self._renewer.keep_session_lock()
             self._owns = True
-        # Before the transaction: the search for dead owners takes a connection of its own.
+        # Before the transaction: the search for dead owners needs a connection of its own.
         dead = self._dead_owners_of(queue) if options.exclusive else set()
 
         def work(connection: Connection) -> str | None:
@@ -169,7 +169,7 @@ class OwnedQueues:
         return self._database.run(work)
 
     def leave(self, queue: str) -> None:
-        """Stop consuming *queue*; if we were the last consumer, an auto-delete queue goes."""
+        """Stop consuming *queue*; delete an auto-delete queue if we were its last consumer."""
 
         def work(connection: Connection) -> None:
             options = self._locked(queue, connection)
@@ -192,7 +192,7 @@ class OwnedQueues:
 
     @property
     def is_sweep_due(self) -> bool:
-        """Whether the last sweep of this owner is some seconds ago."""
+        """Whether this owner's last sweep was long enough ago."""
         return time.monotonic() >= self._next_sweep
 
     def sweep_in_time(self) -> None:
@@ -202,7 +202,7 @@ class OwnedQueues:
             self.sweep()
 
     def sweep(self) -> None:
-        """Delete queues of dead owners, queues without use, and messages whose time is over."""
+        """Delete queues of dead owners, unused queues, and expired messages."""
         with self._database.read() as connection:
             now = self._database.now_in(connection, self._clock)
             owners = set(connection.execute(self._statements.owners).scalars())
@@ -216,7 +216,7 @@ class OwnedQueues:
             reach("owned_queues.discarded")
 
     def count_dead(self) -> int:
-        """Return how many queues have owners of whom none lives; the next sweep deals with them."""
+        """Return how many queues have only dead owners; the next sweep deals with them."""
         with self._database.read() as connection:
             found = connection.execute(self._statements.ownerships).all()
         others = {owner for _, owner in found} - {self._leases.owner}

@@ -1,4 +1,4 @@
-"""Leases and settlements on PostgreSQL in one or two round trips, through psycopg."""
+"""Leases and settlements on PostgreSQL in one or two round trips, with psycopg."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 
 
 class _LargeBody(Exception):
-    """A message's body is too large to be read with its row; nothing is leased."""
+    """A message's body is too large to be read with its row; nothing was leased."""
 
 
 class PipelinedLeases(Leases):
-    """The leases of PostgreSQL, and the settlements that no transaction of a caller joins.
+    """Leases on PostgreSQL, and settlements outside a caller's transaction.
 
-    A lease of a kombu consumer is one statement, and so is its settlement. Neither commit waits for
-    the server's disk; such a consumer is known by the *front* of its queue. If the server itself
-    crashes, the leases of the last moments may be lost, and their messages are delivered again,
-    which each consumer of kombu expects of a broker that crashed. Nothing is lost or early: a lease
-    changes only who may have the message, and its end. Nothing is settled twice: the row goes once,
-    with the acknowledgement that meets it. A process that is killed takes no commit along.
+    A kombu consumer, which is recognised by the *front* of its queue, leases and settles in one
+    statement each, and neither commit waits for the server's disk. If the server itself crashes,
+    the leases of the last moments may be lost, and their messages are delivered again, as consumers
+    of kombu expect after a crash of the broker. No message is lost or early: a lease changes only
+    the owner and the expiry. Nothing is settled twice: the first matching acknowledgement deletes
+    the row. Killing a process undoes no commit.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -76,7 +76,7 @@ class PipelinedLeases(Leases):
     ) -> tuple[list[LeasedRow], bool]:
         """Remove rows as the base class says."""
         rows = self._rows_alone((front or self._statements).remove_alone, queue, limit)
-        # To ask in the same statement costs each message more than a look that finds nothing.
+        # Checking in the same statement would cost each message more than an empty query does.
         return rows, bool(rows)
 
     def _settled(

@@ -1,4 +1,4 @@
-"""The queues of one table set: which there are, and putting messages into them."""
+"""The queues of one table set: create, find and delete them, and put messages into them."""
 
 from __future__ import annotations
 
@@ -52,13 +52,12 @@ _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
 _MOST_KNOWN: Final = 10_000
 _KNOWN_FOR: Final = 1.0
-"""Seconds for which a queue that was there is taken to be there; a missing queue is looked up
-anew."""
+"""Seconds for which a queue is assumed to exist still; a missing queue is looked up each time."""
 _UNKNOWN: Final = (0.0, PLAIN)
 _TYPES: Final = ("direct", "fanout", "topic")
 _BINDING_BYTES: Final = 255
-"""Bytes of a name in AMQP. Exchange, key and queue are one entry of an index, which PostgreSQL
-bounds by 2,704 bytes."""
+"""Maximum bytes of a name in AMQP. Exchange, key and queue form one index entry, which PostgreSQL
+limits to 2,704 bytes."""
 _SOUND: Final[dict[str, Any]] = {
     "message_id": "sound",
     "headers": "{}",
@@ -71,9 +70,9 @@ _SOUND: Final[dict[str, Any]] = {
 
 
 class SqlQueues:
-    """Operations that concern no single consumer. Safe for many threads.
+    """Operations on queues that concern no single consumer. Safe for many threads.
 
-    *channel* is where PostgreSQL's listeners hear of new messages, None without listeners.
+    *channel* is the PostgreSQL channel that announces new messages, None without listeners.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class SqlQueues:
         self._clock = clock
         self._channel = channel
         self._copies = can_copy(database.engine)
-        # Without a lock: a thread of the parent may have acquired it in a child.
+        # Without a lock: in a forked child, a thread of the parent might have acquired it.
         self._known: dict[str, tuple[float, QueueOptions]] = {}
         self._is_quick = channel is not None and database.can_pipeline
         self._alone: dict[tuple[bool, tuple[str, ...]], DriverStatement] = {}
@@ -104,10 +103,10 @@ class SqlQueues:
     ) -> None:
         """Create the queues that do not exist, also in the transaction of *connection*.
 
-        Changes no existing queue. A new queue is empty: it gets no message that was sent to a
-        deleted queue of its name.
+        Existing queues are not changed. A new queue is empty: it gets no message that was sent to a
+        deleted queue of the same name.
         """
-        # In one order, so that two processes that create the same queues do not deadlock.
+        # Sorted, so that two processes that create the same queues do not deadlock.
         rows: list[dict[str, Any]] = [
             {"name": name, "dead_letter_to": error_queue, "created": self._clock.now()}
             for name in sorted(set(names))
@@ -120,8 +119,8 @@ class SqlQueues:
     def _create(self, row: dict[str, Any], connection: Connection) -> int:
         """Create the queue of *row*, empty; return 0 if it exists.
 
-        A send relies for a second on what it knew, and may leave messages without a queue. They are
-        older than the new row, which no other transaction sees, or can make, before the commit.
+        A send trusts its knowledge of queues for a second, and may leave messages without a queue.
+        They are older than the new row, which others can neither see nor insert before the commit.
         """
         is_new = count_inserted(connection, self._statements.create_queue, row)
         if is_new:
@@ -129,11 +128,11 @@ class SqlQueues:
         return is_new
 
     def _remove_left(self, name: str, connection: Connection) -> None:
-        """Remove messages that a deleted queue *name* left, unless there is such a queue again.
+        """Remove messages that a deleted queue *name* left behind, unless the queue exists again.
 
-        The queue is created for that: a DELETE that only asked whether there is a queue would on
-        MySQL compare new messages with an old answer, and remove messages of a queue that another
-        process creates meanwhile.
+        The queue is created for that. On MySQL, a DELETE with a condition on the queue would
+        compare new messages with an old answer, and remove messages of a queue that another process
+        creates meanwhile.
         """
         if self._create({"name": name, "created": self._clock.now()}, connection):
             connection.execute(self._statements.delete_queues, {"names": [name]})
@@ -144,7 +143,7 @@ class SqlQueues:
         return [name for name in dict.fromkeys(names) if name not in there]
 
     def existing(self, names: Collection[str]) -> dict[str, QueueOptions]:
-        """Return the options of those of *names* that exist."""
+        """Return the options of the existing queues among *names*."""
         with self._database.read() as connection:
             return self._existing(names, connection)
 
@@ -170,7 +169,7 @@ class SqlQueues:
         return self.existing([queue]).get(queue, PLAIN)
 
     def count_unexpired(self, queue: str) -> int:
-        """Return how many messages of *queue* a consumer of kombu may be given."""
+        """Return how many messages of *queue* a consumer of kombu may receive."""
         where = {"queue": queue, **self._database.now_of_host(self._clock)}
         with self._database.read() as connection:
             return int(connection.execute(self._statements.count_unexpired, where).scalar_one())
@@ -195,11 +194,11 @@ class SqlQueues:
     ) -> Sequence[dict[str, Any]]:
         """Insert the *rows* whose queue exists and has room; return the inserted rows.
 
-        In the transaction of *connection*, or in its own transaction. Receivers are woken after the
-        commit. A full queue has room if it drops its oldest messages. Raises InvalidMessage, with
-        nothing inserted, for a message that the database cannot hold.
-        *transient* messages may be lost in a crash of PostgreSQL itself: a commit of their own does
-        not wait for its disk.
+        The insert joins the transaction of *connection*, or opens its own. Receivers are woken
+        after the commit. A full queue has room if it drops its oldest messages. Raises
+        InvalidMessage, with nothing inserted, for a message that the database cannot hold.
+        *transient* messages may be lost if PostgreSQL itself crashes: their own commit does not
+        wait for its disk.
         """
         if not rows:
             return rows
@@ -224,10 +223,10 @@ class SqlQueues:
         return kept
 
     def _put_alone(self, rows: Sequence[dict[str, Any]], transient: bool) -> bool:
-        """Insert and announce a single row in one round trip, if nothing else is to be asked.
+        """Insert and announce a single row in one round trip, if no other query is needed.
 
-        The answer says whether the queue was there at that moment: another process may have deleted
-        the queue since we looked, and the message would wait for a later queue of its name.
+        The answer says whether the queue existed at that moment: if another process has deleted it
+        since we checked, the message would wait for a later queue of the same name.
         """
         [row, *others] = rows
         if others:
@@ -250,13 +249,13 @@ class SqlQueues:
             return True
         self._forget([queue])
         self._database.run(lambda own: self._remove_left(queue, own))
-        # Whoever created the queue meanwhile may have removed the message, so it is sent again: in
-        # doubt twice under one id, and never confirmed without being there.
+        # A process that created the queue meanwhile may have removed the message, so send it again:
+        # rather twice under one id than confirmed without being stored.
         return False
 
     @property
     def _is_there(self) -> ColumnElement[bool]:
-        """The expression whether there is a queue of the name ``queue``."""
+        """The expression that tells whether the queue named ``queue`` exists."""
         name = self._statements.existing_queues.selected_columns["name"]
         return exists().where(name == bindparam("queue"))
 
@@ -322,8 +321,8 @@ class SqlQueues:
             if missing := names - known.keys():
                 for name in self._forget(missing):
                     self._remove_left(name, connection)
-            # A route's queue may be of this very transaction, and end with it; or of a savepoint,
-            # whose end is not seen here.
+            # This very transaction may have created the route's queue, and may undo it; or a
+            # savepoint may, whose end is not seen here.
             if not connection.in_nested_transaction():
                 after_commit(connection, lambda: self._remember(found))
         kept = [row for row in rows if row["queue"] in known] if known.keys() != names else rows
@@ -366,7 +365,7 @@ class SqlQueues:
         self._known.update((name, (until, options)) for name, options in found.items())
 
     def _forget(self, names: Collection[str]) -> list[str]:
-        """Forget that *names* were there; return the names that were."""
+        """Forget that the queues *names* exist; return the names that were remembered."""
         return [name for name in sorted(names) if self._known.pop(name, None)]
 
     def _known_of(self, names: set[str]) -> dict[str, QueueOptions]:
@@ -406,15 +405,15 @@ def _refused(words: str) -> InvalidMessage:
 
 
 def _reserve(row: dict[str, Any]) -> int:
-    """Return how many bytes stay free beside *row*, for the headers of a forward or a failure.
+    """Return how many bytes to keep free beside *row*, for the headers of a forward or a failure.
 
-    Without them a message could come in, and go nowhere, not even into the error queue.
+    Without them, a message could arrive that cannot be moved, not even to the error queue.
     """
     return 0 if any(f'"{name}"' in row["headers"] for name in _ADDED) else _RESERVE
 
 
-# --- messages that PostgreSQL puts into queues by itself, from rows of its own ----------------
-# They become the rows that ``envelopes.to_row`` would make of them.
+# --- messages that PostgreSQL itself moves into queues from rows of another table -----------------
+# They become the same rows that ``envelopes.to_row`` would make.
 
 _KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT, ROUTE)
 
@@ -428,11 +427,11 @@ class PostgreSQLMessageRows:
         self._channel = channel
 
     def takes(self, message: FromClause) -> ColumnElement[bool]:
-        """Return the condition that a row needs no change but the headers that are added.
+        """Return the condition that a row needs no change except added headers.
 
-        A send gives a message the rank, end and limit that a queue with options asks for.
-        Names are searched for in the JSON's text. Inside of a value a quote has a backslash
-        before it, so that none is found there; were one found, its message would only be sent.
+        Queues with options need a send, which sets the rank, end and limit. Names are searched for
+        in the JSON text. Inside a value, quotes have a backslash before them, so no name is found
+        there; a false hit would only have its message sent the usual way.
         """
         queues = self._tables.queues.c
         names = "|".join(name.replace(".", r"\.") for name in _KEPT_OUT)
@@ -451,7 +450,7 @@ class PostgreSQLMessageRows:
         at: ColumnElement[int],
         *order: ColumnElement[Any],
     ) -> Insert:
-        """Return the insert; the numbers that make up a queue's order are drawn in *order*."""
+        """Return the insert; it draws the sequence numbers, which order a queue, in *order*."""
         source = messages.c
         columns: dict[str, ColumnElement[Any]] = {
             "queue": source.destination,
@@ -468,7 +467,7 @@ class PostgreSQLMessageRows:
         return insert(self._tables.messages).from_select(list(columns), rows)
 
     def announcing(self) -> ColumnElement[Any] | None:
-        """Return the expression that wakes receivers in other processes, None if they poll."""
+        """Return the expression that wakes receivers in other processes; None if they only poll."""
         if self._channel is None:
             return None
         return func.pg_notify(literal(self._channel), bindparam("announced", type_=Text))

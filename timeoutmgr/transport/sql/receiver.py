@@ -1,4 +1,4 @@
-"""A consumer of one queue: leases in order, and sleeps while there is nothing."""
+"""A consumer of one queue: it leases messages in order, and sleeps while there are none."""
 
 import threading
 import time
@@ -24,8 +24,8 @@ from timeoutmgr.transport.unsettled_messages import ByteBudget, UnsettledBytes
 class SqlReceiver:
     """A consumer of one queue, as ``contracts.Receiver`` says.
 
-    *prefetch* bounds how many messages it has unacknowledged; 0 is no bound. *budget* bounds the
-    bytes of their bodies. *front* is the order of a queue with options.
+    *prefetch* is the maximum number of unacknowledged messages; 0 is no maximum. *budget* limits
+    the bytes of their bodies. *front* is the order of a queue with options.
     """
 
     def __init__(
@@ -57,10 +57,9 @@ class SqlReceiver:
         self._lock = threading.Lock()
         self._held: dict[LeaseTag, None] = {}
         self._bytes = UnsettledBytes(budget)
-        # About to be leased: held from before the commit, so that the renewer does not give them
-        # back.
+        # About to be leased: held from before the commit, so that the renewer does not return them.
         self._pending: list[LeaseTag] = []
-        # Acknowledged in a transaction that has not ended yet.
+        # Acknowledged in a transaction that is still open.
         self._settling: set[LeaseTag] = set()
         self._interrupted = threading.Event()
         self._closed = False
@@ -74,11 +73,11 @@ class SqlReceiver:
     def receive_rows(
         self, limit: int, wait: float, *, for_good: bool = False
     ) -> Sequence[LeasedRow]:
-        """Receive rows with kombu's properties; *for_good* settles them at once."""
-        # A thread's wait is real, independent of an injected clock.
+        """Receive rows with kombu's properties; *for_good* deletes them at once."""
+        # A thread waits in real time, whatever clock was injected.
         until = time.monotonic() + wait
         if self._room() <= 0:
-            # Only an acknowledgement makes room, and that is this very thread's to give.
+            # Do not wait: only this very thread can make room, by an acknowledgement.
             self._interrupted.wait(wait)
             self._interrupted.clear()
             return []
@@ -97,11 +96,11 @@ class SqlReceiver:
         return rows
 
     def poll_rows(self, limit: int, *, for_good: bool = False) -> Sequence[LeasedRow]:
-        """Receive rows without waiting, and without a look while nothing can have come."""
+        """Receive rows without waiting, and without a query while nothing can have come."""
         return self._lease(limit, for_good) if self._may_have_messages() else []
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
-        """Settle messages for good; in *transaction*, with its commit."""
+        """Settle messages; in *transaction*, when it commits."""
         connection = None if transaction is None else as_connection(transaction)
         self.ack_tags(_tags(received), connection)
 
@@ -140,9 +139,9 @@ class SqlReceiver:
     def stand_back(
         self, received: Sequence[Received], _may_return: Callable[[Received], bool]
     ) -> int:
-        """Release *received*; nothing is sent ahead. Raises StorageConflict as the contract says.
+        """Release *received*; no message is sent ahead. Raises StorageConflict, see the contract.
 
-        On SQLite the slow handler may be the writer, and its batch ends after this call.
+        On SQLite, the slow handler may be the writer, and its batch ends only after this call.
         """
         tags = _tags(received)
         if not tags:
@@ -159,7 +158,7 @@ class SqlReceiver:
         return len(tags)
 
     def resize(self, prefetch: int) -> None:
-        """Have at most *prefetch* unacknowledged messages from now on."""
+        """Limit unacknowledged messages to *prefetch* from now on."""
         self._prefetch = prefetch
 
     def interrupt(self) -> None:
@@ -177,7 +176,7 @@ class SqlReceiver:
         try:
             self.release_tags(held)
         except BaseException:
-            # Given back as soon as the database answers; no thread renews them from here on.
+            # Given back as soon as the database answers; no thread renews them any more.
             self._renewer.unreleased.add(self.queue, held)
             self._bytes.clear()
             raise
@@ -194,7 +193,7 @@ class SqlReceiver:
         rows: Sequence[LeasedRow] = []
         more, left = False, True
         with as_transport(self._database):
-            # Before the look, as below.
+            # Before the query, as below.
             self._renewer.give_back()
             self._watch.before_query()
             is_check_due = time.monotonic() >= self._next_owner_check
@@ -227,7 +226,7 @@ class SqlReceiver:
 
     def _leased_rows(self, limit: int, front: FrontStatements | None) -> Sequence[LeasedRow]:
         try:
-            # Messages being settled count until their transaction has ended.
+            # Messages that are being settled count until their transaction has ended.
             room = self._bytes.room
             rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room, front)
         except BaseException:

@@ -33,7 +33,7 @@ _PAGE: Final = 200
 def rows_of(database: Database, tables: QueueTables, queue: str, limit: int) -> Iterator[Received]:
     """Yield up to *limit* messages of *queue* in the order of their arrival, page by page.
 
-    The rows are read as they stand, leased messages included.
+    Leased messages are included.
     """
     messages = tables.messages.c
     behind, left = 0, limit
@@ -73,7 +73,7 @@ def _answer(rows: Sequence[dict[str, Any]], kept: set[int], full: set[str]) -> S
 
 
 class OpensReceivers(Protocol):
-    """The transport of a session, which makes its receivers."""
+    """A session's transport, which creates its receivers."""
 
     def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
         """Return a consumer of an existing queue."""
@@ -84,7 +84,7 @@ class OpensReceivers(Protocol):
 class SqlSession:
     """A thread's use of the queues, as ``contracts.TransportSession`` says.
 
-    It holds no connection of its own: each call takes a connection from the pool.
+    It keeps no connection of its own: each call takes a connection from the pool.
     """
 
     database: Database
@@ -96,7 +96,7 @@ class SqlSession:
     def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist.
 
-        *error_queue* is kept with the queue: this transport gives up on no message itself.
+        *error_queue* is stored with the queue; this transport itself never gives up a message.
         """
         for name in (*names, *([error_queue] if error_queue else [])):
             checked_queue_name(name)
@@ -111,7 +111,7 @@ class SqlSession:
     def inspect_queues(
         self, names: Collection[str], *, error_queue: str | None = None, policies: bool = True
     ) -> list[QueueReport]:
-        """Report on each of *names* that exists, by the options of its first declaration."""
+        """Report on each existing queue of *names*, by the options of its first declaration."""
         with as_transport(self.database):
             there = self.queues.existing(names)
         found = {name: there[name].properties() for name in names if name in there}
@@ -183,20 +183,20 @@ class SqlSession:
     def _set_ends(
         self, each: Sequence[Sequence[dict[str, Any]]], outgoing: Sequence[Outgoing], now: Micros
     ) -> None:
-        """Add the end of each message to its rows; *now* is of the clock that the sweep reads."""
+        """Add each message's expiry to its rows; *now* is from the clock that the sweep reads."""
         for rows, one in zip(each, outgoing, strict=True):
             lifetime = one.time_to_live
             for row in rows:
                 row["expires_at"] = None if lifetime is None else min(now + lifetime, LATEST)
 
     def receiver(self, queue: str, *, prefetch: int) -> SqlReceiver:
-        """Return a consumer of *queue*; raise QueueMissing where there is none."""
+        """Return a consumer of *queue*; raise QueueMissing if it does not exist."""
         if self.missing_queues([queue]):
             raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
         return self.transport.make_receiver(queue, prefetch)
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
-        """Yield up to *limit* messages of *queue*, the oldest first; nothing is leased."""
+        """Yield up to *limit* messages of *queue*, oldest first, without leasing them."""
         if self.missing_queues([queue]):
             raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
         with as_transport(self.database):
@@ -204,10 +204,10 @@ class SqlSession:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction; receivers of its messages wake when it has committed.
+        """Open a transaction; receivers of its messages are woken after the commit.
 
-        A commit whose result is unknown raises TransportUnavailable; an error of the database
-        inside raises StorageUnavailable, as the owner of the transaction sees it.
+        A commit whose result is unknown raises TransportUnavailable; a database error inside the
+        block raises StorageUnavailable.
         """
         manager = self.database.begin()
         with as_transport(self.database):
@@ -236,4 +236,4 @@ class SqlSession:
             self.database.ping()
 
     def close(self) -> None:
-        """Nothing is held; closing is fine at any time."""
+        """No-op: a session holds nothing."""

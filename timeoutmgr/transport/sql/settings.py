@@ -1,4 +1,4 @@
-"""How the SQL queue leases, polls and wakes."""
+"""Settings of the SQL queue: leases, polling and wakeups."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,13 +12,13 @@ from timeoutmgr.transport.unsettled_messages import BUFFER_BYTES, check_bound
 class SqlQueueSettings:
     """Tuning of the SQL queue; the defaults suit a busy and an idle queue alike.
 
-    *lease* is how long a received message stays a consumer's that hangs; a working consumer renews
-    it, a dead consumer is seen at once (within *owner_check*). An idle receiver looks at the
-    database after *poll_min*, and ever more seldom up to *poll_max*; None is 10 to 50 ms on SQLite
-    (where a look costs nothing while the file did not change), 50 ms to 1 s on PostgreSQL (where
-    NOTIFY wakes it before) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it serialises
-    commits of the whole database, so a database of very many small sends may be better off without.
-    *buffer_bytes* bounds the bodies that are received and not settled, of all receivers together.
+    *lease* is how long a received message stays with a consumer that hangs; a working consumer
+    renews it, and a dead consumer is noticed within *owner_check*. An idle receiver queries the
+    database after *poll_min*, then less and less often, up to *poll_max*. None means 10 to 50 ms on
+    SQLite (where a query costs nothing while the file is unchanged), 50 ms to 1 s on PostgreSQL
+    (where NOTIFY wakes it earlier) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it
+    serialises commits of the whole database, so a database with very many small sends may be better
+    off without it. *buffer_bytes* limits the received, unsettled bodies of all receivers together.
     """
 
     lease: timedelta = timedelta(seconds=60)

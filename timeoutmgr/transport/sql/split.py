@@ -1,4 +1,4 @@
-"""Queues of an endpoint in a database, and destinations of other programs on a broker beside it."""
+"""An endpoint's queues in a database, and other programs' destinations on a separate broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SplitSending:
-    """Messages on their way to two places; *order* says for each whether it goes elsewhere."""
+    """Messages on their way to two places; *order* says of each whether it goes to the broker."""
 
     order: Sequence[bool]
     here: Sequence[SendResult]
@@ -47,8 +47,8 @@ class SplitSending:
 class SplitSession(SqlSession):
     """A session whose messages with a route go to the broker of *destinations*.
 
-    The broker takes part in no transaction. It also bears the marker of an endpoint: two brokers
-    would take each other's messages out of one store.
+    The broker takes part in no transaction. It also bears the endpoint's marker: otherwise two
+    brokers could take each other's messages out of one store.
     """
 
     destinations: Transport
@@ -61,15 +61,15 @@ class SplitSession(SqlSession):
         return self._start(outgoing, transaction, self._start_there).results()
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
-        """Send, and leave the wait for the broker to the call for the results.
+        """Send; the call for the results waits for the broker.
 
-        If the broker is away, the results of its messages are unknown: each is tried again, and
-        none keeps the messages for our queues waiting.
+        If the broker is away, the results of its messages are unknown: they are tried again, and do
+        not delay the messages for our queues.
         """
         return self._start(outgoing, None, self._try_there)
 
     def missing_destinations(self, names: Collection[str]) -> list[str]:
-        """Return nothing: a queue that is not here may be the broker's, declared by a dispatch."""
+        """Return nothing: the queue may be on the broker, where a dispatch declares it."""
         return []
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
@@ -111,7 +111,7 @@ class SplitSession(SqlSession):
         order = [isinstance(one.via, Route) for one in outgoing]
         routed = [one for one in outgoing if isinstance(one.via, Route)]
         others = [one for one in outgoing if not isinstance(one.via, Route)]
-        # The broker first: what it refuses at the door is then in no queue either.
+        # The broker first: if it refuses a message up front, our queues have nothing either.
         elsewhere = start_there(routed) if routed else Answered([])
         if routed:
             reach("split.sent_there")
@@ -128,7 +128,7 @@ class SplitSession(SqlSession):
         except InvalidMessage:
             if is_alone:
                 raise
-        # The caller would send all again, also the messages that the broker has by now.
+        # The caller would send all again, including messages that the broker already has.
         return [self._send_one_here(one, transaction) for one in outgoing]
 
     def _send_one_here(self, one: Outgoing, transaction: Transaction | None) -> SendResult:

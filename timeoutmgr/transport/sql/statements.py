@@ -1,4 +1,4 @@
-"""Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
+"""Every SQL statement of the queue, built once per table set; SQLAlchemy caches the SQL text."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,12 +35,12 @@ from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.resilience.after_fork import cached_property
 from timeoutmgr.transport.sql.tables import QueueTables
 
-# --- the database's failures as a transport tells them ----------------------------------------
+# --- failures of the database as errors of a transport --------------------------------------------
 
 
 @contextmanager
 def as_transport(database: Database) -> Iterator[None]:
-    """Raise TransportUnavailable for an error by which the queues cannot be reached now."""
+    """Raise TransportUnavailable for an error which means that the queues cannot be reached now."""
     try:
         yield
     except StorageUnavailable as error:
@@ -56,11 +56,11 @@ def as_transport(database: Database) -> Iterator[None]:
 
 
 def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> None:
-    """Have PostgreSQL go by an index in each later statement of the transaction.
+    """Have PostgreSQL use an index in each later statement of the transaction.
 
-    The driver prepares the statements, and the server keeps a plan of each. A plan of the time at
-    which the queue was empty would read all of a long queue, for each batch; and without
-    statistics the server would sort a queue for its first hundred messages.
+    The driver prepares the statements, and the server caches their plans. A plan from when the
+    queue was empty would read all of a long queue for each batch. Without statistics, the server
+    would sort a whole queue for its first hundred messages.
 
     The transaction may *commit_lazily*, as ``database.commits`` says.
     """
@@ -74,7 +74,7 @@ def read_by_index(connection: Connection, *, commit_lazily: bool = False) -> Non
 READ_BY_INDEX: Final = select(*set_locally(BY_INDEX))
 """``read_by_index`` as one statement."""
 HEAD: Final = 1000
-"""How many rows from the front are searched for leases of the dead: leases are at the front."""
+"""Rows searched for leases of dead owners, from the front of the queue, where leases are."""
 
 
 class _Terms:
@@ -90,17 +90,16 @@ class _Terms:
     ) -> None:
         messages = tables.messages.c
         self.dialect: Final = dialect
-        # In a subquery PostgreSQL reads the clock once, not for every row.
+        # In a subquery, PostgreSQL reads the clock once instead of for every row.
         self.now: Final[ColumnElement[int]] = (
             bindparam("now") if dialect.now is None else literal_column(f"(SELECT {dialect.now})")
         )
         self.in_queue: Final = messages.queue == bindparam("queue")
         self.front, self.order = self.in_queue, [messages.sequence]
         if dialect.name == "postgresql":
-            # With an equality it may walk the primary key instead, through all that rests in
-            # other queues. Only the queue's own index has this order.
-            # Not by BETWEEN: SQLAlchemy 2.0 writes a collation behind each end, which PostgreSQL
-            # refuses there.
+            # With an equality, it may walk the primary key instead, through the messages of all
+            # other queues. Only the queue's own index has this order. Not BETWEEN: SQLAlchemy 2.0
+            # writes a collation after each bound, which PostgreSQL refuses there.
             queue: BindParameter[Any] = bindparam("queue")
             self.front = (messages.queue >= queue) & (messages.queue <= queue)
             self.order = [messages.queue, messages.sequence]
@@ -115,7 +114,7 @@ class _Terms:
             bindparam("sequences", expanding=True)
         )
         if dialect.name == "postgresql":
-            # A text with as many parameters as messages would be planned anew for each batch.
+            # A statement with a parameter for each message would be planned again for each batch.
             numbers: BindParameter[Any] = bindparam("sequences", type_=NumberArray)
             self.chosen = messages.sequence == any_(numbers)
 
@@ -123,8 +122,8 @@ class _Terms:
 class QueueStatements:
     """The statements on queues, bindings, markers and whole messages.
 
-    Parameters are named in each comment. A statement that needs the time reads the database's
-    clock; on SQLite, which has none, it is the parameter *now*.
+    The comments name the parameters. A statement that needs the time reads the database's clock;
+    SQLite has none, so the time is the parameter *now*.
     """
 
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
@@ -188,7 +187,7 @@ class QueueStatements:
 
     @cached_property
     def count_first(self) -> Executable:
-        """Return the count of the first *limit* rows, and of the free rows of them: queue, now."""
+        """Return the number of the first *limit* rows, and of free rows among them: queue, now."""
         messages, terms = self.messages.c, self._terms
         first = (
             select(messages.available_at, messages.lease_until)
@@ -213,7 +212,7 @@ class QueueStatements:
 
 
 class FrontStatements:
-    """The statements that read a queue from its front, in the order of its terms.
+    """The statements that read a queue from its front, in the order of its columns.
 
     Parameters: queue, now, limit, inline; of dead owners' leases: queue; owners, last; sequences.
     Where it finds no row, *behind* may find some.
@@ -231,7 +230,7 @@ class FrontStatements:
                 messages.sequence,
                 messages.message_id,
                 messages.headers,
-                # A large body is read once it is known to fit; most are not large.
+                # A large body is read only once it is known to fit; most bodies are small.
                 case((size <= bindparam("inline"), messages.body)).label("body"),
                 messages.content_type,
                 messages.content_encoding,
@@ -304,7 +303,7 @@ class FrontStatements:
 
 
 class LeaseStatements(FrontStatements):
-    """The statements on leases; parameters and clock as in :class:`QueueStatements`.
+    """The statements on leases; for parameters and clock see :class:`QueueStatements`.
 
     They skip locked rows, which another statement is leasing, acknowledging or renewing.
     """
@@ -313,7 +312,7 @@ class LeaseStatements(FrontStatements):
         terms = _Terms(tables, dialect)
         super().__init__(tables, terms)
         messages, chosen = tables.messages.c, terms.chosen
-        # Of kombu's consumers, which never see a message whose time to live is over.
+        # For kombu's consumers, which never see a message whose time to live is over.
         self.unexpired: Final = FrontStatements(tables, _Terms(tables, dialect, unexpired=True))
         # A send may take the queue for its namesake without priorities that was deleted just now.
         self.by_priority: Final = FrontStatements(
@@ -362,7 +361,7 @@ class LeaseStatements(FrontStatements):
 
 
 class ExpiryStatements:
-    """The statements on messages whose time is over and that no consumer has leased."""
+    """The statements on expired messages that no consumer has leased."""
 
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
         terms = _Terms(tables, dialect)
@@ -372,7 +371,7 @@ class ExpiryStatements:
         size = func.length(messages.body).label("size")
         expired: Select[Any] = (
             select(messages.sequence, size)
-            # MariaDB finds no beginning in the index by a clock that runs on, but passes by NULLs.
+            # MariaDB cannot seek in the index by a running clock, but it can skip the NULLs.
             .where(messages.expires_at.is_not(None), messages.expires_at <= terms.now)
             .where(messages.lease_until <= terms.now)
             .order_by(messages.expires_at)
@@ -388,7 +387,7 @@ class ExpiryStatements:
         self.delete_expired: Final = _by_key(delete(tables.messages).where(terms.chosen), dialect)
 
 
-# Each is made once for the tables of a prefix, which ``tables`` keeps too.
+# Built once for the tables of a prefix, as ``tables`` itself is.
 queue_statements: Final = lru_cache(maxsize=16)(QueueStatements)
 lease_statements: Final = lru_cache(maxsize=16)(LeaseStatements)
 expiry_statements: Final = lru_cache(maxsize=16)(ExpiryStatements)
@@ -397,10 +396,10 @@ _Statement = TypeVar("_Statement", Update, Delete)
 
 
 def _by_key(statement: _Statement, dialect: Dialect) -> _Statement:
-    """Return *statement*, which names rows by their primary key, so that it reads no others.
+    """Return *statement*, which names rows by primary key, so that it reads no other rows.
 
-    MariaDB reads a small table whole, whatever keys are asked for, and waits for each row that
-    another transaction has locked: acknowledgements of different messages would deadlock.
+    MariaDB reads a small table whole, whatever keys the statement names, and waits for each row
+    that another transaction has locked: acknowledgements of different messages would deadlock.
     """
     if dialect.name not in ("mysql", "mariadb"):
         return statement
@@ -413,7 +412,7 @@ def _by_key(statement: _Statement, dialect: Dialect) -> _Statement:
 
 
 def insert_missing(statement: Insert, dialect: Dialect) -> Executable:
-    """Return *statement* so that a row which exists is left as it is."""
+    """Return *statement* in a form that leaves existing rows as they are."""
     if dialect.name == "sqlite":
         return statement.prefix_with("OR IGNORE")
     if dialect.name == "postgresql":

@@ -28,7 +28,7 @@ from timeoutmgr.transport.envelope import check_direct
 
 QUEUE_NAME_LENGTH: Final = 250
 MESSAGE_ID_LENGTH: Final = 255
-"""Characters of a message id that the table keeps; longer ids are refused at the door."""
+"""Maximum length of a message id in characters; longer ids are refused at once."""
 CONTENT_TYPE_LENGTH: Final = 255
 CONTENT_ENCODING_LENGTH: Final = 64
 
@@ -45,7 +45,7 @@ class QueueTables:
     owners: Table
 
 
-@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
+@lru_cache(maxsize=16)  # cached: SQLAlchemy recompiles a statement for new Table objects
 def tables(schema: str | None, prefix: str) -> QueueTables:
     """Return the tables as they stand after the newest revision."""
     metadata = MetaData(schema=schema)
@@ -56,7 +56,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("name", name, primary_key=True),
         Column("dead_letter_to", name),
         Column("created", BigInteger(), nullable=False),
-        # Of a queue that kombu declared with options; NULL for a plain queue.
+        # For a queue that kombu declared with options; NULL for a plain queue.
         Column("options", Text()),
         # When an unused queue is deleted, and how many messages a full queue has dropped.
         Column("expires_at", BigInteger()),
@@ -88,7 +88,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
 
 
 def _messages(metadata: MetaData, prefix: str) -> Table:
-    # An instant or the order of arrival. SQLite only numbers an INTEGER key by itself.
+    # An instant, or the order of arrival. SQLite numbers only an INTEGER key by itself.
     number: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
     long_text: TypeEngine[str] = Text().with_variant(
         mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"
@@ -110,14 +110,14 @@ def _messages(metadata: MetaData, prefix: str) -> Table:
         Column("delivery_count", Integer(), nullable=False, server_default="0"),
         Column("lease_owner", KeyText(64)),
         Column("lease_until", BigInteger(), nullable=False, server_default="0"),
-        # Kombu's further properties of a message that kombu sent.
+        # Further properties of a message that kombu sent.
         Column("properties", long_text),
-        # When a sweep takes it out of its queue; NULL for never.
+        # When a sweep removes it from its queue; NULL for never.
         Column("expires_at", BigInteger()),
-        # When it is dropped without a trace, as kombu's time to live asks; NULL for never.
+        # When it is dropped silently, by kombu's time to live; NULL for never.
         Column("discard_at", BigInteger()),
-        # AUTOINCREMENT: a number is never given twice, so that an old acknowledgement can never
-        # meet a new message.
+        # AUTOINCREMENT never reuses a number, so an old acknowledgement can never meet a new
+        # message.
         sqlite_autoincrement=True,
     )
     Index(f"{prefix}queue_order", messages.c.queue, messages.c.sequence)
@@ -145,11 +145,11 @@ def _messages(metadata: MetaData, prefix: str) -> Table:
 # --- A message as a row of the queue table, and back ------------------------------------------
 
 LeaseTag = tuple[int, int]
-"""Sequence and delivery count: which delivery of which row."""
+"""Sequence and delivery count: they identify the row and its delivery."""
 
 
 class LeasedRow(NamedTuple):
-    """A leased message, its columns as they are selected.
+    """A leased message, with the columns in the order of the SELECT.
 
     *delivery_count* is the count before this delivery.
     """
@@ -179,7 +179,7 @@ def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
             )
         if name.lower() not in BROKER_HEADERS:
             headers[name] = value
-    # ASCII with escapes: every database keeps it, NUL and half a surrogate pair included.
+    # ASCII with escapes: every database can store it, even NUL and lone surrogates.
     return row_of(outgoing.destination, message, json.dumps(headers), None, now)
 
 
@@ -222,7 +222,7 @@ def from_row(queue: str, row: LeasedRow) -> Received:
 
 
 def checked_queue_name(name: str) -> str:
-    """Return *name* if a queue can be called so; raise ConfigurationError if not."""
+    """Return *name* if a queue can have it; otherwise raise ConfigurationError."""
     if not is_queue_name(name):
         raise ConfigurationError(
             f"{name[:80]!r} cannot be a queue; expected 1 to {QUEUE_NAME_LENGTH} characters "
@@ -232,7 +232,7 @@ def checked_queue_name(name: str) -> str:
 
 
 def is_queue_name(name: str) -> bool:
-    """Return whether a queue can be called *name*."""
+    """Return whether a queue can have this *name*."""
     return 0 < len(name) <= QUEUE_NAME_LENGTH and is_storable(name)
 
 
@@ -249,7 +249,7 @@ def _headers(text: str) -> tuple[dict[str, str], str | None]:
         headers = json.loads(text)
         if not isinstance(headers, dict):
             return {}, f"the headers are a JSON {type(headers).__name__}, not an object"
-        # Whole, as our own senders write them: to look at each header costs as much as to read it.
+        # Unchecked, as our senders write strings: a check costs as much as the parsing.
         if {str}.issuperset(map(type, headers.values())) and BROKER_HEADERS.isdisjoint(
             map(str.lower, headers)
         ):
@@ -266,7 +266,7 @@ def _headers(text: str) -> tuple[dict[str, str], str | None]:
 
 
 def _properties(row: LeasedRow) -> dict[str, object]:
-    """Return the properties that a producer of kombu's gave; unreadable properties fill nothing."""
+    """Return the properties that kombu's producer gave; an empty dict if they are unreadable."""
     try:
         found = json.loads(row.properties or "")
     except (ValueError, RecursionError):
@@ -276,7 +276,7 @@ def _properties(row: LeasedRow) -> dict[str, object]:
 
 
 def _header_text(value: object) -> str:
-    """Return *value* as a header's string; only kombu's own producers put anything else there."""
+    """Return *value* as a header's string; only kombu's producers put other types there."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, bool | int | float) else json.dumps(value)

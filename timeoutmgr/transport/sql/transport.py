@@ -41,9 +41,9 @@ class SqlTransport:
     """Queues in SQLite, PostgreSQL, MySQL or MariaDB, as ``contracts.Transport`` says.
 
     Given the Database that a store uses, one transaction spans receiving, storing and sending.
-    *owner* names this transport's leases; living transports must not share an owner.
+    *owner* is the name that this transport's leases carry; two living transports must not share it.
     *destinations*, a transport or a URL, is the broker to which messages with a route go; without
-    it their exchanges and queues are in these tables too.
+    it, their exchanges and queues are in these tables too.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SqlTransport:
 
     @property
     def capabilities(self) -> TransportCapabilities:
-        """All modes: queues and store can be one transaction, in which no other broker is."""
+        """All modes: queues and store can share one transaction, but without another broker."""
         there = self._destinations
         return TransportCapabilities(
             name="sql",
@@ -118,12 +118,12 @@ class SqlTransport:
 
     @property
     def owner(self) -> str:
-        """The name of this transport in its leases; a forked child has a name of its own."""
+        """The name that this transport's leases carry; a forked child has a name of its own."""
         return self._leases.owner
 
     @property
     def database(self) -> Database:
-        """The database whose tables the queues are."""
+        """The database that holds the queues."""
         return self._database
 
     @property
@@ -143,7 +143,7 @@ class SqlTransport:
             upgrades.upgrade(self._database, *self._revisions, self._attributes)
 
     def is_installed(self) -> bool:
-        """Return whether there are tables of any revision."""
+        """Return whether tables of any revision exist."""
         with as_transport(self._database):
             return upgrades.current(self._database, self._version_table, self._schema) is not None
 
@@ -157,7 +157,7 @@ class SqlTransport:
             upgrades.check(self._database, *self._revisions)
 
     def message_rows(self) -> PostgreSQLMessageRows | None:
-        """Return the table of messages, for rows of the same database to be moved into."""
+        """Return the table of messages, into which rows of the same database can be moved."""
         if self._database.dialect.name != "postgresql" or self._destinations is not None:
             return None
         return PostgreSQLMessageRows(self._tables, self.wakeups, self._notify_channel)
@@ -183,7 +183,7 @@ class SqlTransport:
     def make_receiver(
         self, queue: str, prefetch: int, front: FrontStatements | None = None
     ) -> SqlReceiver:
-        """Return a consumer of *queue*, which is known to exist, in the order of *front*."""
+        """Return a consumer of the existing *queue*, in the order of *front*."""
         if self._listener is not None:
             self._listener.start()
         wakeup = self.wakeups.wakeup(queue)
@@ -202,7 +202,7 @@ class SqlTransport:
                 owner_check,
             ),
             owner_check=owner_check,
-            # kombu's own consumers bound their unacknowledged messages by prefetch.
+            # Consumers of kombu limit their unacknowledged messages by prefetch.
             budget=self.budget if prefetch else ByteBudget(None),
             front=front,
         )
@@ -228,7 +228,7 @@ def _checked_owner(owner: str) -> str:
 
 
 def _other_broker(given: str | Transport | None) -> Transport | None:
-    """Return the transport of destinations; loss is consented to, since it is not our queue."""
+    """Return the transport of destinations; it may lose messages, since it is not our queue."""
     if not isinstance(given, str):
         if given is not None and not hasattr(given, "capabilities"):
             raise ConfigurationError(f"destinations is a URL or a transport, got {given!r:.80}")

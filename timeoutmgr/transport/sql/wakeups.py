@@ -1,4 +1,4 @@
-"""Wakeups of waiting receivers: in this process, and in other processes by NOTIFY."""
+"""Wake waiting receivers: in this process directly, in other processes by NOTIFY."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Wakeup:
-    """The wakeup of one queue; its count reveals a notification without a waiting thread."""
+    """The wakeup of one queue; its count also shows a notification that no thread waited for."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -33,7 +33,7 @@ class Wakeup:
 
     @property
     def count(self) -> int:
-        """Number of notifications; read it before a query, and pass it to ``wait`` after."""
+        """Number of notifications; read it before a query, and pass it to ``wait`` afterwards."""
         return self._count
 
     def notify(self) -> None:
@@ -45,7 +45,7 @@ class Wakeup:
                 call()
 
     def subscribe(self, call: Callable[[], None]) -> None:
-        """Have *call* called by each notification, in the notifying thread; it must not wait."""
+        """Call *call* at each notification, in the notifying thread; it must not wait."""
         with self._condition:
             self._subscribers |= {call}
 
@@ -68,7 +68,7 @@ class QueueWakeups:
 
     def __init__(self) -> None:
         self.any: Final = Wakeup()
-        """Notified with every other, for threads that wait on several queues."""
+        """Notified together with each queue's wakeup, for threads that wait on several queues."""
         self._wakeups: dict[str, Wakeup] = {}
         self._signature = f"!{secrets.token_hex(6)}"
 
@@ -84,14 +84,14 @@ class QueueWakeups:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Make the locks anew, which other threads of the parent may have acquired."""
+        """Replace the locks: other threads of the parent may have acquired them."""
         cls._shared_lock = threading.Lock()
         for wakeups in list(cls._shared.values()):
             for wakeup in (wakeups.any, *wakeups._wakeups.values()):
                 wakeup._condition = threading.Condition()
 
     def wakeup(self, queue: str) -> Wakeup:
-        """Return the wakeup of *queue*, which is kept for ever."""
+        """Return the wakeup of *queue*; it is never removed."""
         return self._wakeups.setdefault(queue, Wakeup())
 
     def notify(self, queues: Iterable[str]) -> None:
@@ -101,19 +101,19 @@ class QueueWakeups:
             wakeup.notify()
 
     def notify_all(self) -> None:
-        """Wake every receiver: something may have happened unheard."""
+        """Wake every receiver: a notification may have been missed."""
         self.notify(tuple(self._wakeups))
 
     def payload_of_own(self, *queues: str) -> str:
-        """Return the payload of a NOTIFY for listeners of *queues*, but not for our own listener.
+        """Return the payload of a NOTIFY for all listeners of *queues* but our own.
 
         The caller wakes the receivers of this process itself. A second wakeup, some moments later,
-        would cost each of them a look that finds nothing.
+        would cost each receiver a query that finds nothing.
         """
         return payload_of((*queues, self._own_signature()))
 
     def _own_signature(self) -> str:
-        return f"{self._signature}.{os.getpid()}"  # a forked child hears its parent
+        return f"{self._signature}.{os.getpid()}"  # a forked child also listens to its parent
 
     def listener(self, database: Database, channel: str) -> NotificationListener:
         """Return a listener that notifies the receivers of the queues in each NOTIFY."""
@@ -140,7 +140,7 @@ _ALL: Final = "*"
 
 
 def notify(connection: Connection, channel: str, queues: Sequence[str]) -> None:
-    """Tell listeners of *queues* when the transaction of *connection* commits; one NOTIFY."""
+    """Notify listeners of *queues* by one NOTIFY when the transaction of *connection* commits."""
     connection.execute(NOTIFY, {"channel": channel, "payload": payload_of(queues)})
 
 
@@ -150,15 +150,15 @@ def payload_of(queues: Sequence[str]) -> str:
     return _ALL if len(payload) > _LONGEST_PAYLOAD else payload
 
 
-# --- time of an idle receiver's next query: a wakeup, a change of the file, or the clock ------
+# --- when an idle receiver queries next: at a wakeup, a change of the file, or after a pause ------
 
 
 class FileVersion:
     """The version of a SQLite database, which changes whenever anyone commits to it.
 
-    Asking for it reads no table and takes no lock. It is valid on one connection only, so a
-    connection is held outside the pool, until a fork: each connection counts anew, perhaps to the
-    same number. Safe for many threads.
+    Reading it touches no table and takes no lock. It is valid on one connection only: each
+    connection counts anew, perhaps to the same number. So a connection is kept outside the pool
+    until a fork. Safe for many threads.
     """
 
     def __init__(self, database: Database) -> None:
@@ -175,7 +175,7 @@ class FileVersion:
         self._lock, self._connection = threading.Lock(), None
 
     def read(self) -> tuple[int, int]:
-        """Return how many connections were opened, and the version. Raises StorageUnavailable."""
+        """Return the number of connections opened, and the version. Raises StorageUnavailable."""
         with SQLITE.one(), self._lock:
             try:
                 if self._connection is None:
@@ -205,7 +205,7 @@ class FileVersion:
 
 
 class Watch:
-    """A receiver's knowledge of its queue since the last query. Used by one thread."""
+    """What a receiver knows about its queue since the last query. Used by one thread."""
 
     def __init__(
         self,
@@ -230,30 +230,30 @@ class Watch:
             self._file = self._version.read()
 
     def found(self, *, is_last: bool = False) -> None:
-        """Note that the look found something; more may be there unless *is_last*.
+        """Note that the query found something; more may be there unless *is_last*.
 
-        A row that a look passed over, since another transaction had locked it, is announced to
-        nobody if that transaction is undone: the last row is followed by a pause, not by the end.
+        The query may have skipped a row that another transaction had locked. If that transaction is
+        rolled back, nothing announces the row: so after the last row pause, and then query again.
         """
         self._pause = self._shortest
         self._next_query = time.monotonic() + self._pause if is_last else 0.0
 
     def found_nothing(self, left: bool) -> None:
-        """Note an empty look; *left* says that other consumers hold rows."""
+        """Note that the query found nothing; *left* says that other consumers hold rows."""
         if self._version is None:
-            # The table must be asked again; ever more seldom.
+            # The table must be queried again, less and less often.
             self._next_query = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, self._longest)
         else:
-            # A death or a lapse changes no file.
+            # Neither a dead owner nor an expired lease changes the file.
             self._next_query = time.monotonic() + self._owner_check if left else float("inf")
 
     def is_known_empty(self) -> bool:
-        """Return whether the queue held no row at the last look and nothing came since."""
+        """Return whether the queue held no row at the last query and nothing came since."""
         return self._next_query == float("inf") and not self.may_have_messages()
 
     def may_have_messages(self) -> bool:
-        """Return whether anything may have come since the last look."""
+        """Return whether anything may have come since the last query."""
         if self._wakeup.count != self._count or time.monotonic() >= self._next_query:
             return True
         return self._version is not None and self._version.read() != self._file

@@ -1,4 +1,4 @@
-"""Messages of other programs on kombu's virtual transports: their routes and payloads."""
+"""Other programs' messages on kombu's virtual transports: routes and payloads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def encoded_payload(payload: dict[str, Any]) -> bytes:
 def kombu_payload(foreign: Foreign) -> dict[str, Any]:
     """Return *foreign* as kombu's channel publishes it.
 
-    Raises InvalidMessage for properties that are of another codec or cannot be read: a stranger
-    may have written them.
+    Raises InvalidMessage for properties that are of another codec or cannot be read: another
+    program may have written them.
     """
     foreign.require_codec(KOMBU, "its broker")
     try:
@@ -32,7 +32,7 @@ def kombu_payload(foreign: Foreign) -> dict[str, Any]:
         return {**found, "headers": {**found["headers"]}, "properties": properties} | {
             "body": foreign.body
         }
-    except Exception as error:  # any error that a stranger's text provokes in kombu's JSON hooks
+    except Exception as error:  # kombu's JSON hooks can raise anything on another program's text
         raise InvalidMessage(
             f"a foreign message for {foreign.route.destination!r:.80} has no readable headers and "
             f"properties ({type(error).__name__}: {str(error)[:200]}); send it again"
@@ -40,12 +40,12 @@ def kombu_payload(foreign: Foreign) -> dict[str, Any]:
 
 
 def has_queues(channel: Any, route: Route) -> bool:
-    """Declare what *route* asks for; return whether a queue takes its messages.
+    """Declare what *route* asks for; return whether it leads to a queue.
 
-    Exchanges of a virtual transport are known to the process that declared them alone, so that the
-    declaration is repeated. The default exchange puts into any queue, as it does for other
-    programs. Raises InvalidMessage where kombu refuses the route: a stranger may have written it,
-    and other messages are sent with this one.
+    Only the process that declares an exchange of a virtual transport knows it, so the declaration
+    is repeated. The default exchange reaches every queue, as it does for other programs. Raises
+    InvalidMessage if kombu refuses the route: another program may have written it, and other
+    messages are sent together with this message.
     """
     try:
         for one in route.declare:
@@ -66,7 +66,7 @@ def has_queues(channel: Any, route: Route) -> bool:
 def _leads_to_a_queue(channel: Any, route: Route) -> bool:
     try:
         table = channel.get_table(route.exchange)
-    except KeyError:  # as kombu's memory transport answers for an exchange that nobody declared
+    except KeyError:  # as kombu's memory transport answers for an undeclared exchange
         return False
     kind = channel.typeof(route.exchange)
     return bool(kind.lookup(table, route.exchange, route.routing_key, None))

@@ -14,7 +14,7 @@ from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
-# --- which queues exist on a broker that would take a message for any name --------------------
+# --- which queues exist, on a broker that would accept a message for any name ---------------------
 
 EXCHANGE: Final = "timeoutmgr.queues"
 
@@ -22,10 +22,10 @@ _TRUSTED_FOR = 1.0
 
 
 class BindingRegistry:
-    """Keeps the names as bindings of an exchange, which kombu stores beside the queues.
+    """Keeps the queue names as bindings of an exchange; kombu stores these beside the queues.
 
-    An empty Redis list is no list: nothing else distinguishes an empty queue from a missing queue.
-    Nothing is ever published to that exchange.
+    Redis deletes empty lists, so only the binding distinguishes an empty queue from a missing
+    queue. Nothing is ever published to that exchange.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -35,13 +35,13 @@ class BindingRegistry:
         channel.exchange_declare(exchange=EXCHANGE, type="direct", durable=True)
 
     def add(self, names: Iterable[str]) -> None:
-        """Create queues, each bound under its own name; existing queues are left as they are."""
+        """Create queues, each bound under its own name; leave existing queues as they are."""
         self.refresh()
         for name in names:
             if name in self._names:
                 continue
             self._channel.queue_declare(queue=name, durable=True)
-            # This process may remember a binding that another process has deleted since.
+            # This process may remember a binding that another process has since deleted.
             self._channel.state.binding_delete(name, EXCHANGE, name)
             self._channel.queue_bind(name, EXCHANGE, name)
         self.refresh()
@@ -49,7 +49,7 @@ class BindingRegistry:
     def remove(self, names: Iterable[str]) -> None:
         """Delete each queue with its binding."""
         for name in names:
-            # kombu deletes bindings of this process only, so record the binding as such.
+            # kombu deletes only bindings of this process, so record the binding as its own.
             self._channel.state.binding_delete(name, EXCHANGE, name)
             self._channel.state.binding_declare(name, EXCHANGE, name, None)
             self._channel.queue_delete(name)
@@ -57,7 +57,7 @@ class BindingRegistry:
         self.refresh()
 
     def has(self, name: str) -> bool:
-        """Return whether *name* is bound; a yes may be a second old, a no as old as ``refresh``."""
+        """Return whether *name* is bound; True may be a second old, False as old as ``refresh``."""
         if time.monotonic() - self._read_at > _TRUSTED_FOR:
             self.refresh()
         return name in self._names
@@ -75,7 +75,7 @@ class DeclaredRegistry:
         self._channel = channel
 
     def add(self, names: Iterable[str]) -> None:
-        """Declare each queue; existing queues are left as they are."""
+        """Declare each queue; leave existing queues as they are."""
         for name in names:
             self._channel.queue_declare(queue=name, durable=True)
 
@@ -97,14 +97,14 @@ class DeclaredRegistry:
 
 
 Registry: TypeAlias = BindingRegistry | DeclaredRegistry
-"""The queues that were created, as seen by one channel."""
+"""Knows which queues were created, as one channel sees it."""
 
 
 @runtime_checkable
 class PutsBackToFront(Protocol):
     """A channel that puts a rejected message back to the front of its queue.
 
-    Its errors *refusals* say that the broker has done nothing.
+    An error in *refusals* means that the broker has done nothing.
     """
 
     puts_back_to_front: bool
@@ -112,7 +112,7 @@ class PutsBackToFront(Protocol):
 
 
 class VirtualLink:
-    """A connected kombu connection with one channel, and the errors that it raises."""
+    """An open kombu connection with one channel, and the errors that it raises."""
 
     def __init__(self, connection: Any, make_registry: Callable[[Any], Registry]) -> None:
         self.connection = connection
@@ -123,7 +123,7 @@ class VirtualLink:
             *({*connection.connection_errors, *connection.channel_errors} - {KeyError}),
         )
         try:
-            # Each URL, and a single URL twice, at once: kombu would wait two seconds in between.
+            # Try each URL, or a single URL twice, without kombu's pause of two seconds in between.
             retries = max(len(connection.alt) - 1, 1)
             connection.ensure_connection(max_retries=retries, interval_start=0, interval_step=0)
             self.channel: Any = connection.channel()
@@ -135,7 +135,7 @@ class VirtualLink:
             unavailable("connecting", error)
 
     def close(self) -> None:
-        """Close; a broker that does not answer is no reason not to."""
+        """Close, even if the broker does not answer."""
         try:
             self.connection.release()
         except self.errors as error:

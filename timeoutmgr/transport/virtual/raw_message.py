@@ -1,4 +1,4 @@
-"""kombu's virtual message as it came: neither decompressed nor decoded."""
+"""kombu's virtual message as received, neither decompressed nor decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFECT = "timeoutmgr-defect"
 
 
 class ReadPayload(dict[str, Any]):
-    """A payload with the *item* of the broker that it was read from; a message empties it."""
+    """A payload with the broker's *item* that it was parsed from; the message empties it."""
 
     def __init__(self, payload: dict[str, Any], item: bytes) -> None:
         super().__init__(payload)
@@ -23,19 +23,19 @@ class ReadPayload(dict[str, Any]):
 class RawMessage(virtual.Message):
     """A message whose constructor cannot fail; *defect* names the unreadable part.
 
-    Its tag and the queue that it goes back to are ours: the sender may have copied the tag and
-    queue in the payload from another message, or invented them. *delivery_info* keeps what else a
-    channel of kombu wrote there, which it acknowledges by. The body is kept once: until the message
-    is settled it may take most of the memory of a worker.
+    We set its tag and the queue that it goes back to: a sender may have copied the tag and queue in
+    the payload from another message, or invented them. *delivery_info* keeps the other values that
+    kombu's channel wrote there and needs to acknowledge. The body is kept only once: until the
+    message is settled, it may take most of a worker's memory.
     """
 
     def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
-        # Not calling kombu's constructors, which decompress by a header, is the point.
+        # Do not call kombu's constructors: they decompress as a header says.
         whole = table(payload)
         self._item: bytes | None = None
         if isinstance(payload, ReadPayload):
             self._item = payload.item
-            payload.clear()  # kombu's frames keep it, with the body as text
+            payload.clear()  # kombu's stack frames keep it, with the body as text
         given = {name: whole.get(name) for name in ("headers", "properties")}
         headers, properties = table(given["headers"]), table(given["properties"])
         defect = whole.get(_DEFECT)
@@ -44,7 +44,7 @@ class RawMessage(virtual.Message):
                 defect = defect or f"the {what} is no table but {type(value).__name__}"
         self.defect: str | None = defect
         self.redelivered = bool(whole.get("redelivered") or headers.get("redelivered") is True)
-        if headers.get("redelivered") is True:  # kombu's mark; a sender's would be a string
+        if headers.get("redelivered") is True:  # set by kombu; a sender's value would be a string
             del headers["redelivered"]
         self.errors = []
         self.accept = None
@@ -62,18 +62,18 @@ class RawMessage(virtual.Message):
         self._state = "RECEIVED"
         self._decoded_cache = None
         if self._was_text:
-            del whole["body"]  # made again from the body where it is put back
-        # Put back, with the body; kombu needs it in this shape.
+            del whole["body"]  # made again from the body when it is put back
+        # Put back with the body; kombu needs it in this shape.
         self._rest = {
             **whole,
             "headers": dict(headers),
             "properties": {**properties, "delivery_info": place},
-            # Mended for kombu above, it would look whole when it comes back.
+            # Repaired for kombu above, it would look intact when it comes back.
             **({_DEFECT: defect} if defect else {}),
         }
 
     def serializable(self) -> dict[str, Any]:
-        """Return the payload to put back into the queue: the same, body and headers untouched."""
+        """Return the payload to put back into the queue, with body and headers untouched."""
         payload = {**self._rest, "headers": dict(self.headers)}
         if self._is_base64:
             payload["body"] = base64.b64encode(self.body).decode()
@@ -82,7 +82,7 @@ class RawMessage(virtual.Message):
         return payload
 
     def pop_item(self) -> bytes | None:
-        """Return the item that was read, once, if kombu can put it back as it is."""
+        """Return the item that was read if kombu can put it back as it is; only once."""
         item, self._item = self._item, None
         return item
 
@@ -103,7 +103,7 @@ class RawMessage(virtual.Message):
 
 
 def unreadable(item: bytes) -> dict[str, Any]:
-    """Return the payload that stands for an *item* which is no message at all."""
+    """Return a payload that represents an *item* which is not a message at all."""
     return {
         "body": base64.b64encode(item).decode(),
         "headers": {},
@@ -113,5 +113,5 @@ def unreadable(item: bytes) -> dict[str, Any]:
 
 
 def table(value: Any) -> dict[Any, Any]:
-    """Return a copy of *value*, or an empty table for a value of another kind."""
+    """Return a copy of *value* if it is a table, otherwise an empty table."""
     return dict(value) if isinstance(value, dict) else {}

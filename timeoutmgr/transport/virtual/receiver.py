@@ -23,15 +23,15 @@ from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)
 
-# How soon an interrupt is seen, and how long a first look takes where Redis must be asked.
+# Time until an interrupt is noticed, and the duration of a first query if it must ask Redis.
 _SLICE = 0.1
 _FIRST_POLL = 0.005
 
 
 class VirtualReceiver(BrokerReceiver):
-    """Consumes on a connection of its own, and on a new connection after a loss.
+    """Consumes on its own connection, and on a new connection after a loss.
 
-    It asks for one message at a time, and for no more while the *budget* is spent.
+    It asks for one message at a time, and for none while the *budget* is spent.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class VirtualReceiver(BrokerReceiver):
         self._open()
 
     def receive(self, limit: int, wait: float) -> list[Received]:
-        """Return the messages at hand, or the first within *wait* and its followers."""
+        """Return buffered messages; otherwise wait up to *wait* for the first messages."""
         with self._used("receiving", reopen=True) as link:
             if not self._buffer:
                 self._fill(link, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
-        """Settle each message by itself."""
+        """Settle the messages one by one."""
         if transaction is not None:
             refuse_transaction("this transport")
         with self._used("acknowledging") as link:
@@ -67,9 +67,9 @@ class VirtualReceiver(BrokerReceiver):
                 self._forget([tag])
 
     def release(self, received: Sequence[Received]) -> None:
-        """Put messages back, in their order where the transport can put to the front.
+        """Put messages back; in order if the transport can put them to the front.
 
-        Messages of a lost connection are back already, or come back without this.
+        Messages of a lost connection are back already, or come back by themselves.
         """
         live = [one for one in received if self._is_live(one.tag)]
         if not live:
@@ -78,7 +78,7 @@ class VirtualReceiver(BrokerReceiver):
             self._put_back(link, self._own(live))
 
     def resize(self, prefetch: int) -> None:
-        """Have at most *prefetch* unacknowledged messages from now on."""
+        """Limit unacknowledged messages to *prefetch* from now on."""
         self._prefetch = prefetch
         if self._link is not None:
             self._link.channel.basic_qos(prefetch_count=prefetch)
@@ -191,7 +191,7 @@ class VirtualReceiver(BrokerReceiver):
             unavailable(f"{what} (queue {self._queue!r})", error)
 
     def _put_back(self, link: VirtualLink, tags: Sequence[str]) -> None:
-        # Where a message goes back to the front, the last goes first, to keep their order.
+        # If messages go back to the front, return the last message first, to keep the order.
         for tag in reversed(tags) if link.puts_back_to_front else tags:
             link.channel.basic_reject(tag, requeue=True)
             self._forget([tag])

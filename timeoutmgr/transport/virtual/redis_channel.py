@@ -1,4 +1,4 @@
-"""kombu's Redis channel, which delivers malformed items too instead of losing them.
+"""kombu's Redis channel, changed so that it delivers malformed items instead of losing them.
 
 Imported only where Redis is used: kombu's module needs the ``redis`` package.
 """
@@ -24,15 +24,15 @@ from timeoutmgr.transport.virtual.raw_message import RawMessage, ReadPayload, ta
 logger = logging.getLogger(__name__)
 
 _DEEPEST: Final = 100
-"""Levels of an item that is taken as it is. Far below JSON's limit: it is written down again,
-some levels deeper, and again where it is put back."""
+"""Maximum depth of an item that is accepted as it is. Far below JSON's limit: the item is written
+again some levels deeper, and once more when it is put back."""
 
 _NOTE: Final = """
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
 """
-"""A full Redis (``noeviction``) refuses a script's first write if it adds, and no later write."""
+"""A full Redis (``noeviction``) refuses a script only if its first write adds data."""
 
 _RENEW: Final = """
 for i = 2, #ARGV do
@@ -44,12 +44,12 @@ end
 
 
 class _QoS(redis.QoS):
-    """Keeps messages in Redis alone until they are settled: kombu would keep each body too."""
+    """Keeps unsettled messages in Redis only; kombu would also keep each body in memory."""
 
     def append(self, message: RawMessage, delivery_tag: str) -> None:
-        """Note in Redis, as kombu does, that *message* is not acknowledged yet."""
+        """Record in Redis, as kombu does, that *message* is not acknowledged yet."""
         note, errors = _unacked(message), self.channel.connection_errors
-        for may_fail in errors, ():  # twice: where a connection is lost, so is the message
+        for may_fail in errors, ():  # retry: a lost connection would lose the message
             with suppress(*may_fail):
                 self._note(delivery_tag, note)
                 break
@@ -69,7 +69,7 @@ class _QoS(redis.QoS):
         self._run(_NOTE, tag, time.time(), note)
 
     def renew(self, client: Any) -> None:
-        """Have the visibility time-out of unacknowledged messages begin now; from any thread."""
+        """Restart the visibility time-out of unacknowledged messages; from any thread."""
         if self._delivered:
             self._run(_RENEW, time.time(), *self._delivered, client=client)
 
@@ -80,9 +80,9 @@ class _QoS(redis.QoS):
             client.eval(script, len(keys), *keys, *arguments)
 
     def require_right(self) -> None:
-        """Raise NoPermissionError if messages cannot be noted: without a note they can be lost.
+        """Raise NoPermissionError if messages cannot be recorded, since they could be lost.
 
-        Writes and removes an empty note in both ways, before memory is full. If the note stays,
+        Writes and removes an empty record in both ways, before memory is full. If the record stays
         because this process is killed, nothing is put back from it.
         """
         try:
@@ -90,7 +90,7 @@ class _QoS(redis.QoS):
                 note("", b"")
                 self._remove("")
         except exceptions.ResponseError as error:
-            is_renamed = "unknown command" in str(error)  # by the configuration of the server
+            is_renamed = "unknown command" in str(error)  # the server's configuration says so
             if not (is_renamed or isinstance(error, exceptions.NoPermissionError)):
                 raise
             keys = f"{self.unacked_index_key}, {self.unacked_key}"
@@ -105,12 +105,12 @@ class _QoS(redis.QoS):
         virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]  # kombu's is untyped
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Put back what a consumer kept for too long; a full Redis has no room for the lock."""
+        """Put back messages that a consumer kept too long; a full Redis has no room for a lock."""
         with suppress(exceptions.OutOfMemoryError):
             super().restore_visible(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
 
     def _remove(self, tag: str) -> None:
-        # In no transaction, as kombu: a full Redis refuses each command of a transaction.
+        # Without kombu's transaction: a full Redis refuses every command in a transaction.
         with self.channel.conn_or_acquire() as client:
             pipe = client.pipeline(transaction=False)
             pipe.zrem(self.unacked_index_key, tag).hdel(self.unacked_key, tag).execute()
@@ -119,13 +119,13 @@ class _QoS(redis.QoS):
         if not requeue:
             self.ack(delivery_tag)
             return
-        # To the end that is read next; kombu's own puts it behind all that wait.
+        # To the end that is read next; kombu would put it behind all waiting messages.
         self.restore_by_tag(delivery_tag)  # type: ignore[no-untyped-call]  # as above
         virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]  # as above
 
 
 class RawRedisChannel(redis.Channel):
-    """A Redis channel that survives any item in its lists."""
+    """A Redis channel that can handle any item in its lists."""
 
     QoS = _QoS
     puts_back_to_front = True
@@ -134,7 +134,7 @@ class RawRedisChannel(redis.Channel):
     broken: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Connect; of several URLs pass over a replica, which answers and takes no message."""
+        """Connect; with several URLs skip a replica, which answers but accepts no messages."""
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
         if self.connection.client.alt and self._is_replica():
             self.close()
@@ -144,19 +144,19 @@ class RawRedisChannel(redis.Channel):
 
     def _is_replica(self) -> bool:
         with suppress(exceptions.ResponseError), self.conn_or_acquire() as client:
-            answer = client.execute_command("HELLO")  # needs no right
+            answer = client.execute_command("HELLO")  # needs no permission
             return b"replica" in (answer.values() if isinstance(answer, dict) else answer)
         return False  # a server older than Redis 6
 
     def basic_consume(self, *args: Any, **kwargs: Any) -> Any:
-        """Consume, unless messages cannot be noted: they are off their list before the note."""
+        """Consume, unless messages cannot be recorded: they leave their list before the record."""
         self.qos.require_right()
         self._renewing: Any = self._create_client()  # type: ignore[no-untyped-call]  # as above
         self.heartbeats.add(self)
         return super().basic_consume(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
 
     def beat(self) -> None:
-        """Keep unacknowledged messages from other consumers for another visibility time-out."""
+        """Keep unacknowledged messages hidden for another visibility time-out."""
         try:
             self.qos.renew(self._renewing)
         except (*self.connection_errors, exceptions.RedisError) as error:
@@ -172,12 +172,12 @@ class RawRedisChannel(redis.Channel):
         try:
             super().close()  # type: ignore[no-untyped-call]  # as above
         except self.connection_errors:
-            # The BRPOP is over, and the rest is to do. kombu would leave the messages to the end
-            # of the process, which would wait for a server that hangs.
+            # The BRPOP has ended; do the rest. kombu would put the messages back at the end of the
+            # process, which would then wait for a server that hangs.
             super().close()  # type: ignore[no-untyped-call]  # as above
 
     def _brpop_read(self, **options: Any) -> bool:
-        # As kombu's, but for the reading of the item: it is off the list already, and an
+        # As in kombu, except for how the item is read: it has already left the list, and an
         # exception here would lose it.
         try:
             try:
@@ -192,17 +192,17 @@ class RawRedisChannel(redis.Channel):
             self._queue_cycle.rotate(queue)
             try:
                 self.connection._deliver(_payload(item), queue)
-            except exceptions.ResponseError:  # Redis refused the note
+            except exceptions.ResponseError:  # Redis refused the record
                 self._put_back(key.decode(), item)
                 raise
             return True
         finally:
             self._in_poll = False
-            # Older versions of kombu never authenticate a connection anew.
+            # Older versions of kombu never authenticate a connection again.
             getattr(self, "_flush_brpop_reauth", lambda: None)()
 
     def _put_back(self, key: str, item: bytes) -> None:
-        """Put *item* to the end of its list that is read next, as it was."""
+        """Put *item* back, unchanged, to the end of its list that is read next."""
         try:
             with self.conn_or_acquire() as client:
                 client.rpush(key, item)
@@ -218,11 +218,11 @@ class RawRedisChannel(redis.Channel):
 
 
 class RawSentinelChannel(RawRedisChannel, redis.SentinelChannel):
-    """The same channel, on the server that sentinels name as the master."""
+    """The same channel on the server that the sentinels name as master."""
 
 
 def raw_redis_transport(answers: Answers, beats: Heartbeats, *, by_sentinels: bool) -> type[Any]:
-    """Return a transport class with our channel, whose connections note their waits."""
+    """Return a transport class with our channel, whose connections record their waits."""
     base = redis.SentinelTransport if by_sentinels else redis.Transport
     kind = RawSentinelChannel if by_sentinels else RawRedisChannel
     plain, tls = (noted(one, answers) for one in (kind.connection_class, kind.connection_class_ssl))
@@ -231,10 +231,10 @@ def raw_redis_transport(answers: Answers, beats: Heartbeats, *, by_sentinels: bo
 
 
 def _unacked(message: RawMessage) -> bytes:
-    """Return what kombu reads to put *message* back: its payload, exchange and routing key.
+    """Return the data with which kombu puts *message* back: payload, exchange and routing key.
 
-    The item is spliced in as it was read. To write a body of 16 MiB down again takes five times
-    its memory.
+    The item is inserted as it was read: serializing a 16 MiB body again takes five times its
+    memory.
     """
     where = [message.delivery_info["exchange"], message.delivery_info["routing_key"]]
     item = message.pop_item()
@@ -251,7 +251,7 @@ def _json(value: Any) -> bytes:
 def _payload(item: bytes) -> Any:
     try:
         payload = loads(item)  # type: ignore[no-untyped-call]  # as above
-    except Exception:  # any error that a stranger's text provokes in kombu's JSON hooks
+    except Exception:  # kombu's JSON hooks can raise anything on another program's text
         return unreadable(item)
     if not isinstance(payload, dict) or _is_deep(payload):
         return unreadable(item)
@@ -259,7 +259,7 @@ def _payload(item: bytes) -> Any:
 
 
 def _can_go_back(payload: dict[str, Any]) -> bool:
-    """Return whether kombu can put *payload* back as it is: it marks both tables."""
+    """Return whether kombu can put *payload* back as it is: kombu writes into both tables."""
     place = table(payload.get("properties")).get("delivery_info")
     return isinstance(payload.get("headers"), dict) and isinstance(place, dict)
 
@@ -280,13 +280,13 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def noted(kind: Any, answers: Answers) -> type[Any]:
-    """Return *kind* of connection with each call that waits for Redis noted in *answers*.
+    """Return the connection class *kind* with each call that waits for Redis recorded in *answers*.
 
-    So a process that ends can cut the connections off.
+    So a process that stops can cut the connections.
     """
 
     class NotedConnection(kind):  # type: ignore[misc]  # its base is Any
-        """Fails at once, and connects no more, while the server is given up."""
+        """Fails at once, and does not reconnect, while the server is given up."""
 
         def connect(self) -> None:
             """Connect, unless the server is given up."""
@@ -294,7 +294,7 @@ def noted(kind: Any, answers: Answers) -> type[Any]:
                 super().connect()
 
         def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
-            """Send; it waits while a server that hangs leaves the buffers full."""
+            """Send; this waits while a server that hangs leaves the buffers full."""
             with self._asking():
                 super().send_packed_command(*args, **kwargs)
 
@@ -307,7 +307,7 @@ def noted(kind: Any, answers: Answers) -> type[Any]:
                 answers.sign()
                 raise
             except BaseException:
-                # Only now: the number of a closed socket may be another socket's.
+                # Only now: another socket may reuse the number of a closed socket.
                 if disconnect_on_error:
                     self.disconnect()
                 raise
@@ -316,10 +316,10 @@ def noted(kind: Any, answers: Answers) -> type[Any]:
 
         @contextmanager
         def _asking(self) -> Iterator[None]:
-            # The redis client has no public name for its socket; kombu uses this one too.
+            # The redis client has no public name for its socket; kombu uses this name too.
             sock = self._sock
             with answers.waiting(None if sock is None else sock.fileno()):
-                # After the note: a call that is noted later than ``give_up`` looks sees it here.
+                # After the record: a call that ``give_up`` came too early to find sees it here.
                 if answers.is_given_up:
                     raise exceptions.ConnectionError("Redis was silent while this process ended")
                 yield

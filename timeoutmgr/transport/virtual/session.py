@@ -1,4 +1,4 @@
-"""A session over kombu's virtual transports: Redis, memory, and untested transports."""
+"""Sessions over kombu's virtual transports: Redis, memory, and untested transports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class VirtualSession:
-    """Queues behind a virtual transport; the session and each receiver have a connection each."""
+    """Queues behind a virtual transport; session and receivers have separate connections."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class VirtualSession:
         self._link: VirtualLink | None = None
 
     def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
-        """Create the queues that do not exist; nothing here has a delivery limit to move for."""
+        """Create the queues that do not exist; no queue here has a delivery limit."""
         check_queue_names([*names, *([error_queue] if error_queue else [])])
         with self._used("creating queues") as link:
             link.registry.add(names)
@@ -86,12 +86,11 @@ class VirtualSession:
                         _publish(link.channel, one, payload)
                         results[index] = SendResult.CONFIRMED
             except link.errors as error:
-                # Of several queues behind a route the first may have taken the message.
+                # If a route leads to several queues, the first may already have the message.
                 is_refused = isinstance(error, link.refusals) and one.via is None
                 if is_refused and SendResult.CONFIRMED not in results:
-                    raise  # and connect anew: another server may be the master by now
-                # Earlier messages are stored; the result of this message and its followers is
-                # unknown.
+                    raise  # and reconnect: another server may be the master by now
+                # Earlier messages are stored; the results of this and later messages are unknown.
                 logger.warning(
                     "session could not send all messages: %s: %s",
                     type(error).__name__,
@@ -110,10 +109,10 @@ class VirtualSession:
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*; no queue here has a delivery limit.
 
-        If the process is killed meanwhile they come back after the visibility time-out.
+        If the process is killed meanwhile, they come back after the visibility time-out.
         """
         count = self.count(queue)
-        # Not a message more: a receiver that still waits takes the first that is given back.
+        # No more messages: a waiting receiver would take the first message that is given back.
         limit = min(limit, count)
         yield from browse(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
@@ -127,7 +126,7 @@ class VirtualSession:
             link.registry.refresh()
 
     def close(self) -> None:
-        """Close the session's connection; receivers are closed by themselves."""
+        """Close the session's connection; receivers are closed separately."""
         self._drop()
 
     def _payload(self, one: Outgoing) -> dict[str, Any]:
@@ -142,7 +141,7 @@ class VirtualSession:
         return payload_of(seal(without_route(one)), one)
 
     def _existing(self, link: VirtualLink, outgoing: Sequence[Outgoing]) -> list[bool]:
-        """Return for each of *outgoing* whether a queue takes it."""
+        """Return for each of *outgoing* whether a queue exists for it."""
         direct = {one.destination for one in outgoing if not isinstance(one.via, Route)}
         known = self._known(link, direct)
         routes = {one.via for one in outgoing if isinstance(one.via, Route)}
@@ -187,7 +186,7 @@ class VirtualSession:
 
 
 def payload_of(envelope: Envelope, one: Outgoing) -> dict[str, Any]:
-    """Return a message of ours as kombu's channel publishes it."""
+    """Return one of our messages as kombu's channel publishes it."""
     properties: dict[str, Any] = {
         "message_id": envelope.message_id,
         "delivery_mode": 2,
@@ -215,7 +214,7 @@ _KEY = "timeoutmgr.marker.{}"
 
 
 class RedisSession(VirtualSession):
-    """A session as over any virtual transport, with a key for each endpoint's marker."""
+    """A virtual session that also keeps a key for each endpoint's marker."""
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, or None."""
@@ -237,10 +236,10 @@ class RedisSession(VirtualSession):
 def _on_marker(link: VirtualLink, command: str, endpoint: str, *arguments: str) -> Any:
     """Execute *command* on the marker of *endpoint*, and return Redis' answer.
 
-    kombu's own client puts a prefix before the keys of SET and DEL, and not before that of GET.
+    kombu's client adds the key prefix in SET and DEL, but not in GET.
     """
     from redis import Redis
 
     key = f"{link.channel.global_keyprefix}{_KEY.format(endpoint)}"
-    execute: Any = Redis.execute_command  # its annotations are too few to check against
+    execute: Any = Redis.execute_command  # kombu has too few annotations to check against
     return execute(link.channel.client, command, key, *arguments)
