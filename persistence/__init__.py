@@ -1,4 +1,4 @@
-"""Where timeouts rest: in a SQL database, or in memory for tests."""
+"""Storage of timeouts: in an SQL database, or in memory for tests."""
 
 from .delayed import SqlDelayedMessageStore
 from .memory import MemoryPersistence

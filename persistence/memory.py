@@ -1,4 +1,4 @@
-"""Timeouts in memory: the same promises while the process lives, all of it gone when it ends."""
+"""Timeouts in memory: the same guarantees while the process lives; all is lost when it ends."""
 
 import threading
 from datetime import timedelta
@@ -45,7 +45,7 @@ class MemoryPersistence:
         return None
 
     def install(self) -> None:
-        """Do nothing; there is nothing to create."""
+        """No-op: there is nothing to create."""
 
     def ddl(self) -> str:
         """Return no statements."""
@@ -57,7 +57,7 @@ class MemoryPersistence:
     def timeouts(
         self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
     ) -> MemoryTimeoutStore:
-        """Return a store of *endpoint*; all of one endpoint share their contents.
+        """Return a store of *endpoint*; all stores of one endpoint share their contents.
 
         Raises CombinationRefused for *atomic_dispatch*: no transaction spans this memory.
         """
@@ -72,4 +72,4 @@ class MemoryPersistence:
         return MemoryTimeoutStore(endpoint, clock, contents, self._claim_time, self._retention)
 
     def close(self) -> None:
-        """Keep everything: the process lives on."""
+        """No-op: the contents stay while the process lives."""

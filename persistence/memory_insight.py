@@ -61,7 +61,7 @@ class MemoryKnown:
 
 @dataclass(slots=True)
 class MemoryClaim:
-    """Keys handed out."""
+    """Claimed keys."""
 
     keys: frozenset[Key]
     owner: str
@@ -70,7 +70,7 @@ class MemoryClaim:
 
 @dataclass(slots=True)
 class MemoryContents:
-    """Contents of one endpoint's store; everything is touched under *lock*."""
+    """Contents of one endpoint's store; access needs *lock*."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     rows: dict[Key, MemoryRow] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class MemoryContents:
 
 
 class MemoryInsight:
-    """Implements :class:`timeoutmgr.contracts.Insight`: all rows are at hand."""
+    """Implements :class:`timeoutmgr.contracts.Insight` on the rows in memory."""
 
     def __init__(self, clock: Clock, contents: MemoryContents) -> None:
         self._clock = clock
@@ -117,7 +117,7 @@ class MemoryInsight:
     def groups(
         self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
     ) -> Groups:
-        """Return the numbers of the earliest *limit* matches behind *after*."""
+        """Return group counts of the earliest *limit* matches after *after*."""
         found = self.list(which, limit=limit, after=after)
         names = (one.destination if by is GroupBy.DESTINATION else type_of(one) for one in found)
         return Groups(Counter(names))
@@ -171,7 +171,7 @@ class MemoryInsight:
             return Overdue(Count(len(due)), min(due, default=None))
 
     def in_flight(self) -> InFlightReport:
-        """Return the claims that hold now."""
+        """Return the claims that are in force now."""
         with self._in.lock:
             claims = self._claims()
         return InFlightReport(sum(claim.size for claim in claims), claims[:MOST_CLAIMS])
@@ -226,7 +226,7 @@ def type_of(timeout: Timeout) -> str | None:
 
 
 def matches(which: TimeoutFilter, timeout: Timeout) -> bool:
-    """Return whether *timeout* is one of *which*."""
+    """Return whether *timeout* matches *which*."""
     return (
         which.id in {None, timeout.id}
         and which.saga_id in {None, timeout.saga_id}

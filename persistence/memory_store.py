@@ -164,7 +164,7 @@ class MemoryTimeoutStore(MemoryInsight):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *limit* keys to *owner*; owners live as long as the process."""
+        """Claim at most *limit* keys for *owner*; owners live as long as the process."""
         _refuse(transaction)
         until = now + ahead
         with self._in.lock:
@@ -207,7 +207,7 @@ class MemoryTimeoutStore(MemoryInsight):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        """Lock *keys*; another dispatcher that asks for them meanwhile gets none."""
+        """Lock *keys*; another dispatcher gets none of them meanwhile."""
         _refuse(transaction)
         return self._lock(token, keys, ahead)
 
@@ -245,7 +245,7 @@ class MemoryTimeoutStore(MemoryInsight):
             del self._in.claims[token]
 
     def notify_stored(self, due: Micros) -> None:
-        """Do nothing: each claim looks at everything."""
+        """No-op: each claim reads everything."""
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""
@@ -260,7 +260,7 @@ class MemoryTimeoutStore(MemoryInsight):
             return Key(known.due, timeout_id) if known is not None and pending else None
 
     def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
-        """Cancel one."""
+        """Cancel a timeout."""
         with self._in.lock:
             known = self._in.known.get(timeout_id)
             if known is None:
@@ -311,7 +311,7 @@ class MemoryTimeoutStore(MemoryInsight):
     def cancel_where(
         self, which: TimeoutFilter, *, sent_until: Micros, channel: str | None = None
     ) -> Sequence[Cancelled]:
-        """Cancel the timeouts of a label or a saga; return all that were met."""
+        """Cancel the timeouts of a label or saga; return all that were found."""
         name = memory_of(which)
         with self._in.lock:
             before = self._in.cleared.get(name)
@@ -329,12 +329,12 @@ class MemoryTimeoutStore(MemoryInsight):
             ]
 
     def await_clears(self, transaction: Transaction) -> None:
-        """Return: each clear is one step."""
+        """No-op: each clear is one step."""
 
     def clear_saga(
         self, order: SagaClear, *, transaction: Transaction | None = None
     ) -> Sequence[str]:
-        """Cancel the timeouts that *order* reaches, and remember it; return their ids."""
+        """Cancel the timeouts that *order* affects, and remember it; return their ids."""
         _refuse(transaction)
         with self._in.lock:
             before = self._in.cleared.get(order.saga_id)
@@ -362,7 +362,7 @@ class MemoryTimeoutStore(MemoryInsight):
     def reroute(
         self, keys: Sequence[Key], destination: str, *, channel: str | None = None
     ) -> Rerouted:
-        """Send the timeouts of *keys* to *destination*, unless a dispatcher has them."""
+        """Change the destination of *keys* to *destination*, unless a dispatcher has them."""
         with self._in.lock:
             chosen = [
                 k for k in dict.fromkeys(keys) if k in self._in.rows and k not in self._in.locked
@@ -419,7 +419,7 @@ class MemoryTimeoutStore(MemoryInsight):
             return removed
 
     def purge_lag(self) -> Micros:
-        """Return for how long the oldest row past retention should have been removed."""
+        """Return for how long the oldest row past retention has been overdue for removal."""
         with self._in.lock:
             closed = (known.closed_at for known in self._in.known.values())
             since = [at for at in closed if at is not None]
@@ -428,7 +428,7 @@ class MemoryTimeoutStore(MemoryInsight):
             return max(0, before - min(since, default=before))
 
     def run_maintenance(self) -> bool:
-        """Need no tending."""
+        """No-op."""
         return False
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
@@ -446,7 +446,7 @@ class MemoryTimeoutStore(MemoryInsight):
             )
 
     def unregister_process(self, owner: str) -> None:
-        """Take the heartbeat of a process away that stopped cleanly."""
+        """Remove the heartbeat of a process that stopped cleanly."""
         with self._in.lock:
             self._in.processes.pop(owner, None)
 
@@ -457,7 +457,7 @@ class MemoryTimeoutStore(MemoryInsight):
             return sorted(records, key=lambda record: record.heartbeat, reverse=True)
 
     def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
-        """Record the outcomes of *mine*, which ``lock_for_dispatch`` gave out."""
+        """Record the outcomes of *mine*, which ``lock_for_dispatch`` returned."""
         keys = {timeout.key for timeout in mine}
         with self._in.lock:
             for outcome in outcomes:
@@ -539,10 +539,10 @@ def _refuse(transaction: Transaction | None) -> None:
 
 
 class _MemoryLockedSchedule:
-    """See :class:`timeoutmgr.contracts.LockedSchedule`; its owner has the lock of the contents."""
+    """See :class:`timeoutmgr.contracts.LockedSchedule`; its owner holds the contents' lock."""
 
     transaction: Final = None
-    """No transaction: the lock alone makes the change one."""
+    """No transaction: the lock alone makes the change atomic."""
 
     def __init__(self, store: MemoryTimeoutStore, contents: MemoryContents, name: str) -> None:
         self._store = store
@@ -564,10 +564,10 @@ class _MemoryLockedSchedule:
         return self._store.cancel(timeout_id, channel=channel)
 
     def audit(self, action: str, channel: str) -> None:
-        """Keep nothing: a store in memory has no audit."""
+        """No-op: a store in memory has no audit."""
 
     def write(self, record: ScheduleRecord) -> None:
-        """Keep *record*."""
+        """Store *record*."""
         self._in.schedules[record.name] = self.record = record
 
     def delete(self) -> None:

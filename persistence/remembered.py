@@ -1,10 +1,10 @@
-"""Memory of the messages of one id, and the kind of a further message.
+"""What a store remembers about an id's messages, to tell repeats from new messages.
 
-The digest of the message that counts; for an id whose message was replaced also the digest of the
-first message, and when the last replacement was sent. So a redelivery of either is known, and an
-older replacement too, after the timeout is closed as well. A replacement may overtake the first
-message, which is in the hands of another consumer, or of a consumer that was killed: then the first
-message is remembered when it comes.
+A store keeps the digest of the current message. If that message was replaced, it also keeps the
+digest of the first message and when the last replacement was sent. So a redelivery of either
+message is recognised, and an older replacement too, even after the timeout is closed. A replacement
+may overtake the first message while another consumer has it or was killed with it: then the first
+message is remembered when it arrives.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from timeoutmgr.contracts.timeouts import SIZE, in_full, is_same
 from timeoutmgr.message.instants import Micros
 
 AWAITED: Final = b""
-"""Of an id that was cancelled before its message arrived."""
+"""Stands for an id that was cancelled before its message arrived."""
 _SENT_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The content of an id's message; *replaced_at* only if it is a replacement.
+    """The content of an id's message; *replaced_at* is set only for a replacement.
 
-    *first* is the content that was replaced, None if that message has not come yet.
+    *first* is the content that was replaced; None if that message has not arrived yet.
     """
 
     content: bytes
@@ -33,12 +33,12 @@ class Remembered:
     replaced_at: Micros | None = None
 
     def replaced_by(self, timeout: Timeout, content: bytes) -> Remembered:
-        """Return the memory once *timeout* has replaced the message."""
+        """Return the memory after *timeout* has replaced the message."""
         first = self.content if self.replaced_at is None else self.first
         return Remembered(content, first, timeout.created)
 
     def kind_of(self, timeout: Timeout, content: bytes) -> RepeatKind:
-        """Return the kind of *timeout* beside the message that it cannot replace."""
+        """Return what kind of repeat *timeout* is, given that it replaces nothing."""
         if timeout.on_conflict is OnConflict.REPLACE and self._is_older(timeout):
             return RepeatKind.SUPERSEDED
         known = (self.content, self.first)
@@ -47,7 +47,7 @@ class Remembered:
         return RepeatKind.SUPERSEDED if self.overtook(timeout) else RepeatKind.CONFLICT
 
     def overtook(self, timeout: Timeout) -> bool:
-        """Return whether *timeout*, of unknown content, came behind its own replacement."""
+        """Return whether *timeout*, of unknown content, arrived after its own replacement."""
         is_first = self.first is None and timeout.on_conflict is OnConflict.KEEP
         return is_first and self._is_older(timeout)
 
@@ -55,7 +55,7 @@ class Remembered:
         return self.replaced_at is not None and timeout.created < self.replaced_at
 
     def pack(self) -> bytes:
-        """Return it as the bytes of a column."""
+        """Return the memory as bytes for a column."""
         if self.replaced_at is None:
             return self.content
         first = b"" if self.first is None else in_full(self.first)
@@ -64,7 +64,7 @@ class Remembered:
 
 
 def unpack(packed: bytes | None) -> Remembered | None:
-    """Return the unpacked value; None where the content is not known."""
+    """Return the unpacked memory; None if the content is unknown."""
     if not packed:
         return None
     if len(packed) <= SIZE:
@@ -74,14 +74,14 @@ def unpack(packed: bytes | None) -> Remembered | None:
 
 
 def memory_of_new(timeout: Timeout, content: bytes) -> bytes:
-    """Return the memory, packed, of *timeout* with *content*, whose id is new."""
+    """Return the packed memory of *timeout* with *content*, whose id is new."""
     if timeout.on_conflict is not OnConflict.REPLACE:
         return content
     return Remembered(content, replaced_at=timeout.created).pack()
 
 
 def with_first(packed: bytes | None, timeout: Timeout, content: bytes) -> bytes | None:
-    """Return the memory *packed* with *timeout*, if its replacement overtook it; else None."""
+    """Return the memory *packed* with *timeout* added if its replacement overtook it, or None."""
     remembered = unpack(packed)
     if remembered is None or not remembered.overtook(timeout):
         return None
@@ -89,7 +89,7 @@ def with_first(packed: bytes | None, timeout: Timeout, content: bytes) -> bytes 
 
 
 def kind_of(packed: bytes | None, timeout: Timeout, content: bytes) -> RepeatKind:
-    """Return the kind of repeat of *timeout*, with *content*, whose id was stored as *packed*."""
+    """Return what kind of repeat *timeout* with *content* is, if its id is known as *packed*."""
     if packed == AWAITED:
         return RepeatKind.CANCELLED
     remembered = unpack(packed)

@@ -1,4 +1,4 @@
-"""The statements on one table of delayed messages, each made once."""
+"""The statements on one table of delayed messages, each built once."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -42,14 +42,14 @@ from timeoutmgr.persistence.sql.rows import to_row
 
 SUFFIX: Final = ".delayed"
 NAME_BYTES: Final = 55
-"""The longest name of a table; with the suffix of its version it fits PostgreSQL's 63."""
+"""Maximum length of a table name; with the suffix of its version it fits PostgreSQL's 63."""
 
 
 def table_name(endpoint: str, given: str | None, dialect: str) -> str:
-    """Return the table's name: the one *given*, or that of *endpoint*.
+    """Return the table's name: the *given* name, or the default for *endpoint*.
 
-    Any printable text will do, as it is quoted. Raises ConfigurationError for a name that some
-    database would cut off (two endpoints would share a table), or that *dialect* cannot have.
+    Any printable text is allowed, since it is quoted. Raises ConfigurationError for a name that
+    some database would truncate (two endpoints would share a table), or that *dialect* forbids.
     """
     name = endpoint + SUFFIX if given is None else given
     size = len(name.encode("utf-8", "surrogatepass"))
@@ -66,8 +66,8 @@ def table_name(endpoint: str, given: str | None, dialect: str) -> str:
     return name
 
 
-# ``next_try`` is when a row may be fetched: its due time, moved on by each failed attempt. The key
-# begins with it, so that the next rows stand together, however much is behind them.
+# ``next_try`` is when a row may be fetched: its due time, postponed by each failed attempt. The key
+# begins with it, so that the next rows are adjacent, however many follow.
 def delayed_table(schema: str | None, name: str) -> Table:
     """Return the table *name* in *schema* (None: the connection's own)."""
     if schema is not None:
@@ -93,7 +93,7 @@ def delayed_table(schema: str | None, name: str) -> Table:
 
 
 def marker_table(schema: str | None, name: str) -> Table:
-    """Return the table with the marker of the store whose messages are in the table *name*."""
+    """Return the table for the marker of the store whose messages are in the table *name*."""
     return Table(
         f"{name}.marker",
         MetaData(schema=schema),
@@ -113,7 +113,7 @@ def _instant(name: str, *, key: bool = False) -> Column[Any]:
 
 
 # The start of the statement, unlike the store's own clock: an index cannot compare a value that
-# changes while a statement runs. It is behind that clock, so nothing is early for it.
+# changes during a statement. It is behind that clock, so nothing is early.
 _STATEMENT_NOW: Final = {
     "postgresql": "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000000) AS bigint)",
     "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
@@ -123,7 +123,7 @@ _STATEMENT_NOW: Final = {
 
 
 class Due(NamedTuple):
-    """Due rows, with the columns as attributes.
+    """Due rows, whose columns are attributes.
 
     *is_cut*: more rows are due, and their bodies would have exceeded the limit of a fetch.
     """
@@ -133,7 +133,7 @@ class Due(NamedTuple):
 
 
 class DelayedRows:
-    """Reads and writes of one table, on a connection of the caller."""
+    """Reads and writes one table on the caller's connection."""
 
     def __init__(self, database: Database, schema: str | None, name: str) -> None:
         self._table: Final = delayed_table(schema, name)
@@ -142,8 +142,8 @@ class DelayedRows:
         self._uses_our_clock = dialect not in _STATEMENT_NOW
         self._removes_by_array = dialect == "postgresql"
         self._starts_at_key = dialect == "postgresql"
-        # Until the table has statistics, PostgreSQL estimates few due rows, and would
-        # read and sort all of them for the first batch.
+        # Without statistics, PostgreSQL expects few due rows, and would read and sort all of them
+        # for the first batch.
         self._in_order = (
             select(func.set_config("enable_sort", "off", True)) if dialect == "postgresql" else None
         )
@@ -169,8 +169,7 @@ class DelayedRows:
         now: Any = bindparam("at", type_=BigInteger) if clock is None else literal_column(clock)
         conditions = [rows.next_try <= now]
         if self._starts_at_key:
-            # The instant once more, by itself: of the pair alone no plan is made before there are
-            # statistics.
+            # The instant again, separately: without statistics, the pair alone gives no such plan.
             start = bindparam("from_due", type_=BigInteger), bindparam("from_id", type_=Text)
             conditions += [
                 rows.next_try >= start[0],
@@ -196,7 +195,7 @@ class DelayedRows:
         self._remove_claimed = delete(self._table).where(
             by_id, rows.claimed_by == bindparam("claim_")
         )
-        # A claim stays: the row is free already, or another process has claimed it by now.
+        # Leave the claim: the row is already free, or another process has claimed it by now.
         self._failed = (
             update(self._table)
             .where(by_id)
@@ -217,14 +216,14 @@ class DelayedRows:
         self._free_claim = update(self._table).where(claimed).values(**free)
 
     def insert(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
-        """Insert the rows whose id is not stored yet."""
+        """Insert the rows whose id is new."""
         rows = [_row(timeout) for timeout in timeouts]
         insert_missing(connection, self._table, rows, key=("id",))
 
     def due(
         self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
     ) -> Due:
-        """Return up to *limit* due and unclaimed rows, locked if the database has row locks.
+        """Return up to *limit* due, unclaimed rows, locked if the database has row locks.
 
         Their bodies together stay within the limit of a fetch. The search starts at *start*: before
         that key the index may be full of removed rows.
@@ -253,7 +252,7 @@ class DelayedRows:
         ]
 
     def remove(self, connection: Connection, ids: Sequence[str], claim: str | None = None) -> int:
-        """Remove rows, with *claim* only rows that the claim still has; return their number."""
+        """Remove rows, with *claim* only rows still under that claim; return their number."""
         if not ids:
             return 0
         if claim is None and self._removes_by_array:
@@ -268,7 +267,7 @@ class DelayedRows:
         return connection.execute(self._failed, {"id_": one, "next_try_": not_before}).rowcount
 
     def next(self, connection: Connection) -> Micros | None:
-        """Return the instant at which the first row may be fetched."""
+        """Return when the first row may be fetched."""
         found: Micros | None = connection.execute(self._next).scalar()
         return found
 
@@ -284,12 +283,12 @@ class DelayedRows:
     def reserve(
         self, connection: Connection, ids: Sequence[str], claim: str, until: Micros
     ) -> None:
-        """Write *claim* into rows."""
+        """Set *claim* on rows."""
         given = [{"id_": one, "claim_": claim, "until_": until} for one in ids]
         connection.execute(self._claim_rows, given)
 
     def release(self, connection: Connection, ids: Sequence[str], claim: str) -> None:
-        """Release the rows of *ids* that *claim* still has."""
+        """Release the rows of *ids* that are still under *claim*."""
         connection.execute(self._release, [{"id_": one, "claim_": claim} for one in ids])
 
     def claims(self, connection: Connection) -> set[str]:

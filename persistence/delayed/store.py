@@ -32,15 +32,15 @@ from timeoutmgr.persistence.sql.rows import from_row, refused_value, sound_timeo
 
 from .rows import DelayedRows, marker_table, table_name
 
-# --- locked rows where there are no row locks: marked, and fenced by the mark when removed ----
-# SQLite has one writer: a transaction that is open while a message is sent would keep everybody
-# from storing, or, where the queue is in the same file, wait for itself. So fetching commits a
-# mark on the rows, and removing misses rows that another process has marked since. A mark names
-# the owner of its process (``timeoutmgr.database.session_locks``), and is void when that has
-# ended; its time-out is for a process that is stopped and not dead.
+# --- without row locks: fetched rows are marked, and the mark fences their removal ----------------
+# SQLite has one writer: a transaction that stays open while a message is sent would prevent all
+# stores, or wait for itself if the queue is in the same file. So fetching commits a mark on the
+# rows, and removing skips rows that another process has marked since. A mark names its process'
+# owner (``timeoutmgr.database.session_locks``), and is void when that owner is dead; its time-out
+# is for a process that is stopped but not dead.
 
 CLAIM_TIME: Final = 60_000_000
-"""Microseconds for which a mark holds whose process neither ends it nor dies."""
+"""Microseconds that a mark lasts if its process neither ends it nor dies."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class FencingToken:
     _held: set[str] = field(default_factory=set, init=False)
 
     def due(self, at: Micros, limit: int) -> Sequence[Any]:
-        """Return up to *limit* that are due, and hold them."""
+        """Return up to *limit* due rows, and mark them."""
         owner = self.liveness.name_of(self.owner)
         self._claim = f"{uuid4().hex}@{owner}"
         with self.database.read() as connection:
@@ -78,7 +78,7 @@ class FencingToken:
         return found
 
     def remove(self, timeouts: Sequence[Timeout]) -> int:
-        """Remove the rows that are still ours; return how many that were."""
+        """Remove the rows that are still ours; return how many."""
         ids = [timeout.id for timeout in timeouts]
         removed = self.database.run(
             lambda connection: self.rows.remove(connection, ids, self._claim)
@@ -97,7 +97,7 @@ class FencingToken:
 def fenced(
     database: Database, rows: DelayedRows, liveness: Liveness, owner: str
 ) -> Iterator[FencingToken]:
-    """Lend a token; rows that it still holds in the end are freed."""
+    """Yield a token; free the rows that it still has at the end."""
     token = FencingToken(database, rows, liveness, owner)
     try:
         yield token
@@ -112,7 +112,7 @@ def _owner_of(claim: str) -> str:
 _MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
 _FOLDS: Final = "SELECT @@lower_case_table_names"
 _IGNORES_CASE: Final = {"sqlite": "SELECT 1", "mysql": _FOLDS, "mariadb": _FOLDS}
-"""Whether a database takes names of tables that differ in case for one name."""
+"""Queries whether a database treats table names that differ in case as the same."""
 
 
 class SqlDelayedMessageStore:
@@ -120,9 +120,9 @@ class SqlDelayedMessageStore:
 
     Microsoft SQL Server is experimental, see ``DatabaseSettings``.
 
-    *url* may be a Database that is used elsewhere too; with a URL, the shared Database of the
-    process is used. *table* is the endpoint's name with ``.delayed`` if it is not given. Both names
-    are quoted. See :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
+    *url* may be a Database that is also used elsewhere; for a URL, the process' shared Database is
+    used. *table* defaults to the endpoint's name with ``.delayed``. Both names are quoted. See
+    :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class SqlDelayedMessageStore:
 
     @property
     def database(self) -> Database:
-        """The database it lives in."""
+        """The database of the table."""
         return self._database
 
     @property
@@ -168,13 +168,13 @@ class SqlDelayedMessageStore:
     def setup_infrastructure(self, endpoint_name: str) -> None:
         """Create or upgrade the table; twice and concurrently is fine.
 
-        Raises ConfigurationError if the database takes the table of another store for this table.
+        Raises ConfigurationError if the database confuses another store's table with this table.
         """
         self._refuse_lookalikes(self._name(endpoint_name))
         migrations.upgrade(self._database, *self._tables(endpoint_name), self._attributes())
 
     def initialize(self, endpoint_name: str, transaction_mode: TransactionMode) -> None:
-        """Take *endpoint_name* as its own; raise SchemaMissing where there is no table.
+        """Bind the store to *endpoint_name*; raise SchemaMissing if there is no table.
 
         Raises ConfigurationError as ``setup_infrastructure`` does.
         """
@@ -192,11 +192,11 @@ class SqlDelayedMessageStore:
         return self._markers(endpoint).read(endpoint)
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
-        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept."""
+        """Store *word*, unconfirmed, unless there is a marker; return the stored marker."""
         return self._markers(endpoint).propose(endpoint, word, broker)
 
     def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
-        """Keep *word* as the marker that *broker* bears."""
+        """Store *word* as the marker that *broker* bears."""
         self._markers(endpoint).confirm(endpoint, word, broker)
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -206,7 +206,7 @@ class SqlDelayedMessageStore:
         return fenced(self._database, self._rows, self._liveness, self._me)
 
     def store(self, timeout: Timeout, *, transaction: Connection | None = None) -> None:
-        """Store a message; an id that is stored already is left as it is."""
+        """Store a message; an id that is already stored is left as it is."""
         self.store_many([timeout], transaction=transaction)
 
     def store_many(
@@ -228,13 +228,13 @@ class SqlDelayedMessageStore:
     def fetch_next_due_timeout(
         self, at: Micros, *, transaction: Connection | FencingToken
     ) -> Timeout | None:
-        """Return the oldest that is due and in nobody's hands."""
+        """Return the oldest due message that no other process has."""
         return next(iter(self.fetch_due(at, 1, transaction=transaction)), None)
 
     def fetch_due(
         self, at: Micros, limit: int, *, transaction: Connection | FencingToken
     ) -> list[Timeout]:
-        """Return up to *limit* that are due and in nobody's hands, oldest first."""
+        """Return up to *limit* due messages that no other process has, oldest first."""
         if isinstance(transaction, FencingToken):
             found = transaction.due(at, limit)
         else:
@@ -266,7 +266,7 @@ class SqlDelayedMessageStore:
         return counted == 1
 
     def next(self) -> Micros | None:
-        """Return when the earliest is to be fetched, locked or not."""
+        """Return when the earliest message may be fetched, locked or not."""
         with self._database.read() as connection:
             return self._rows.next(connection)
 
@@ -276,7 +276,7 @@ class SqlDelayedMessageStore:
             return self._rows.count(connection)
 
     def destinations(self, most: int) -> dict[str, int]:
-        """Return how many of the *most* messages that come first are for which destination."""
+        """Return the number of messages by destination, among the first *most* messages."""
         with self._database.read() as connection:
             return self._rows.destinations(connection, most)
 
@@ -285,20 +285,20 @@ class SqlDelayedMessageStore:
         return self._database.now(self._clock)
 
     def close(self) -> None:
-        """End the life of this process here, and let go of idle connections."""
+        """Release this process' session lock here, and close idle connections."""
         self._liveness.release_all()
         self._database.leave(self)
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a message of *due* was stored in a caller's transaction, and is committed."""
+        """Note that a message due at *due* was stored in a caller's transaction and committed."""
         self._cursor.notify_stored(due)
 
     def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Any]:
-        """Look from where rows begin; from the very beginning before saying that no more is due."""
+        """Search from the first known row; from the very beginning before answering "none due"."""
         position = self._cursor.position()
         found, is_cut = self._rows.due(connection, at, limit, position.start)
         if len(found) < limit and not is_cut and self._cursor.retreat():
-            # Rows locked by now are ours, and found again.
+            # Rows that we have locked are found again.
             return self._rows.due(connection, at, limit).rows
         if found:
             self._cursor.advance(position, Key(found[0].next_try, found[0].id))
@@ -313,7 +313,7 @@ class SqlDelayedMessageStore:
         return self._bound
 
     def _tables(self, endpoint: str) -> tuple[str, str, str | None]:
-        """Return the tables for migrations, and bind the store to *endpoint*."""
+        """Bind the store to *endpoint*, and return the tables for migrations."""
         if self._endpoint is not None and self._endpoint != endpoint:
             raise ConfigurationError(
                 f"this delayed message store is that of endpoint {self._endpoint!r}; make "
@@ -336,7 +336,7 @@ class SqlDelayedMessageStore:
         return table_name(endpoint, self._table, self._database.dialect.name)
 
     def _refuse_lookalikes(self, name: str) -> None:
-        """Raise ConfigurationError for a table that the database takes for the table *name*."""
+        """Raise ConfigurationError for a table that the database confuses with the table *name*."""
         database, path = self._database, self._database.path
         ignores_case = _IGNORES_CASE.get(database.dialect.name)
         if ignores_case is None or (path is not None and not path.exists()):
@@ -345,7 +345,7 @@ class SqlDelayedMessageStore:
             if not connection.exec_driver_sql(ignores_case).scalar():
                 return
             tables = inspect(connection).get_table_names(schema=self._schema)
-        wanted = name.encode().lower()  # of ASCII alone, as SQLite does
+        wanted = name.encode().lower()  # of ASCII only, as SQLite does
         for each in tables:
             if each != name and each.encode().lower() == wanted:
                 raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""The audit in a SQL database: rows that are only inserted, in chains of hashes.
+"""The audit in an SQL database: insert-only rows in hash chains.
 
-A chain has one writer at a time, so that no transaction waits for another. A process takes a chain
-of its own for each open transaction, and goes on with it once that has committed. A chain whose
-transaction was undone, or whose commit was not answered, is not used again.
+A chain has one writer at a time, so that no transaction waits for another. A process uses a
+separate chain for each open transaction, and reuses it after the commit. After a rollback, or a
+commit without an answer, it does not use the chain again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES: Final = [field.name for field in fields_of_class(AuditRecord)]
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A chain at its head; *number* is the number of its next row."""
+    """The head of a chain; *number* is the number of its next row."""
 
     name: str
     number: int
@@ -48,17 +48,17 @@ class Audit(ThreadSafe):
         audit = context.tables.audit
         self._mine = audit.c.endpoint == context.endpoint
         self._insert = insert(audit)
-        # MariaDB follows an index for this order alone: in another it would sort all rows.
+        # Only for this order does MariaDB use an index: in another it would sort all rows.
         self._newest_first = audit.c.at.desc(), audit.c.chain.desc(), audit.c.number.desc()
         self._newest = select(audit.c.hash).where(self._mine).order_by(*self._newest_first).limit(1)
 
     def after_fork(self) -> None:
-        """Begin chains of this child's own: the parent goes on with its chains."""
+        """Start chains of this child's own: the parent continues its chains."""
         super().after_fork()
         self._free: list[_Chain] = []
 
     def write(self, connection: Connection, entry: AuditEntry) -> None:
-        """Insert *entry* in the transaction of the change that it tells of."""
+        """Insert *entry* in the transaction of the change that it records."""
         chain = self._next_chain(connection)
         row = self._record(connection, chain, entry)
         row = replace(row, hash=row.digest())
@@ -138,7 +138,7 @@ class Audit(ThreadSafe):
         with self._lock:
             if self._free:
                 return self._free.pop()
-        # Its first row has the hash of the newest row: a chain that is removed whole is missed.
+        # Its first row has the hash of the newest row, so that removing a whole chain is noticed.
         return _Chain(uuid4().hex, 0, connection.execute(self._newest).scalar() or "")
 
     def _give_back(self, chain: _Chain) -> None:
@@ -147,7 +147,7 @@ class Audit(ThreadSafe):
 
 
 def actor_of(context: StoreContext, given: str | None) -> str:
-    """Return the *given* actor, or the user of this process at its host."""
+    """Return the *given* actor, or the user and host of this process."""
     if given is not None:
         return given
     try:

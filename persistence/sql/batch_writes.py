@@ -1,4 +1,4 @@
-"""Writes of whole batches, by a statement for each row and by PostgreSQL's faster form."""
+"""Writes of whole batches: a statement per row, or PostgreSQL's faster bulk forms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 class BatchWrites:
-    """The writes of one endpoint's batches, a statement for each row: every database has these.
+    """Writes one endpoint's batches with a statement for each row, as every database can.
 
     *upserts*: the database is MySQL, which sends an upsert of many rows as one statement.
     """
@@ -53,8 +53,8 @@ class BatchWrites:
             .values(state=bindparam("state_"), closed_at=bindparam("closed_at_"))
         )
         if upserts:
-            # An insert that always meets the row there is: the one form of update that the
-            # driver sends as one statement for all.
+            # An insert that always meets an existing row: the only form of update that the driver
+            # sends as one statement for all rows.
             one_key = mysql.insert(keys)
             self._close_one_key = one_key.on_duplicate_key_update(
                 state=one_key.inserted.state, closed_at=one_key.inserted.closed_at
@@ -100,7 +100,7 @@ class BatchWrites:
 
 
 def require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Raise MessageRejected for a message that the database cannot be given."""
+    """Raise MessageRejected for a message that is too large to send to the database."""
     reason = misfit(connection, rows)
     if reason is not None:
         raise MessageRejected(reason)
@@ -113,11 +113,11 @@ def insert_missing(
     *,
     key: Sequence[str] | None = None,
 ) -> int:
-    """Insert the members of *rows* whose primary key is free; return how many were.
+    """Insert the *rows* whose primary key is free; return how many.
 
-    *key* names the unique columns, where they are not the primary key. The insert waits for a row
-    that another open transaction is inserting. Raises MessageRejected for a message that is too
-    large for the database.
+    *key* names the unique columns if they are not the primary key. The insert waits for a row that
+    another open transaction is inserting. Raises MessageRejected for a message that is too large
+    for the database.
     """
     if not rows:
         return 0
@@ -141,9 +141,9 @@ def _statement(dialect: str, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
     if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
-    # ON DUPLICATE KEY UPDATE would count an existing row as inserted: SQLAlchemy asks the server
-    # for rows found, not rows changed. IGNORE also hides values that do not fit; these tables take
-    # only checked values.
+    # ON DUPLICATE KEY UPDATE would count an existing row as inserted: SQLAlchemy has the server
+    # count rows found, not rows changed. IGNORE also hides values that do not fit; these tables
+    # take only checked values.
     return mysql.insert(table).prefix_with("IGNORE")
 
 
@@ -151,9 +151,9 @@ _KEY: Final = ["endpoint", "id", "due", "version", "state", "maybe_sent", "close
 
 
 class PostgreSQLBatchWrites(BatchWrites):
-    """The writes of one endpoint's batches by arrays and binary COPY: a fifth of the cost.
+    """Writes one endpoint's batches by arrays and binary COPY, at a fifth of the cost.
 
-    The statements are the same for two rows and for a thousand, so that each is prepared once.
+    The statements are the same for two rows and for a thousand, so each is prepared only once.
     """
 
     def __init__(self, tables: TimeoutTables, endpoint: str) -> None:
@@ -171,8 +171,8 @@ class PostgreSQLBatchWrites(BatchWrites):
             .from_select([*_KEY, "content"], select(*_columns(new), new.c.content))
             .on_conflict_do_nothing()
         )
-        # An insert that always meets the row there is finds it by its primary key. An update
-        # would be left to the plan, and read a whole endpoint until the table has statistics.
+        # An insert that always meets an existing row finds it by its primary key. An update would
+        # depend on the plan, and read a whole endpoint until the table has statistics.
         self._close_keys = rows.on_conflict_do_update(
             index_elements=[keys.c.endpoint, keys.c.id],
             set_={"state": rows.excluded.state, "closed_at": rows.excluded.closed_at},
@@ -223,6 +223,6 @@ def _columns(given: Any) -> list[ColumnElement[Any]]:
         given.c.due,
         literal_column("0"),
         bindparam("state", type_=Text),
-        null(),  # as if it were 0: a NULL takes no room in the row
+        null(),  # stands for 0: a NULL takes no space in the row
         bindparam("at", type_=BigInteger),
     ]

@@ -1,7 +1,7 @@
-"""Bulk runs in a SQL database: a plan keeps the keys that it finds, and a batch is a transaction.
+"""Bulk runs in an SQL database: a plan stores the keys it finds; each batch is a transaction.
 
-A batch changes its timeouts and says so in its own row, in one transaction: after a crash it is
-either done, or to be done. Its row is locked meanwhile, so that several processes can share a run.
+A batch changes its timeouts and its own row in one transaction: after a crash it is either done or
+still to do. Its row is locked meanwhile, so that several processes can share a run.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ Result = TypeVar("Result")
 
 KIND: Final = "bulk"
 BATCH: Final = 250
-"""Timeouts that one transaction changes. With 1,000 dispatches beside the run were two to three
-times as late as without it."""
+"""Timeouts that one transaction changes. With 1,000, concurrent dispatches were two to three times
+as late as without a run."""
 _PAGE: Final = 4 * BATCH
 _REST: Final = 0.5
-"""Rest after a transaction, as a multiple of its duration: dispatches beside the run have their
-share of the processor and the disk."""
+"""Rest after a transaction, as a multiple of its duration, so that concurrent dispatches get their
+share of processor and disk."""
 _TO_DO: Final = "planned"
 _DONE: Final = "done"
 _UNDONE: Final = "undone"
@@ -89,9 +89,9 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Batch *no* of *run*: its *kept* keys, of which the first is number *begin* of the run.
+    """Batch *no* of *run*: its *kept* keys; the first key has number *begin* in the run.
 
-    *parked* are the places at which pauses held timeouts at the plan; None in earlier plans.
+    *parked* are the places at which pauses held timeouts when planning; None in older plans.
     """
 
     run: BulkRun
@@ -106,10 +106,10 @@ class _Batch:
         yield from enumerate(self.kept.items(), self.begin)
 
     def former_place(self, one: Row[Any], now: Micros) -> Micros:
-        """Return where the timeout of the kept row *one* is to stand after an undo.
+        """Return the place of the timeout of the kept row *one* after an undo.
 
-        The pause that held it may be over, and no resume empties its place again. From now on a
-        dispatcher sends the timeout, or parks it for the pause that holds it then.
+        The pause that held it may be over, and no resume will empty that place again. So it gets
+        the present: a dispatcher sends the timeout, or parks it for a current pause.
         """
         waited = one.original_due is not None
         was_parked = waited and (self.parked is None or one.due in self.parked)
@@ -136,7 +136,7 @@ class SqlBulkRuns:
         self._runs, self._batches = RunRows(tables.runs), tables.batches
         self._keys = tables.run_keys
         self._last = ("", "", 0)
-        """Run, state and number of the batch that was locked last."""
+        """Run, state and number of the last batch that was locked."""
         pauses = tables.pauses
         self._parked = select(pauses.c.parked).where(pauses.c.endpoint == context.endpoint)
         self._mine = (tables.runs.c.kind == KIND, tables.runs.c.endpoint == context.endpoint)
@@ -155,10 +155,10 @@ class SqlBulkRuns:
         limit: int | None,
         export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
-        """Select the matches, in the order of their places."""
+        """Select the matches in the order of their places."""
         run_id = uuid4().hex
         selection = selection_document(which, limit)
-        # Earlier versions, which may apply the plan, count ranks by "batch".
+        # Earlier versions, which may apply this plan, count ranks by "batch".
         terms = {"change": change.document(), "selection": selection, "batch": BATCH}
         self._context.database.run(lambda connection: self._insert(connection, run_id, terms))
         reach("bulk.planning")
@@ -192,7 +192,7 @@ class SqlBulkRuns:
     def _pages(
         self, which: TimeoutFilter | Sequence[str], change: BulkChange, limit: int | None
     ) -> Iterator[list[Row[Any]]]:
-        """Yield the matches in whole batches, but for the last page."""
+        """Yield the matches in whole batches, except in the last page."""
         timeouts, left = self._context.tables.timeouts, limit
         more: list[ColumnElement[bool]] = [timeouts.c.hidden_by.is_(None)]
         if change.action is BulkAction.RETRY:
@@ -237,7 +237,7 @@ class SqlBulkRuns:
         self._gently(work)
 
     def _counted_once(self, run_id: str, found: _Found) -> _Found:
-        """Keep the last place of each timeout: a page may find again what has moved ahead."""
+        """Keep only the last place of each timeout: one that moved ahead may be found again."""
         former = self._former_places(run_id)
         if not former:
             return found
@@ -246,7 +246,7 @@ class SqlBulkRuns:
         return self._sums_of(run_id, found.samples)
 
     def _former_places(self, run_id: str) -> Sequence[Any]:
-        """Return the kept places of timeouts that have a later place too."""
+        """Return the kept places of timeouts that also have a later place."""
         keys = self._keys
         twice = (
             select(keys.c.id, func.max(keys.c.due).label("due"))
@@ -262,7 +262,7 @@ class SqlBulkRuns:
             ).all()
 
     def _drop(self, run_id: str, places: Sequence[Row[Any]]) -> None:
-        """Remove kept *places* of a plan, and count its batches without them."""
+        """Remove kept *places* of a plan, and correct the counts of its batches."""
         batches, keys = self._batches, self._keys
         batch = (batches.c.run_id == run_id, batches.c.no == bindparam("no_"))
         count = update(batches).where(*batch).values(count=batches.c.count - bindparam("fewer_"))
@@ -308,7 +308,7 @@ class SqlBulkRuns:
         selection: Mapping[str, Any],
     ) -> None:
         state = BulkState.PLANNED.value
-        # What is parked elsewhere by then was moved after its page: the run leaves it.
+        # Timeouts parked elsewhere by then moved after their page was read: the run skips them.
         report = {**found.report(), "parked": sorted(connection.execute(self._parked).scalars())}
         self._runs.change(connection, run_id, report=report, state=state)
         reach("bulk.planned")
@@ -341,7 +341,7 @@ class SqlBulkRuns:
             return [self._view(connection, row) for row in rows]
 
     def keys(self, run_id: str, after: int) -> list[Key]:
-        """Return the keys of the batch behind number *after*, of the batches that have keys."""
+        """Return the keys of the first batch after number *after* that has keys."""
         batches = self._batches
         filled = select(batches.c.no).where(batches.c.run_id == run_id, batches.c.count > 0)
         with self._context.database.read() as connection:
@@ -366,7 +366,7 @@ class SqlBulkRuns:
     # --- application, a batch at a time ------------------------------------------------------
 
     def begin(self, run_id: str, by: ChangedBy, *, undo: bool) -> BulkRun:
-        """Begin to apply the run, or to undo it, unless that has begun or is done."""
+        """Begin to apply or to undo the run, unless that has begun or is done."""
 
         def work(connection: Connection) -> None:
             row = self._locked(connection, run_id)
@@ -405,7 +405,7 @@ class SqlBulkRuns:
         return self._gently(lambda connection: self._step(connection, run_id))
 
     def end(self, run_id: str, by: ChangedBy) -> BulkRun:
-        """End the run if no batch is left."""
+        """End the run if no batches are left."""
 
         def work(connection: Connection) -> None:
             row = self._locked(connection, run_id)
@@ -481,7 +481,7 @@ class SqlBulkRuns:
     def _batch(self, connection: Connection, row: RunRow, no: int) -> _Batch:
         """Return batch *no* of the run *row*."""
         run, batches, begin = _planned(row), self._batches, 0
-        if run.change.action is BulkAction.SPREAD:  # the only one that goes by ranks
+        if run.change.action is BulkAction.SPREAD:  # the only action that uses ranks
             before = select(func.coalesce(func.sum(batches.c.count), 0))
             of_run = (batches.c.run_id == row.run_id, batches.c.no < no)
             begin = int(connection.execute(before.where(*of_run)).scalar_one())
@@ -489,7 +489,7 @@ class SqlBulkRuns:
         return _Batch(run, no, kept, begin, (row.report or {}).get("parked"))
 
     def _do(self, connection: Connection, batch: _Batch) -> BulkStep:
-        """Change the timeouts of a batch that nobody else has or has changed."""
+        """Change the timeouts of a batch that no other process has locked or changed."""
         kept, run_id = batch.kept, batch.run.id
         free = self._free(connection, {key: one.version for key, one in kept.items()})
         reach("bulk.locked")
@@ -506,9 +506,9 @@ class SqlBulkRuns:
         return BulkStep(len(free), len(kept) - len(free), earliest)
 
     def _lock_batch(self, connection: Connection, run_id: str, state: str) -> Row[Any] | None:
-        """Lock the first batch in *state* behind the last one, or of all if there is none.
+        """Lock the first batch in *state* after the last locked batch, or the very first.
 
-        A search from the first batch on would read all that are done, each time.
+        A search from the first batch on would read all finished batches each time.
         """
         run, reached, last = self._last
         starts = (last, 0) if (run, reached) == (run_id, state) else (0,)
@@ -532,7 +532,7 @@ class SqlBulkRuns:
         return connection.execute(statement).first()
 
     def _free(self, connection: Connection, versions: Mapping[Key, int]) -> dict[Key, Any]:
-        """Lock the rows at the given keys and versions that nobody else has."""
+        """Lock the rows at the given keys and versions that no other process has locked."""
         free = self._changes.free(connection, list(versions))
         return {key: found for key, found in free.items() if found[0].version == versions[key]}
 
@@ -561,7 +561,7 @@ class SqlBulkRuns:
         return moves
 
     def _undo(self, connection: Connection, batch: _Batch) -> BulkStep:
-        """Move the timeouts of a batch back that are still as the run has left them."""
+        """Move back the timeouts of a batch that are still as the run left them."""
         run, now = batch.run, self._context.now(connection)
         back: dict[Key, PlaceMove] = {}
         versions: dict[Key, int] = {}
@@ -606,7 +606,7 @@ class SqlBulkRuns:
 
 
 def _planned(row: RunRow) -> BulkRun:
-    """Return the run of *row* as it was planned."""
+    """Return the plan of the run in *row*."""
     terms, report = json.loads(row.parameters), row.report or {}
     return BulkRun(
         id=row.run_id,
@@ -635,7 +635,7 @@ def _batch(run_id: str, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _require_in_calendar(change: BulkChange, rows: Sequence[Row[Any]]) -> None:
-    """Raise InvalidMessage for a shift out of the years 1 to 9999: all would be due at one end."""
+    """Raise InvalidMessage for a shift beyond years 1 to 9999: all would be due at the limit."""
     by = change.by or 0
     for row in rows if by else ():
         due = due_of(row) + by

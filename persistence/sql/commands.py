@@ -1,4 +1,4 @@
-"""Cancelling and rescheduling while dispatchers are at work: one wins, and both know."""
+"""Cancel and reschedule while dispatchers are at work: one side wins, and both know which."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from .labels import Headers, LabelRows, headers_of_labelled
 from .rows import at_place, entry, entry_of, record
 from .sagas import ClearedSagas, unpacked
 
-# --- cancelling the timeouts of a saga, five hundred by the statements that one takes ---------
+# --- cancelling the timeouts of a saga, five hundred with as many statements as one ---------------
 
 AT_ONCE: Final = 500
-"""Timeouts that one transaction cancels, where it is not a caller's."""
+"""Timeouts that one transaction cancels, unless it is a caller's transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The *cancelled* ids of a transaction; *last* is the last id that it looked at."""
+    """The *cancelled* ids of a transaction; *last* is the last id that it examined."""
 
     cancelled: Sequence[str]
     last: str
@@ -68,7 +68,7 @@ def _reaches(order: SagaClear, row: Any) -> bool:
 
 
 class SagaCommands:
-    """Cancels the timeouts of sagas; ``context`` explains the order of locks."""
+    """Cancels the timeouts of sagas; for the order of locks see ``context``."""
 
     def __init__(self, context: StoreContext, cleared: ClearedSagas, audit: Audit) -> None:
         self._context = context
@@ -110,9 +110,9 @@ class SagaCommands:
     def cancel(
         self, order: SagaClear, transaction: Transaction | None, *, remember: bool = False
     ) -> list[str]:
-        """Cancel the free timeouts that *order* reaches; return their ids.
+        """Cancel the free timeouts that *order* affects; return their ids.
 
-        With *remember* the order is kept in mind, and does nothing the second time.
+        With *remember*, the order is recorded, and has no effect a second time.
         """
         after, cancelled = "", list[str]()
         while True:
@@ -144,7 +144,7 @@ class SagaCommands:
         rows = connection.execute(self._some, {**given, "after": after}).all()
         wanted = [row.id for row in rows if _reaches(order, row)]
         locked = self._lock(connection, given, wanted) if wanted else ()
-        # Another message may have taken the place of a timeout before its row was locked.
+        # Another message may have replaced a timeout before its row was locked.
         free = free_rows(connection, self._context, [row for row in locked if _reaches(order, row)])
         if free:
             self._end(connection, given, free, order.channel)
@@ -159,7 +159,7 @@ class SagaCommands:
     def _lock(
         self, connection: Connection, given: dict[str, Any], ids: Sequence[str]
     ) -> Sequence[Row[Any]]:
-        """Lock keys and rows; return the rows that are to be had."""
+        """Lock keys and rows; return the rows that could be locked."""
         if self._context.locks_what_it_reads:
             lock_endpoint(connection, self._context)
             return connection.execute(self._rows, {**given, "ids": ids}).all()
@@ -168,7 +168,7 @@ class SagaCommands:
         missing = set(ids).difference(row.id for row in rows)
         if not missing or not self._context.database.dialect.row_locks:
             return rows
-        # A claim locks rows too, for a moment, to mark them: see ``TimeoutCommands``.
+        # A claim also locks rows for a moment, to flag them: see ``TimeoutCommands``.
         lock_endpoint(connection, self._context)
         more = connection.execute(self._rows, {**given, "ids": sorted(missing)}).all()
         return [*rows, *more]
@@ -221,7 +221,7 @@ def _entry_of_clear(order: SagaClear, cancelled: int) -> AuditEntry:
 def free_rows(
     connection: Connection, context: StoreContext, rows: Sequence[Row[Any]]
 ) -> dict[Key, tuple[Row[Any], bool]]:
-    """Return the locked *rows* neither hidden nor in dispatch, each with its ``maybe_sent``."""
+    """Return the locked *rows* neither hidden nor in dispatch, each with its flag."""
     if not rows:
         return {}
     claims = [one for one in claims_of(connection, context) if may_have_sent(context, one)]
@@ -248,7 +248,7 @@ def _covered(key: Key, claims: Sequence[Claim]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _LockedTimeout:
-    """A pending timeout whose key and row are locked by us."""
+    """A pending timeout whose key and row we have locked."""
 
     row: Any
     maybe_sent: bool
@@ -281,7 +281,7 @@ class TimeoutCommands:
     def cancel(
         self, timeout_id: str, channel: str | None, by: ChangedBy | None = None
     ) -> CancelResult:
-        """Cancel a timeout, or leave a tombstone for an id that was never seen."""
+        """Cancel a timeout, or leave a tombstone for an unknown id."""
 
         def work(connection: Connection) -> CancelResult:
             result = self.cancel_in(connection, timeout_id, channel)
@@ -298,7 +298,7 @@ class TimeoutCommands:
         channel: str | None,
         by: ChangedBy | None = None,
     ) -> ChangeResult:
-        """Move a timeout to *due*, with all its columns; the audit names the *action*."""
+        """Move a timeout to *due*, with all its columns; *action* is its name in the audit."""
 
         def work(connection: Connection) -> ChangeResult:
             result = self._reschedule(connection, timeout_id, due, channel)
@@ -328,10 +328,10 @@ class TimeoutCommands:
     def replace(
         self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes
     ) -> RepeatKind | None:
-        """Put *timeout*, whose row is *row*, in the place of the pending timeout of its id.
+        """Replace the pending timeout of the same id by *timeout*, whose row is *row*.
 
-        Return None, with nothing changed, if no timeout of the id is pending, if it is being
-        dispatched or moved, or if both were sent at one instant.
+        Return None, with nothing changed, if the id is not pending, if it is being dispatched or
+        moved, or if both messages were sent at the same instant.
         """
         if self._is_row_locked(connection, timeout.id):
             return None
@@ -364,7 +364,7 @@ class TimeoutCommands:
         if key is None:
             if self.bar(connection, timeout_id):
                 return CancelResult.WILL_BE_CANCELLED
-            # It was stored between the two statements; now it is there, and ours to lock.
+            # It was stored between the two statements; now it exists, and can be locked.
             key = connection.execute(self._key, {"id": timeout_id}).one()
         if key.state == TimeoutState.CANCELLED:
             return _cancelled_before(key)
@@ -417,7 +417,7 @@ class TimeoutCommands:
         reach("changing.key_moved")
 
     def _rewrite(self, connection: Connection, locked: _LockedTimeout, row: dict[str, Any]) -> None:
-        """Replace the *locked* row by *row*; a maybe-sent timeout stays in doubt."""
+        """Replace the *locked* row by *row*; a maybe-sent timeout stays maybe sent."""
         self._remove_row(connection, locked)
         reach("changing.row_taken_out")
         moved = {**row, "version": locked.row.version + 1, "maybe_sent": int(locked.maybe_sent)}
@@ -425,13 +425,12 @@ class TimeoutCommands:
         reach("changing.row_put_back")
 
     def _is_row_locked(self, connection: Connection, timeout_id: str) -> bool:
-        """Lock the row of a pending timeout before its key, on MySQL; true if it is not to be had.
+        """On MySQL, lock a pending timeout's row before its key; true if that is impossible.
 
-        There SKIP LOCKED stands in the row's line for a moment before it passes by. Locked
-        meanwhile, the key would close a circle with a dispatcher that closes, and it is the
-        dispatcher that the server may then pick to fail, with its message sent. Behind the
-        endpoint's lock there is no other change and no claim: the owner of the row lock dispatches
-        it.
+        There, SKIP LOCKED queues for the row lock for a moment before it skips the row. If the key
+        were locked meanwhile, a dispatcher that closes could deadlock with us, and the server might
+        choose the dispatcher, whose message is sent, as the victim. Under the endpoint's lock there
+        is no other change and no claim: so the owner of a row lock is a dispatcher.
         """
         if not self._context.locks_what_it_reads:
             return False
@@ -441,12 +440,12 @@ class TimeoutCommands:
             return False
         if self._lock_row(connection, Key(seen.due, timeout_id)) is not None:
             return False
-        # Gone, or locked: the outcome of its dispatcher counts, once it is committed.
+        # Gone, or locked: its dispatcher's outcome counts, once that is committed.
         again = connection.execute(self._peek, {"id": timeout_id}).first()
         return again is not None and again.state == TimeoutState.PENDING
 
     def bar(self, connection: Connection, timeout_id: str) -> bool:
-        """Leave a tombstone, so that the store message that may be on its way is dropped."""
+        """Leave a tombstone, so that a store message that may be on its way is dropped."""
         tombstone = {
             "endpoint": self._context.endpoint,
             "id": timeout_id,
@@ -460,19 +459,19 @@ class TimeoutCommands:
         return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
 
     def _lock_pending(self, connection: Connection, key: Key) -> _LockedTimeout | None:
-        """Return the pending timeout of *key*, locked, or None while it is dispatched or moved.
+        """Lock and return the pending timeout of *key*; None while it is dispatched or moved.
 
-        Its key is locked already, so that its row cannot go away: another transaction holds a row
-        that cannot be locked.
+        Its key is locked already, so its row cannot go away: if it cannot be locked, another
+        transaction has locked it.
         """
         row = self._lock_row(connection, key)
         if row is None and self._context.database.dialect.row_locks:
-            # A claim locks rows too, for a moment, to flag them. Behind the endpoint's
-            # lock it is done with that, and a row that is still locked is a dispatcher's.
+            # A claim also locks rows for a moment, to flag them. Under the endpoint's lock no claim
+            # does so, and a row that is still locked belongs to a dispatcher.
             lock_endpoint(connection, self._context)
             row = self._lock_row(connection, key)
         if row is None or row.hidden_by is not None:
-            return None  # dispatched here, or on its way to another place that will dispatch it
+            return None  # dispatched here, or moving to another place that will dispatch it
         claims = [
             claim
             for claim in claims_of(connection, self._context)
@@ -501,7 +500,7 @@ def _cancelled_before(key: Any) -> CancelResult:
 
 
 def among_ids(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that *id_* is among the parameter ``ids``, which are few hundred."""
+    """Return the condition that *id_* is in the parameter ``ids``, a few hundred ids."""
     if context.database.dialect.name == "postgresql":
         return id_ == any_(bindparam("ids", type_=TextArray()))
     return id_.in_(bindparam("ids", expanding=True))

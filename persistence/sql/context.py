@@ -47,16 +47,16 @@ _PARTITIONS: Final = ("auto", "convert", "off")
 class SqlSettings:
     """How timeouts are kept.
 
-    *claim_time* is how long a claim holds whose owner neither closes it nor dies. *history* says
-    which events are recorded: ``outcomes``, ``full`` (also scheduled and rescheduled) or
-    ``none``. *tombstone_retention* is how long a dispatched or cancelled id is remembered, so
-    that a redelivered store message cannot bring it back. *clock* decides about due times; SQLite
-    has no clock but the host's. *max_in_flight* bounds the ids that are claimed and not yet
-    dispatched: the ids that a crash leaves behind, and that wait in the dispatcher's queue. *copy*
-    has PostgreSQL take batches by COPY and as arrays; without it they are written statement by
-    statement, as on every database. *partitions* is PostgreSQL's too: with ``off`` one partition
-    holds all pending timeouts, ``auto`` keeps pending timeouts of a new installation in ranges of
-    due times, ``convert`` also cuts an existing partition into ranges while it is in use.
+    *claim_time* is how long a claim lasts if its owner neither closes it nor dies. *history* says
+    which events are recorded: ``outcomes``, ``full`` (also scheduled and rescheduled) or ``none``.
+    *tombstone_retention* is how long a dispatched or cancelled id is remembered, so that a
+    redelivered store message cannot bring it back. *clock* is the clock for due times; SQLite has
+    only the host's. *max_in_flight* limits the ids that are claimed and not yet dispatched: they
+    wait in the dispatcher's queue, and a crash leaves them behind. *copy* writes batches to
+    PostgreSQL by COPY and as arrays; without it, they are written statement by statement, as on
+    every database. *partitions* is also for PostgreSQL: with ``off``, one partition holds all
+    pending timeouts; ``auto`` keeps pending timeouts of a new installation in ranges of due times;
+    ``convert`` also cuts an existing partition into ranges while it is in use.
     """
 
     claim_time: timedelta = timedelta(seconds=60)
@@ -93,9 +93,9 @@ class SqlSettings:
 
 
 class _OpenRead(threading.local):
-    """The connection of the read that this thread shares, and when it was opened.
+    """The connection of this thread's shared read, and when it was opened.
 
-    *searched_since* is when its first search began, on the monotonic clock of the searches.
+    *searched_since* is the monotonic time at which its first search began.
     """
 
     connection: Connection | None = None
@@ -107,8 +107,8 @@ class _OpenRead(threading.local):
 class StoreContext:
     """One endpoint in one database.
 
-    *atomic*: the queue is in the same database and transaction as the store, so that a
-    dispatch that was not closed was not sent. *me* is this store's own owner name.
+    *atomic*: queue and store share database and transaction, so a dispatch that was not closed was
+    not sent. *me* is the owner name of this store.
     """
 
     endpoint: str
@@ -124,9 +124,9 @@ class StoreContext:
 
     @contextmanager
     def one_read(self) -> Iterator[None]:
-        """Have all ``reading`` of this thread inside share a transaction, and the time.
+        """Let all ``reading`` of this thread inside the block share a transaction and the time.
 
-        A read by itself takes four round trips, and its statement is one of them.
+        A separate read takes four round trips, of which its statement is only one.
         """
         with self.database.read() as connection:
             go_by_key(connection)
@@ -147,7 +147,7 @@ class StoreContext:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a read in the order of the key; inside ``one_read`` it is a part of that read."""
+        """Open a read in key order; inside ``one_read`` it is part of that read."""
         if self._open.connection is not None:
             yield self._open.connection
             return
@@ -157,7 +157,7 @@ class StoreContext:
 
     @cached_property
     def writing(self) -> BatchWrites:
-        """How batches are written here."""
+        """The way to write batches to this database."""
         if self.settings.copy and can_copy(self.database.engine):
             return PostgreSQLBatchWrites(self.tables, self.endpoint)
         is_mysql = self.database.dialect.name in {"mysql", "mariadb"}
@@ -165,7 +165,7 @@ class StoreContext:
 
     @cached_property
     def claims(self) -> Select[tuple[Any, ...]]:
-        """All claims of the endpoint, also ended claims; made once, for it is hot.
+        """The statement for all claims of the endpoint, ended ones too; built once: it is hot.
 
         Their columns are in the order in which ``claims_of`` reads them.
         """
@@ -181,16 +181,16 @@ class StoreContext:
 
     @property
     def locks_what_it_reads(self) -> bool:
-        """Whether an UPDATE or DELETE locks, and waits for, each row that its plan reads.
+        """Whether an UPDATE or DELETE locks (and waits for) each row that its plan reads.
 
-        So it is in MySQL and SQL Server, and the plan is not ours to choose: while other
-        transactions lock rows, only statements on a whole primary key are free of deadlocks.
+        MySQL and SQL Server do, and we cannot choose the plan: while other transactions lock rows,
+        only statements on a whole primary key cannot deadlock.
         """
         return self.database.dialect.name in {"mysql", "mariadb", "mssql"}
 
     @property
     def now_column(self) -> ColumnElement[int]:
-        """The database's clock as a column; where the host's counts, a zero to be ignored."""
+        """The database's clock as a column; an ignored zero if the host's clock counts."""
         now = self.database.dialect.now if self.has_database_clock else None
         return literal_column(now or "0").label("now")
 
@@ -214,7 +214,7 @@ class StoreContext:
         return int(connection.execute(select(self.now_column)).scalar_one())
 
     def now_alone(self) -> Micros:
-        """Return the time that counts, outside a transaction unless this thread shares a read."""
+        """Return the time that counts, without a transaction unless this thread shares a read."""
         if not self.has_database_clock:
             return self.clock.now()
         if self._open.connection is not None:
@@ -245,10 +245,10 @@ class Interval:
 # SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out
 # there.
 #
-# Claims of one endpoint are made in turn, under the endpoint's lock.
+# Claims of one endpoint are made one after another, under the endpoint's lock.
 
 PATIENCE: Final = "5s"
-"""How long a claim may be without any sign of its process, while all other claims wait for it."""
+"""How long a claim's process may be silent while all other claims wait for it."""
 
 BY_KEY: Final = {
     "enable_seqscan": "off",
@@ -259,11 +259,10 @@ BY_KEY: Final = {
 }
 """Settings that have PostgreSQL read in the order of the key.
 
-Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
-sort them all for the first hundred. A plan of the time at which the table was nearly empty would
-read all of it later. A parallel worker takes 10 ms to start, longer than such a read. And to plan
-over dozens of partitions takes longer than to read by a plan that leaves most of them out when it
-runs.
+Until a table has statistics, the planner assumes that an endpoint has few rows, and would read and
+sort them all for the first hundred. A plan from when the table was nearly empty would later read
+all of it. A parallel worker takes 10 ms to start, longer than such a read. And planning over dozens
+of partitions takes longer than running a plan that prunes most of them at run time.
 """
 
 _BY_KEY: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in BY_KEY.items())
@@ -271,29 +270,29 @@ _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
 
 
 def go_by_key(connection: Connection) -> None:
-    """Have PostgreSQL read in the order of the key, by plans it has, in this transaction."""
+    """Make PostgreSQL read in key order, by cached plans, in this transaction."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(_BY_KEY)
 
 
 def find_each_by_key(connection: Connection) -> None:
-    """Have PostgreSQL find several single keys by bitmaps: otherwise it would read all keys."""
+    """Make PostgreSQL find several single keys by bitmaps; otherwise it would read all keys."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL enable_bitmapscan = on")
 
 
 class ClaimLock:
-    """The endpoint's lock, as a claim takes it."""
+    """The endpoint's lock, as a claim acquires it."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        # PostgreSQL prepares a claim by a single statement, since a claim is nothing but round
-        # trips: it locks, reads from now on in the order of the key, and lets go of the lock for a
-        # process that is stopped while it holds it, as all other claims wait for it.
+        # PostgreSQL prepares a claim by a single statement, since round trips dominate its cost: it
+        # locks, sets reads in key order, and limits how long a stopped process can keep the lock,
+        # for which all other claims wait.
         settings = BY_KEY | {"idle_in_transaction_session_timeout": PATIENCE}
         if context.atomic:
-            # Nothing has left the database by a claim that a crash of the server undoes. Elsewhere
-            # the claim has to tell that its timeouts may have been sent.
+            # If a crash of the server undoes the claim, nothing has left the database. Otherwise
+            # the claim must record that its timeouts may have been sent.
             settings |= LAZILY
         self._at_once = select(
             func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
@@ -303,10 +302,9 @@ class ClaimLock:
         self._key = _lock_key(context)
 
     def wait(self, connection: Connection, now: Micros) -> Micros:
-        """Wait for the lock, and hold it until the transaction ends.
+        """Acquire the lock until the transaction ends.
 
-        Return the time that counts once it is held: *now* (the host's) where the database's
-        clock does not.
+        Return the time that counts, read under the lock: the host's *now* or the database's clock.
         """
         context = self._context
         if context.database.dialect.name == "postgresql":
@@ -317,7 +315,7 @@ class ClaimLock:
 
 
 def lock_endpoint(connection: Connection, context: StoreContext) -> None:
-    """Wait for the endpoint's lock and hold it until the transaction ends."""
+    """Acquire the endpoint's lock until the transaction ends."""
     dialect = context.database.dialect.name
     if dialect == "postgresql":
         connection.execute(_ADVISORY_LOCK, {"key": _lock_key(context)})
@@ -326,14 +324,13 @@ def lock_endpoint(connection: Connection, context: StoreContext) -> None:
         row = select(endpoints.c.endpoint).where(endpoints.c.endpoint == context.endpoint)
         if connection.execute(row.with_for_update()).first() is not None:
             return
-        # The first ever.
+        # The first claim ever.
         if dialect == "mssql":
-            # Its insert locks the key, whoever has inserted the row.
+            # The insert locks the key, even if another process has inserted the row.
             insert_missing(connection, endpoints, [{"endpoint": context.endpoint}])
         else:
-            # An insert that meets another's row must wait for it exclusively:
-            # IGNORE would leave each waiting insert a shared lock, and a deadlock when they want
-            # more.
+            # An insert that meets another process' row must wait for an exclusive lock: IGNORE
+            # would leave each waiting insert a shared lock, and a deadlock when they need more.
             first = mysql.insert(endpoints).values(endpoint=context.endpoint)
             connection.execute(first.on_duplicate_key_update(endpoint=endpoints.c.endpoint))
 

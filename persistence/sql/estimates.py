@@ -1,4 +1,4 @@
-"""Estimates from the statistics of PostgreSQL: they read no timeout."""
+"""Estimates from PostgreSQL's statistics, without reading any timeout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATISTICS: Final = text("""
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Values of a column and their shares of all rows; the other rows are between *bounds*."""
+    """A column's common values with their shares of all rows; other rows are between *bounds*."""
 
     shares: dict[str, float]
     bounds: Sequence[Micros]
@@ -43,7 +43,7 @@ class _Column:
         return common + other * (self._below(end) - self._below(start))
 
     def _below(self, due: Micros) -> float:
-        """Return the share of the rows between the bounds that are before *due*."""
+        """Return which share of the rows between the bounds is before *due*."""
         last = len(self.bounds) - 1
         if last < 1 or due <= self.bounds[0]:
             return 0.0
@@ -55,7 +55,7 @@ class _Column:
 
 
 class LoadEstimate:
-    """Estimates how many timeouts of one endpoint are tried in spans of time."""
+    """Estimates how many timeouts of one endpoint are tried in given time spans."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -89,7 +89,7 @@ class LoadEstimate:
         if number < 0 or not {"due", *(name for name, _ in wanted)} <= set(columns):
             return None
         for name, value in wanted:
-            if value not in columns[name].shares:  # too few among many, or none
+            if value not in columns[name].shares:  # too few among many, or none at all
                 return None
             number *= columns[name].shares[value]
         return [number * columns["due"].within(*span) for span in pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Insert timeouts: the key first, so that each id is stored once in its life."""
+"""Insert timeouts: first the key, so that each id is stored only once in its life."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from .labels import LabelRows
 from .rows import entry, record, refused_value, sound_timeout, to_row
 from .sagas import ClearedSagas, packed
 
-# --- timeouts whose id was used before: the same again, a replacement, or a conflict ----------
+# --- timeouts whose id was used before: a repeat, a replacement, or a conflict --------------------
 
 
 class Repeats:
-    """Decides repeats: timeouts of one endpoint whose ids are in use."""
+    """Settles repeats: timeouts of one endpoint whose ids are already in use."""
 
     def __init__(self, context: StoreContext, changing: TimeoutCommands) -> None:
         self._context = context
@@ -47,8 +47,8 @@ class Repeats:
         self._read_keys = select(keys.c.state, keys.c.content).where(*one_key)
         self._known = select(keys.c.state, keys.c.content).where(*one_key)
         if context.locks_what_it_reads:
-            # The insert that met the key has locked it for reading already; a transaction that
-            # repeats its reads would not see it otherwise.
+            # The insert that met the key has already locked it for reading; with repeatable reads,
+            # the transaction would not see it otherwise.
             self._known = self._known.with_for_update(read=True)
         self._remember = (
             update(keys)
@@ -62,12 +62,12 @@ class Repeats:
         self._arrive = self._remember.values(due=bindparam("due_"), closed_at=bindparam("at_"))
 
     def prepare(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
-        """Take the lock that replacements need before any key is locked, on MySQL."""
+        """On MySQL, acquire the lock that replacements need before any key is locked."""
         if self._context.locks_what_it_reads and any(map(may_replace, timeouts)):
             lock_endpoint(connection, self._context)
 
     def is_known(self, connection: Connection, timeout: Timeout) -> bool:
-        """Return whether the id of *timeout* was used before, without a lock on its key."""
+        """Return whether the id of *timeout* was used before, without locking its key."""
         return connection.execute(self._read_keys, {"id": timeout.id}).first() is not None
 
     def settle(
@@ -78,9 +78,9 @@ class Repeats:
         content: bytes,
         channel: str,
     ) -> RepeatKind:
-        """Settle the repeat *timeout*, whose row would be *row*, and return its kind.
+        """Settle the repeat *timeout* (*row* is its row if it is stored); return its kind.
 
-        *channel* is the way by which it was cancelled, if it was.
+        *channel* is the path of its cancel, if it was cancelled.
         """
         if may_replace(timeout):
             kind = self._changing.replace(connection, timeout, row, content)
@@ -103,7 +103,7 @@ class Repeats:
         return kind
 
     def examine(self, timeouts: Sequence[Timeout], transaction: Transaction) -> Sequence[Repeat]:
-        """Return the repeats among *timeouts*, without storing; change nothing."""
+        """Return the repeats among *timeouts*, without storing or changing anything."""
         found: list[Repeat] = []
         for timeout in timeouts:
             key = transaction.execute(self._read_keys, {"id": timeout.id}).first()
@@ -118,7 +118,7 @@ class Repeats:
     def _arrived(
         self, connection: Connection, timeout: Timeout, content: bytes, channel: str
     ) -> RepeatKind:
-        """Note that the message of an early cancel has come; once, however often it comes."""
+        """Record that the message of an early cancel has arrived; only the first time."""
         at = self._context.now(connection)
         came = {"id_": timeout.id, "known_": AWAITED, "due_": timeout.due, "at_": at}
         came["content_"] = memory_of_new(timeout, content)
@@ -145,7 +145,7 @@ Result = TypeVar("Result")
 
 
 class _Item(NamedTuple):
-    """A timeout as it is written."""
+    """A timeout with all data for its insert."""
 
     timeout: Timeout
     key: Key
@@ -166,7 +166,7 @@ class TimeoutInsert:
     def store_many(
         self, timeouts: Sequence[Timeout], transaction: Transaction | None
     ) -> Sequence[Repeat]:
-        """Store all or none; return the timeouts whose id was ever stored, cancelled or dispatched.
+        """Store all or none; return repeats, whose ids were stored, cancelled or dispatched before.
 
         Raises MessageRejected for a message that the database cannot hold, and IdInUse.
         """
@@ -205,7 +205,7 @@ class TimeoutInsert:
 
     def _item(self, timeout: Timeout, *, has_place: bool = False) -> _Item:
         row = to_row(self._context.endpoint, timeout)
-        if has_place:  # all rows of a batch have the same columns
+        if has_place:  # all rows of a batch must have the same columns
             row["place"] = packed(timeout.place)
         replaces = timeout.on_conflict is OnConflict.REPLACE
         return _Item(timeout, Key(row["due"], timeout.id), row, content_of(timeout), replaces)
@@ -227,13 +227,12 @@ class TimeoutInsert:
         cleared = self._reaching(connection, batch)
         self._repeats.prepare(connection, timeouts)
         require_fit(connection, [item.row for item in batch])
-        # First the writes that lock rows, before any key is locked for good; of one id in the given
-        # order.
+        # First the writes that lock rows, before any key stays locked; per id in the given order.
         replaced = {timeout.id for timeout in timeouts if may_replace(timeout)}
         found: list[Repeat] = []
         for item in sorted(batch, key=lambda one: (one.timeout.id not in replaced, _id(one))):
-            # The key's row is there from the first store to the end of the tombstone's
-            # retention, through every change in between. So a free key is a new id.
+            # The key's row exists from the first store to the end of the tombstone's retention,
+            # through every change in between. So a free key means a new id.
             clear = cleared.get(item.timeout.id)
             if clear is not None:
                 self._repeats.cancel_before_arrival(connection, item.timeout)
@@ -248,7 +247,7 @@ class TimeoutInsert:
         return found
 
     def _reaching(self, connection: Connection, batch: Sequence[_Item]) -> dict[str, Cleared]:
-        """Return the clears that reach timeouts of *batch*, by the timeouts' ids."""
+        """Return the clears that affect timeouts of *batch*, by timeout id."""
         return self._cleared.reaching(connection, [item.timeout for item in batch])
 
     def _is_stored_anew(self, connection: Connection, item: _Item) -> bool:
@@ -283,7 +282,7 @@ class TimeoutInsert:
 
 
 class _NotAllNew(Exception):
-    """Some id of the batch was stored before, or is cleared; nothing of the batch is kept."""
+    """Some id of the batch was stored before, or is cleared; nothing of the batch is stored."""
 
 
 def _id(item: _Item) -> str:

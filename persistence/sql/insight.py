@@ -1,4 +1,4 @@
-"""Answers about stored timeouts whose cost is bounded, however many timeouts there are."""
+"""Answers about stored timeouts at a bounded cost, however many timeouts there are."""
 
 import json
 import time
@@ -62,14 +62,14 @@ class StoreInsight(TimeoutQueries):
     # --- counts and pages -------------------------------------------------------------------
 
     def count_in_bounds(self, which: TimeoutFilter) -> Count:
-        """Return how many match; no more rows are read than the bounds allow."""
+        """Return how many match, reading no more rows than the bounds allow."""
         with self._context.reading() as connection:
             return self._count_in_bounds(connection, which)
 
     def _count_in_bounds(
         self, connection: Connection, which: TimeoutFilter, parked: Sequence[Micros] = ()
     ) -> Count:
-        """Count the matches of *which* but for those at the places *parked*."""
+        """Count the matches of *which*, except at the places *parked*."""
         walks = self._walks.of(which, self._index_choice(connection, which))
         if parked:
             walks = [walk.tested(walk.at.c.due.not_in(parked)) for walk in walks]
@@ -89,7 +89,7 @@ class StoreInsight(TimeoutQueries):
         return Count(min(found, COUNTED), exact=found <= COUNTED)
 
     def _count_tested(self, search: Search, walk: Walk) -> Count:
-        """Count the rows of *walk* that pass its tests, until the search ends or passes COUNTED."""
+        """Count the rows of *walk* that pass its tests, until it ends or exceeds COUNTED."""
         number = 0
         for part in search.parts(walk):
             some = part.rows(_flag(part.tests)).subquery()
@@ -102,7 +102,7 @@ class StoreInsight(TimeoutQueries):
     def list_in_bounds(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> Page:
-        """Return a page in the order of keys; no more rows are read than LOOKED_AT."""
+        """Return a page in the order of keys, reading at most LOOKED_AT rows."""
         timeouts = self._context.tables.timeouts
         with self._context.reading() as connection:
             rows, end = self._rows(connection, timeouts.c, which, limit, after)
@@ -116,7 +116,7 @@ class StoreInsight(TimeoutQueries):
         limit: int,
         after: Key | None,
     ) -> tuple[list[Any], Key | None]:
-        """Return *columns* of the first *limit* matches, and where the search ended before."""
+        """Return *columns* of the first *limit* matches, and where the search ended early."""
         found: list[Any] = []
         search = self._search(connection)
         for walk in self._walks.of(which, self._index_choice(connection, which), after):
@@ -134,7 +134,7 @@ class StoreInsight(TimeoutQueries):
         return Search(connection, LOOKED_AT, self._monotonic, since)
 
     def _index_choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
-        """Return how to walk to *which*: by an index, unless it finds more than can be read."""
+        """Return how to walk to *which*: by an index, unless that finds more than can be read."""
         of_saga = waiting = 0
         if which.saga_id is not None:
             of_saga = self._number(connection, self._walks.of_saga(which.saga_id), LOOKED_AT)
@@ -152,7 +152,7 @@ class StoreInsight(TimeoutQueries):
         )
 
     def _keys_of_prefix(self, connection: Connection, prefix: str) -> Sequence[Key] | None:
-        """Return the pending keys whose ids begin with *prefix*; None if there are many ids."""
+        """Return the pending keys whose ids begin with *prefix*; None if there are too many."""
         keys = self._context.tables.keys
         some = select(keys.c.due, keys.c.id, keys.c.state).where(
             keys.c.endpoint == self._context.endpoint, *begins(keys.c.id, prefix)
@@ -168,7 +168,7 @@ class StoreInsight(TimeoutQueries):
     def groups(
         self, which: TimeoutFilter, by: GroupBy, *, limit: int, after: Key | None = None
     ) -> Groups:
-        """Return the numbers of the earliest *limit* matches behind *after*."""
+        """Return group counts of the earliest *limit* matches after *after*."""
         by_type = by is GroupBy.TYPE
         with self._context.reading() as connection:
             texts, end = self._texts(connection, which, limit, after, by_type=by_type)
@@ -183,9 +183,9 @@ class StoreInsight(TimeoutQueries):
         *,
         by_type: bool,
     ) -> tuple[Counter[str], Key | None]:
-        """Return the numbers of the earliest *limit* matches by text, and where the search ended.
+        """Return counts of the earliest *limit* matches by text, and where the search ended.
 
-        Each row may lie alone on a page of a disk: matches without tests end by the time, too.
+        Each row may be on a disk page of its own, so even matches without tests stop by time.
         """
         found = Counter[str]()
         search = self._search(connection)
@@ -202,7 +202,7 @@ class StoreInsight(TimeoutQueries):
         return found, None
 
     def _values(self, by_type: bool) -> list[ColumnElement[str]]:
-        """Return the columns from which a group takes its text."""
+        """Return the columns that contain the text of a group."""
         timeouts = self._context.tables.timeouts.c
         if not by_type:
             return [timeouts.destination]
@@ -214,9 +214,9 @@ class StoreInsight(TimeoutQueries):
     def _numbers_of(
         self, connection: Connection, some: Subquery, *, by_type: bool
     ) -> Mapping[str, int]:
-        """Return the numbers of *some* by destination, or by the type that ``_cut`` takes.
+        """Return the counts of *some* by destination, or by the type that ``_cut`` extracts.
 
-        PostgreSQL cuts it out: to send all headers of a row takes longer than to read the row.
+        PostgreSQL extracts it: sending all headers of a row takes longer than reading the row.
         """
         if by_type and not self._cuts_types:
             return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
@@ -236,7 +236,7 @@ class StoreInsight(TimeoutQueries):
             numbers = self._numbers(search, window, destination)
             counts = [Count(numbers[no]) for no in range(window.buckets)]
             if search.end is not None:
-                # In order: the buckets before the last are read to their ends.
+                # In order: all buckets before the last have been read completely.
                 begun = window.bucket_of(search.end.due)
                 counts[begun:] = self._unread(connection, window.edges[begun:], destination, now)
             return Load(window, counts, now)
@@ -255,7 +255,7 @@ class StoreInsight(TimeoutQueries):
         return [other if count is None else count for count, other in pairs]
 
     def _numbers(self, search: Search, window: LoadWindow, destination: str | None) -> Counter[int]:
-        """Return the numbers by bucket, as far as the search reads."""
+        """Return the counts by bucket, as far as the search reads."""
         numbers = Counter[int]()
         for part in search.parts(self._of_window(window.start, window.end, destination)):
             bucket = ((part.at.c.due - window.start) // window.step).label("bucket")
@@ -296,7 +296,7 @@ class StoreInsight(TimeoutQueries):
     # --- one timeout, overdue, in flight, history -------------------------------------------
 
     def details(self, timeout_id: str, *, events: int = 100) -> TimeoutDetails | None:
-        """Return what is known of an id; its state and its claim are of one moment."""
+        """Return what is known of an id; its state and its claim are from the same moment."""
         found = self.find(timeout_id)
         if found is None:
             return None
@@ -321,7 +321,7 @@ class StoreInsight(TimeoutQueries):
             return Overdue(self._count_in_bounds(connection, which, parked), oldest)
 
     def in_flight(self) -> InFlightReport:
-        """Return the claims that hold now."""
+        """Return the claims that are in force now."""
         with self._context.reading() as connection:
             claims = self._claims(connection)
             are_all = len(claims) < MOST_CLAIMS
@@ -352,7 +352,7 @@ class StoreInsight(TimeoutQueries):
         return [
             ClaimReport(
                 token=row.token,
-                # Without the mark of its session lock: as a process names itself.
+                # Without the suffix of its session lock: the name that the process uses for itself.
                 owner=row.owner.rpartition("#")[0] or row.owner,
                 size=row.size,
                 first=Key(row.from_due, row.from_id),
@@ -369,7 +369,7 @@ class StoreInsight(TimeoutQueries):
     def events(
         self, which: HistoryFilter, *, limit: int = 100, after: HistoryCursor | None = None
     ) -> HistoryPage:
-        """Return a page of the history, newest first; no more events are read than LOOKED_AT."""
+        """Return a page of the history, newest first, reading at most LOOKED_AT events."""
         history = self._context.tables.history.c
         tests = [
             column == value
@@ -448,7 +448,7 @@ class StoreInsight(TimeoutQueries):
         return {event: count for event, count in connection.execute(events)}
 
     def _lateness(self, connection: Connection) -> list[int]:
-        """Return the lateness of the latest dispatches, ascending; few may be among many events."""
+        """Return the lateness of recent dispatches, ascending; perhaps few among many events."""
         history = self._context.tables.history
         events = select(history.c.at, history.c.due, history.c.event)
         newest = (
@@ -462,18 +462,18 @@ class StoreInsight(TimeoutQueries):
         return sorted(row.at - row.due for row in connection.execute(latest.limit(RECENT)))
 
     def _places_of_parked(self, connection: Connection) -> Sequence[Micros]:
-        """Return the places of timeouts that pauses hold, ascending: none of these is late."""
+        """Return the places of timeouts that pauses hold, ascending: these are not late."""
         pauses = self._context.tables.pauses
         mine = pauses.c.endpoint == self._context.endpoint
         return sorted(set(connection.execute(select(pauses.c.parked).where(mine)).scalars()))
 
     def _oldest_due(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
-        """Return when the oldest timeout was due that no pause holds."""
+        """Return the due time of the oldest timeout that no pause holds."""
         found = (self._first_place(connection, parked), self._oldest_retried(connection, parked))
         return min((due for due in found if due is not None), default=None)
 
     def _first_place(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
-        """Return the first place of a timeout, of the gaps between the places *parked*."""
+        """Return the first place of a timeout outside the places *parked*."""
         due = self._context.tables.timeouts.c.due
         mine = self._context.tables.timeouts.c.endpoint == self._context.endpoint
         for begin, end in zip([None, *parked], [*parked, None], strict=True):
@@ -484,9 +484,9 @@ class StoreInsight(TimeoutQueries):
         return None
 
     def _oldest_retried(self, connection: Connection, parked: Sequence[Micros]) -> Micros | None:
-        """Return when the oldest timeout was due that waits for a try, and not for a resume."""
+        """Return the due time of the oldest timeout that waits for a retry and not for a resume."""
         timeouts = self._context.tables.timeouts
-        # Of a million parked timeouts not all are read to find another one among them.
+        # Do not read a million parked timeouts to find another timeout among them.
         retried = (
             select(timeouts.c.original_due, timeouts.c.due)
             .where(
@@ -524,7 +524,7 @@ _TYPES: Final = f'"{headers.ENCLOSED_MESSAGE_TYPES}":"'
 
 
 def _by_type(texts: Mapping[str, int]) -> Counter[str | None]:
-    """Return numbers by the first type: few of many headers differ there, and each is parsed."""
+    """Return counts by the first type; headers are parsed once per distinct text."""
     found = Counter[str | None]()
     for text, count in texts.items():
         found[_type_in(text)] += count
@@ -536,13 +536,13 @@ def _cut_or_all(some: Subquery) -> ColumnElement[str]:
 
 
 def _cut(stored: str) -> str:
-    """Return the header of types as JSON has it; all headers if that would not be exact."""
+    """Return the header of types as JSON text; all headers if the cut would not be exact."""
     cut = stored.partition(_TYPES)[2].partition('"')[0]
     return stored if cut.endswith("\\") else cut
 
 
 def _type_in(text: str) -> str | None:
-    # A cut text has no quote, and all headers begin with a brace and a quote.
+    # A cut text contains no quote, while a whole text begins with a brace and a quote.
     stored = text if text.startswith('{"') else f'{{{_TYPES}{text}"}}'
     types = enclosed_types(Message(id="stored", headers=json.loads(stored)))
     return types[0] if types else None

@@ -1,7 +1,7 @@
-"""Rows of labels: one for each label of a pending timeout, at the key of that timeout.
+"""Rows of labels: one per label of a pending timeout, at the timeout's key.
 
-The labels stand in a header of the message. So each change of a row of ``timeouts``, which has the
-headers at hand, knows the rows of labels by their whole primary key, and none where there are none.
+A header of the message has the labels. So each change of a row of ``timeouts``, with its headers at
+hand, knows the whole primary key of each row of labels, and whether there are any.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SIGN: Final = f'"{headers.LABELS}"'
 class LabelRows:
     """Writes the labels of one endpoint's timeouts, each within a transaction.
 
-    Each method takes the timeouts as their keys and stored headers, and needs no statement for
-    timeouts without labels.
+    Each method takes timeouts as keys and stored headers, and needs no statement for timeouts
+    without labels.
     """
 
     def __init__(self, context: StoreContext) -> None:
@@ -52,13 +52,13 @@ class LabelRows:
             insert_missing(connection, self._table, rows)
 
     def remove(self, connection: Connection, timeouts: Iterable[Headers]) -> None:
-        """Remove the labels of *timeouts*, which end or leave."""
+        """Remove the labels of *timeouts* that end or leave."""
         rows = self._rows(timeouts)
         if rows:
             execute_many(connection, self._remove, _keyed(rows))
 
     def move(self, connection: Connection, timeouts: Sequence[tuple[Headers, Micros]]) -> None:
-        """Give the labels of *timeouts*, at their keys so far, the due times of their new keys."""
+        """Move the labels of *timeouts* from their old keys to the due times of their new keys."""
         moved = [{**row, "to_": to} for one, to in timeouts for row in _keyed(self._rows([one]))]
         if moved:
             execute_many(connection, self._move, moved)
@@ -78,7 +78,7 @@ def _keyed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def of_timeouts(timeouts: Iterable[Timeout]) -> list[Headers]:
-    """Return the labelled members of *timeouts* as a LabelRows takes them."""
+    """Return the labelled members of *timeouts* in the form that LabelRows takes."""
     found = ((one.key, dict(one.message.headers)) for one in timeouts)
     return [
         (key, to_json({headers.LABELS: given[headers.LABELS]}))
@@ -88,7 +88,7 @@ def of_timeouts(timeouts: Iterable[Timeout]) -> list[Headers]:
 
 
 def is_labelled(timeouts: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row of *timeouts* has labels, with false hits."""
+    """Return the condition that a row of *timeouts* has labels; it has false hits."""
     return timeouts.c.headers.contains(_SIGN)
 
 
@@ -100,14 +100,14 @@ def headers_of_labelled(timeouts: FromClause) -> ColumnElement[str | None]:
 def of_label(context: StoreContext, label: str) -> list[ColumnElement[bool]]:
     """Return the conditions that a row of ``timeouts`` has *label*.
 
-    The table of labels, in its own name, has its rows in the order of keys: a search that is
-    ordered and bounded by its columns reads no others.
+    The rows of the labels table are in the order of keys: a search that is ordered and bounded by
+    its columns reads no other rows.
     """
     return _joined(context, context.tables.labels, label)
 
 
 def has_labels(context: StoreContext, labels: Sequence[str]) -> list[ColumnElement[bool]]:
-    """Return the conditions, tested on a row of ``timeouts``, that it has all *labels*."""
+    """Return the conditions, tested per row of ``timeouts``, that it has all *labels*."""
     own = context.tables.labels
     tables = [own.alias(f"label{place}") for place in range(len(labels))]
     pairs = zip(tables, labels, strict=True)

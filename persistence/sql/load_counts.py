@@ -1,13 +1,13 @@
-"""Background counts of the pending timeouts by bucket, for histograms of more than can be read.
+"""Background counts of pending timeouts, for histograms of more timeouts than can be read.
 
-A *tile* is a row of the table ``load``: the timeouts that are tried within its width, as of an
-instant. Near tiles are a minute wide, far tiles a day. A pass of the upkeep counts the tiles of one
-width, a slice of timeouts at a time, in the order of the key. Each slice is a transaction, under
-the lock of the row that says how far the pass is; processes skip that lock. So one process of the
-endpoint counts at a time, and after its death another process goes on behind its last slice. A tile
-is written when it is counted to its end.
+A *tile* is a row of the table ``load``: it counts the timeouts that are tried in an interval, as of
+an instant. Near tiles are a minute wide, far tiles a day. A pass counts the tiles of one width, a
+slice of timeouts at a time, in the order of the key. Each slice is a transaction that locks the row
+with the progress of the pass; other processes skip a locked row. So one process of the endpoint
+counts at a time, and after its death another process continues after its last slice. A tile is
+written once it is completely counted.
 
-Nothing is counted unless a histogram was asked for within the last hour.
+Nothing is counted unless a histogram was requested within the last hour.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MINUTE: Final = HOUR // 60
 _ALL: Final = ""
 """The destination of a tile's total."""
 _PAST: Final = EARLIEST
-"""The start of the tile that has all overdue timeouts: only without timeouts can it be cut."""
+"""The start of the tile of all overdue timeouts, which can be cut only if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tier:
-    """The tiles of one width: up to *reach* from now, behind the narrower tiles.
+    """The tiles of one width: up to *reach* from now, after the narrower tiles.
 
-    They are counted *every* so often while they are looked at, and shown if they are *fresh*.
+    They are counted at the interval *every* while in demand, and shown if they are *fresh*.
     """
 
     width: Micros
@@ -53,7 +53,7 @@ class _Tier:
 
     @property
     def fresh(self) -> Micros:
-        """Maximum age of a tile that is shown: upkeep comes once a minute, and may be late."""
+        """Maximum age of a tile that is shown: upkeep runs once a minute, and may be late."""
         return 2 * self.every + 5 * _MINUTE
 
 
@@ -63,34 +63,34 @@ _TIERS: Final = (
     _Tier(HOUR, reach=32 * DAY, every=HOUR),
     _Tier(DAY, reach=370 * DAY, every=HOUR),
 )
-"""Each width divides the next, so that tiles never overlap. With a total and a row for one
-destination they have less than 3,000 rows."""
+"""Each width divides the next, so that tiles never overlap. With totals and one destination, they
+are less than 3,000 rows."""
 _FRESH: Final = {tier.width: tier.fresh for tier in _TIERS}
 
 ASKED_FOR: Final = HOUR
-"""For how long after a request tiles are counted."""
+"""How long after a request tiles are counted."""
 _ASK_EVERY: Final = 600.0
-"""Seconds between two notes of one process that histograms are looked at."""
+"""Seconds between two requests for counts that one process writes."""
 _CHECK_EVERY: Final = 30.0
 """Seconds between two checks of one process for a pass that is due."""
 MOST_DESTINATIONS: Final = 100
-"""Destinations of a tile that have rows of their own; of more, the total alone is kept."""
+"""Maximum destinations of a tile with rows of their own; with more, only the total is kept."""
 
 FIRST: Final = 2_000
-"""Timeouts of a process' first slice."""
+"""Number of timeouts in a process' first slice."""
 _MOST: Final = 200_000
-"""Maximum number of timeouts of a slice."""
+"""Maximum number of timeouts in a slice."""
 _SLICE: Final = 0.05
-"""Seconds that a slice may take in the database; the next is as long as this slice was fast."""
+"""Seconds that a slice may take in the database; its speed sets the size of the next slice."""
 _SLICE_OF_WRITER: Final = 0.01
-"""The same on SQLite, where a slice keeps the only writer."""
+"""The same on SQLite, where a slice blocks all other writers."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """The timeouts of a tile, counted so far, by destination; *as_of* is its first count's instant.
+    """A tile's timeouts counted so far, by destination; *as_of* is the instant of the first count.
 
-    With too many destinations, or if none was asked for, *by* is None.
+    With too many destinations, or if no histogram asked for destinations, *by* is None.
     """
 
     as_of: Micros
@@ -98,7 +98,7 @@ class _Tally:
     by: dict[str, int] | None = field(default_factory=dict)
 
     def add(self, destination: str | None, number: int) -> None:
-        """Count *number* more; None: of unknown destinations."""
+        """Count *number* more; None stands for unknown destinations."""
         self.total += number
         if destination is None:
             self.by = None
@@ -108,16 +108,16 @@ class _Tally:
                 self.by = None
 
     def text(self) -> str:
-        """Return the tally as the row of a pass keeps it."""
-        # MySQL keeps 65,535 bytes: as ASCII, 100 long names of other scripts would be more.
+        """Return the tally as text for the row of a pass."""
+        # MySQL stores 65,535 bytes: escaped as ASCII, 100 long non-Latin names would exceed it.
         return json.dumps([self.as_of, self.total, self.by], ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A pass over the tiles of one width, from *start* to *end*: counted up to the key *at*.
+    """A pass over the tiles of one width from *start* to *end*, counted up to the key *at*.
 
-    *tally* has what is counted of the first tile that is not written.
+    *tally* has the counts so far of the first unwritten tile.
     """
 
     width: Micros
@@ -129,22 +129,22 @@ class _Pass:
 
     @property
     def is_first(self) -> bool:
-        """Whether the overdue timeouts belong to the pass."""
+        """Whether the pass includes the overdue timeouts."""
         return self.width == _TIERS[0].width
 
     @property
     def written(self) -> Micros:
-        """The start of the first tile that is not written."""
+        """The start of the first unwritten tile."""
         if self.at is None:
             return _PAST if self.is_first else self.start
         return self.tile(self.at.due)
 
     def tile(self, due: Micros) -> Micros:
-        """Return the start of the tile that has *due*."""
+        """Return the start of the tile that contains *due*."""
         return _PAST if due < self.start else due - due % self.width
 
     def tiles(self, until: Micros) -> Iterator[tuple[Micros, Micros]]:
-        """Yield start and width of each tile that is not written, up to the tile *until*."""
+        """Yield start and width of each unwritten tile, up to the tile *until*."""
         begin = self.written
         if begin == _PAST and until > _PAST:
             yield _PAST, self.start - _PAST
@@ -154,7 +154,7 @@ class _Pass:
 
 
 class LoadCounter:
-    """Counts the tiles of one endpoint, a slice at a step; not for several threads at once."""
+    """Counts the tiles of one endpoint, a slice per step; not safe for concurrent threads."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -169,7 +169,7 @@ class LoadCounter:
         )
 
     def request(self, by_destination: bool) -> None:
-        """Note that a histogram is looked at; a process notes it once in ten minutes."""
+        """Record that histograms are in demand; a process writes this once in ten minutes."""
         monotonic = self._context.clock.monotonic()
         if monotonic >= self._next_notes[by_destination]:
             self._context.database.run(lambda each: self._request(each, by_destination))
@@ -178,13 +178,13 @@ class LoadCounter:
     def step(self) -> bool:
         """Count the next slice, if a pass is due; return whether there may be more.
 
-        Without a slice, the next check is in half a minute. Raises StorageUnavailable.
+        If no slice was due, the next check is in half a minute. Raises StorageUnavailable.
         """
         clock, database = self._context.clock, self._context.database
         begun = clock.monotonic()
         if begun < self._next_check:
             return False
-        # Without a lock first: on SQLite it would be the file's, for nothing.
+        # First without a lock: on SQLite it would lock the whole file for nothing.
         with database.read() as connection:
             rows = connection.execute(self._find).all()
             is_due = self._due(connection, rows) is not None
@@ -202,7 +202,7 @@ class LoadCounter:
         passes, now = self._context.tables.load_passes, self._context.now(connection)
         mine = passes.c.endpoint == self._context.endpoint
         asked = {"asked": now} | ({"asked_by_destination": now} if by_destination else {})
-        # A pass that was left is begun anew. In this order: MySQL sees values that are set before.
+        # An abandoned pass starts again. In this order: MySQL already sees values assigned before.
         until = case((passes.c.asked > now - ASKED_FOR, passes.c.until))
         noted = update(passes).where(mine).ordered_values(("until", until), *asked.items())
         if connection.execute(noted).rowcount < len(_TIERS):
@@ -210,7 +210,7 @@ class LoadCounter:
             insert_missing(connection, passes, [new | {"width": each.width} for each in _TIERS])
 
     def _due(self, connection: Connection, rows: Sequence[Row[Any]]) -> _Pass | None:
-        """Return the pass that has begun, or is due, with the narrowest tiles; None without one."""
+        """Return the begun or due pass with the narrowest tiles, or None."""
         if len(rows) < len(_TIERS):  # never asked for, or another process is counting
             return None
         now = self._context.now(connection)
@@ -226,7 +226,7 @@ class LoadCounter:
         return None
 
     def _slice(self, connection: Connection) -> int | None:
-        """Count timeouts of the pass that is due; return how many, or None without such a pass."""
+        """Count timeouts of the due pass; return how many, or None without a due pass."""
         go_by_key(connection)
         one = self._due(connection, connection.execute(self._lock).all())
         if one is None:
@@ -254,10 +254,10 @@ class LoadCounter:
     def _tallies(
         self, connection: Connection, one: _Pass, part: Walk, now: Micros
     ) -> dict[Micros, _Tally]:
-        """Count the timeouts of *part* by tile, on top of what is counted of the first tile."""
+        """Count the timeouts of *part* by tile, continuing the count of the first tile."""
         due = part.at.c.due
         number = case((due < one.start, -1), else_=(due - one.start) // one.width).label("number")
-        # Without the destination an index has it all: random pages of rows take ten times longer.
+        # Without destinations, an index suffices: reading random pages takes ten times longer.
         names = [part.at.c.destination] if one.by_destination else []
         some = part.rows(number, *names).subquery()
         keys = [some.c.number, *(some.c[each.name] for each in names)]
@@ -278,18 +278,18 @@ class LoadCounter:
         tallies: dict[Micros, _Tally],
         now: Micros,
     ) -> None:
-        """Replace the tiles from the first that is not written up to the tile *until*."""
+        """Replace the tiles from the first unwritten tile up to the tile *until*."""
         begin, load = one.written, self._context.tables.load
         if begin == until:
             return
         overlaps = [load.c.endpoint == self._context.endpoint, load.c.bucket < until]
         if begin != _PAST:
-            # A wider tile may begin before; without it there is a hole until the next slice.
+            # A wider tile may begin earlier; deleting it leaves a hole until the next slice.
             overlaps += [load.c.bucket > begin - DAY, load.c.bucket + load.c.width > begin]
         connection.execute(delete(load).where(*overlaps))
         rows = list[dict[str, Any]]()
         for start, width in one.tiles(until):
-            tally = tallies.get(start) or _Tally(now)  # without timeouts: of no destination
+            tally = tallies.get(start) or _Tally(now)  # no timeouts: without destinations
             row: dict[str, Any] = {"endpoint": self._context.endpoint, "bucket": start}
             row |= {"width": width, "as_of": tally.as_of}
             kept = None if tally.by is None else len(tally.by)
@@ -303,7 +303,7 @@ class LoadCounter:
     def _move_on(
         self, connection: Connection, one: _Pass, end: Key | None, tally: _Tally | None, now: Micros
     ) -> None:
-        """Keep how far the pass is."""
+        """Store the progress of the pass."""
         passes = self._context.tables.load_passes
         where = (passes.c.endpoint == self._context.endpoint, passes.c.width == one.width)
         values: dict[str, Any] = dict.fromkeys(("since", "until", "due", "id", "tally"))
@@ -316,7 +316,7 @@ class LoadCounter:
 
 
 def _end(number: int, now: Micros) -> Micros:
-    """Return where the tiles of tier *number* end: where a tile of the next tier begins."""
+    """Return the end of the tiles of tier *number*: the start of a tile of the next tier."""
     end = now + _TIERS[number].reach
     return end - end % _TIERS[min(number + 1, len(_TIERS) - 1)].width
 
@@ -331,7 +331,7 @@ def _begun(row: Row[Any], by_destination: bool) -> _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A tile that is fresh; *number* is None if its timeouts of a destination are not known."""
+    """A fresh tile; *number* is None if it has no count for the destination."""
 
     begin: Micros
     end: Micros
@@ -348,7 +348,7 @@ class CountedLoad:
     def counts(
         self, connection: Connection, edges: Sequence[Micros], destination: str | None, now: Micros
     ) -> list[Count | None]:
-        """Return the number between each two *edges*; None where fresh tiles do not tell it."""
+        """Return the number between each two *edges*; None if fresh tiles do not tell it."""
         tiles = self._tiles(connection, edges, destination, now)
         begins = [tile.begin for tile in tiles]
         return [
@@ -394,7 +394,7 @@ def _number(row: Row[Any]) -> int:
 
 
 def _sum(tiles: Sequence[_Tile], begin: Micros, end: Micros) -> Count | None:
-    """Return the number from *begin* to *end*; None if *tiles* have a hole or would be cut."""
+    """Return the number from *begin* to *end*; None if *tiles* have a gap or would be cut."""
     at, total, as_of = begin, 0, None
     for tile in tiles:
         if at >= end:

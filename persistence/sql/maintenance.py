@@ -50,23 +50,23 @@ from .tables import TimeoutTables
 
 logger = logging.getLogger(__name__)
 
-# --- how a poller hears of the timeouts that the endpoint's other processes store -------------
-# A process asks the others for a poll: by NOTIFY, or by a file's time. A question that was never
-# asked, since its process died, and a server without NOTIFY are made up for by a peek at the next
-# due time while another process lives. To wait for the end of the other process' session lock was
-# tried and left (ADR 19): on PostgreSQL a statement that waits for an advisory lock keeps its
-# snapshot, so that no dead row of the database could be vacuumed while two processes live.
+# --- how a poller learns of timeouts that the endpoint's other processes store --------------------
+# A process asks the others for a poll: by NOTIFY, or by a file's time. While another process lives,
+# peeks at the next due time cover servers without NOTIFY, and requests that were never sent because
+# their process died. Waiting for the end of the other process' session lock was tried and given up
+# (ADR 19): on PostgreSQL, a statement that waits for an advisory lock keeps its snapshot, so no
+# dead row of the database could be vacuumed while two processes live.
 
 PEEK_EVERY: Final = 1.0
 """Seconds between two peeks on a server without NOTIFY."""
 PEEK_SELDOM: Final = 5.0
-"""Seconds between two peeks where the other processes ask: only an unasked question is missed."""
+"""Seconds between two peeks if other processes notify: these find only lost notifications."""
 _COMMIT: Final = 1_000_000
-"""Microseconds that a commit may take: the next peek still sees a timeout due meanwhile."""
+"""Microseconds that a commit may take: the next peek still sees a timeout that is due by then."""
 
 
 def wakeups_of(context: StoreContext, wake: WakePoller, has_others: Callable[[], bool]) -> Wakeups:
-    """Return the wake-ups of the endpoint; *has_others* says whether another process lives."""
+    """Return the wakeups of the endpoint; *has_others* says whether another process lives."""
     name = f"stored in {context.tables.timeouts.fullname} for {context.endpoint}"
     way: Wakeups | None = None
     if context.database.is_sqlite:
@@ -77,10 +77,10 @@ def wakeups_of(context: StoreContext, wake: WakePoller, has_others: Callable[[],
 
 
 class DuePeek(ThreadTask):
-    """A thread that reads the next due time now and then, beside the *way* to ask, if there is one.
+    """A thread that reads the next due time now and then; *way* is a way to notify, if any.
 
-    So the poller learns when the next timeout is due, whichever process stored it and whatever
-    became of that process. While no other process lives the thread reads nothing.
+    So the poller learns when the next timeout is due, whichever process stored it, even if that
+    process died. While no other process lives, the thread reads nothing.
     """
 
     thread_name = "timeoutmgr-due-peek"
@@ -102,19 +102,19 @@ class DuePeek(ThreadTask):
         self._seen: Micros = context.clock.now()
 
     def notify(self) -> None:
-        """Ask all other processes for a poll; without a way, their peeks find the timeout."""
+        """Ask all other processes for a poll; if there is no way, their peeks find the timeout."""
         if self._way is not None:
             self._way.notify()
 
     def check(self) -> None:
-        """Start peeking if there is another process; the heartbeat has told."""
+        """Start peeking if the heartbeat has seen another process."""
         if self._way is not None:
             self._way.check()
         if self._has_others() and self._thread is None:
             self.start()
 
     def close(self) -> None:
-        """Stop peeking and listening; return when the thread is gone."""
+        """Stop peeking and listening; return when the thread has ended."""
         self.stop()
         if self._way is not None:
             self._way.close()
@@ -126,7 +126,7 @@ class DuePeek(ThreadTask):
             try:
                 self._peek()
             except Exception as error:
-                # Any error of a driver: the poller itself tells of an outage.
+                # Ignore any error of a driver: the poller itself reports an outage.
                 logger.debug(
                     "due peek of %s did not read the next due time: %s",
                     self._context.endpoint,
@@ -135,7 +135,7 @@ class DuePeek(ThreadTask):
                 )
 
     def _peek(self) -> None:
-        """Read the first due time that had not passed at the peek before, and wake the poller."""
+        """Read the first due time after the previous peek, and wake the poller."""
         with self._context.reading() as connection:
             now, due = self._keys.upcoming(connection, self._seen - _COMMIT)
         self._seen = now if self._context.has_database_clock else self._context.clock.now()
@@ -144,7 +144,7 @@ class DuePeek(ThreadTask):
 
 
 class NotifyWakeups:
-    """PostgreSQL's NOTIFY. A process that is alone opens no connection to listen on."""
+    """Wakeups by PostgreSQL's NOTIFY; a process that is alone opens no listening connection."""
 
     def __init__(
         self, context: StoreContext, channel: str, wake: WakePoller, has_others: Callable[[], bool]
@@ -159,12 +159,12 @@ class NotifyWakeups:
         )
 
     def notify(self) -> None:
-        """Ask all other processes for a poll, whether or not this process knows of another."""
+        """Ask all other processes for a poll, even if this process knows of none."""
         parameters = {"channel": self._channel, "payload": own_name(self._me)}
         self._database.run(lambda connection: connection.execute(NOTIFY, parameters))
 
     def check(self) -> None:
-        """Listen if there is another process; the heartbeat has told."""
+        """Listen if the heartbeat has seen another process."""
         if self._has_others():
             self._listener.start()
 
@@ -173,13 +173,13 @@ class NotifyWakeups:
         self._listener.stop()
 
     def _hear(self, payload: str) -> None:
-        # A forked child is another process, with the store of its parent.
+        # A forked child is another process with the store of its parent.
         if payload != own_name(self._me):
             self._wake()
 
 
 class FileWakeups:
-    """The time of a file beside a SQLite database, set by the process that asks."""
+    """Wakeups by the time of a file beside an SQLite database; the process that asks sets it."""
 
     def __init__(self, path: Path, wake: WakePoller) -> None:
         self._path: Final = path
@@ -188,7 +188,7 @@ class FileWakeups:
 
     def notify(self) -> None:
         """Ask all other processes for a poll."""
-        self.check()  # another process may have asked, and our time will cover its time
+        self.check()  # another process may have asked, and our time will overwrite its time
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -196,17 +196,17 @@ class FileWakeups:
             os.utime(self._path, ns=(at, at))
         except OSError as error:
             raise StorageUnavailable(f"{self._path} could not be touched: {error}") from error
-        self._seen = at  # not the time of the file: another process may have asked since
+        self._seen = at  # not the file's actual time: another process may have asked since
 
     def check(self) -> None:
-        """Ask the file system for the time; it takes no statement."""
+        """Read the time from the file system; this takes no statement."""
         now = self._time()
         if now != self._seen:
             self._seen = now
             self._wake()
 
     def close(self) -> None:
-        """Need no closing."""
+        """No-op."""
 
     def _time(self) -> int | None:
         try:
@@ -217,17 +217,17 @@ class FileWakeups:
 
 _OVER: Final = (BulkState.COMPLETED, BulkState.UNDONE)
 _NEVER_APPLIED: Final = (BulkState.PLANNING, BulkState.PLANNED)
-"""States of bulk runs that a time ends; a run that is applied or undone needs its keys."""
+"""States of bulk runs that expire; a run that is being applied or undone needs its keys."""
 AT_ONCE: Final = 200
-"""Rows of a table that one transaction removes. With 500 a dispatch beside it was 1.8 times as
-late, with 200 it is no later."""
+"""Rows of a table that one transaction removes. With 500, a concurrent dispatch was 1.8 times as
+late; with 200, it is not later."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Rows of one table, which are old by the column *age* after *retention* microseconds.
+    """Rows of one table, which are old if the column *age* is *retention* microseconds ago.
 
-    *remove* removes them by itself, or, with *find*, the names that it has found and locked.
+    *remove* removes them; with *find*, it removes the names that *find* found and locked.
     """
 
     find: Select[Any] | None
@@ -238,10 +238,10 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The answer of the database to a heartbeat.
+    """The database's answer to a heartbeat.
 
-    *has_others* says whether another process of the endpoint is alive; *ahead*, by how much the
-    database's clock is ahead, the commit's time left out, if the heartbeat's statement returns it.
+    *has_others* says whether another process of the endpoint is alive. *ahead* is by how much the
+    database's clock is ahead, without the time of the commit, if the statement returns it.
     """
 
     has_others: bool
@@ -249,7 +249,7 @@ class Heartbeat:
 
 
 class StoreMaintenance:
-    """Keeps the tables of one endpoint small and fast, and knows its processes.
+    """Keeps the tables of one endpoint small and fast, and tracks its processes.
 
     Several processes may purge at once: each skips the rows that another has locked.
     """
@@ -279,7 +279,7 @@ class StoreMaintenance:
         return self._context.database.run(self._purge)
 
     def purge_lag(self) -> Micros:
-        """Return for how long the oldest row that is still there should have been removed."""
+        """Return for how long the oldest remaining row has been overdue for removal."""
         with self._context.database.read() as connection:
             now = self._context.now(connection)
             oldest = [kind.oldest.scalar_subquery() for kind in self._kinds]
@@ -300,13 +300,13 @@ class StoreMaintenance:
         return removed + self._purge_run_keys(connection, now)
 
     def _purge_run_keys(self, connection: Connection, now: Micros) -> int:
-        """Remove the selected keys of a batch whose bulk run is over, or was never applied."""
+        """Remove a batch's keys if its bulk run is over, or was never applied."""
         runs, keys = self._context.tables.runs, self._context.tables.run_keys
         ended = now - duration_micros(self._context.settings.history_retention)
         is_old = (_in(runs, _OVER) & (runs.c.ended < ended)) | (
             _in(runs, _NEVER_APPLIED) & (runs.c.created < now - PLAN_KEPT)
         )
-        # A join would read all the keys of younger runs, at each purge.
+        # A join would read all keys of younger runs at each purge.
         of_run = select(keys.c.no).where(keys.c.run_id == runs.c.run_id)
         first = of_run.order_by(keys.c.no).limit(1).scalar_subquery()
         bulk = (runs.c.kind == "bulk", runs.c.endpoint == self._context.endpoint)
@@ -319,7 +319,7 @@ class StoreMaintenance:
         return connection.execute(delete(keys).where(*batch)).rowcount
 
     def _locks_run(self, connection: Connection, run_id: str, is_old: ColumnElement[bool]) -> bool:
-        """Lock the run; return whether it *is_old* still: an undo may have begun meanwhile."""
+        """Lock the run; return whether it still *is_old*: an undo may have begun meanwhile."""
         runs = self._context.tables.runs
         one = select(runs.c.run_id).where(runs.c.run_id == run_id, is_old).with_for_update()
         return connection.execute(one).first() is not None
@@ -351,28 +351,28 @@ class StoreMaintenance:
     def _among(self, column: ColumnElement[Any], old: Select[Any]) -> ColumnElement[bool]:
         if self._context.database.is_sqlite:
             return column.in_(old)
-        # As an array: PostgreSQL then finds each row by its key, whatever its statistics say.
+        # As an array: PostgreSQL then finds each row by its key, regardless of statistics.
         return column == any_(func.array(old.scalar_subquery()))
 
     def run_maintenance(self) -> bool:
-        """Do the next short step for the partitions, if any; return whether more is to be done."""
+        """Do the next short step for the partitions, if any; return whether more remains."""
         return self._partitions.step()
 
     def partitions_missing(self) -> int | None:
-        """Return how many partitions the last maintenance left to be made; None if it makes none.
+        """Return how many partitions the last maintenance left to create; None if not used.
 
-        Without the right to change tables the number stays, and grows as time passes.
+        Without the right to change tables, the number stays, and grows over time.
         """
         return self._partitions.missing
 
     def wakeups(self, wake: WakePoller) -> Wakeups:
-        """Return the wakeups that call *wake* if another process has stored a timeout."""
+        """Return the wakeups that call *wake* when another process has stored a timeout."""
         return wakeups_of(self._context, wake, lambda: self._has_others)
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
         """Write the heartbeat of *owner*, and acquire its session lock again if it was lost.
 
-        Other processes take the owner for dead once the server closed the connection of the lock.
+        Other processes consider the owner dead once the server has closed the lock's connection.
         """
         self._context.liveness.renew(owner)
         written = self._context.database.run(
@@ -387,8 +387,7 @@ class StoreMaintenance:
         has_others = _has_others(context, owner)
         own = update(processes).where(processes.c.owner == owner)
         own = own.values(heartbeat=context.now_value, state=state)
-        # PostgreSQL needs one statement but for the first: an idle process is to leave the database
-        # alone.
+        # After the first, PostgreSQL needs one statement: an idle process should cause little load.
         is_postgresql = connection.dialect.name == "postgresql"
         if is_postgresql:
             before = context.clock.now()
@@ -404,14 +403,14 @@ class StoreMaintenance:
         return Heartbeat(bool(connection.execute(select(has_others)).scalar_one()))
 
     def unregister_process(self, owner: str) -> None:
-        """Remove the heartbeat of *owner*, which stopped cleanly."""
+        """Remove the heartbeat of *owner* after a clean stop."""
         table = self._context.tables.processes
         self._context.database.run(
             lambda connection: connection.execute(delete(table).where(table.c.owner == owner))
         )
 
     def processes(self) -> Sequence[ProcessRecord]:
-        """Return the endpoint's processes that wrote a heartbeat, the latest first."""
+        """Return the endpoint's processes that wrote a heartbeat, newest first."""
         table = self._context.tables.processes
         with self._context.database.read() as connection:
             rows = connection.execute(
@@ -436,7 +435,7 @@ def _has_others(context: StoreContext, owner: str) -> ColumnElement[bool]:
 
 
 def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: bool) -> bool:
-    """Delete all that is kept of *endpoint*; return whether no other endpoint is left.
+    """Delete all data of *endpoint*; return whether no other endpoint is left.
 
     Raises FeatureRefused while timeouts of it are pending, unless *force* gives them up.
     """
@@ -457,7 +456,7 @@ def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: b
             if "endpoint" in each.c:
                 connection.execute(delete(each).where(each.c.endpoint == endpoint))
                 reach("forgetting.rows_deleted")
-        # An endpoint with a row here has used the tables, and may use them again.
+        # An endpoint with a row here has used the tables and may use them again.
         used = (tables.timeouts, tables.keys, tables.history, tables.endpoints, tables.processes)
         return not any(connection.execute(select(each).limit(1)).first() for each in used)
 

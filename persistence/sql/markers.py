@@ -1,4 +1,4 @@
-"""The markers of endpoints in a table: which broker bears the queues of each."""
+"""Markers of endpoints in a table: they say which broker has an endpoint's queues."""
 
 from sqlalchemy import Connection, Table, select, update
 
@@ -9,7 +9,7 @@ from .batch_writes import insert_missing
 
 
 class Markers:
-    """The columns about markers of *table*, which has a row for each endpoint."""
+    """The marker columns of *table*, which has a row for each endpoint."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -21,7 +21,7 @@ class Markers:
             return self._read(endpoint, connection)
 
     def propose(self, endpoint: str, word: str, broker: str) -> StoreMarker:
-        """Keep *word* unless a marker is kept; return the marker that is kept then."""
+        """Store *word* unless there is a marker; return the stored marker."""
 
         def work(connection: Connection) -> StoreMarker | None:
             self._write(endpoint, word, broker, 0, connection, only_unmarked=True)
@@ -32,7 +32,7 @@ class Markers:
         return found
 
     def confirm(self, endpoint: str, word: str, broker: str) -> None:
-        """Keep *word* as the marker that *broker* bears."""
+        """Store *word* as the marker that *broker* bears."""
         self._database.run(lambda connection: self._write(endpoint, word, broker, 1, connection))
 
     def _write(

@@ -1,4 +1,4 @@
-"""Cancels of all timeouts of a label or a saga, stored or still waiting in the manager's queue."""
+"""Cancel all timeouts of a label or saga, whether stored or still in the manager's queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BODY: Final = PLACED.index("body")
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A cancel: the *conditions* of its rows of ``timeouts``, which stand in the order of *at*."""
+    """A cancel: the *conditions* for its rows of ``timeouts``, which are ordered by *at*."""
 
     which: TimeoutFilter
     memory: str
@@ -41,7 +41,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Part:
-    """The timeouts of one transaction; *moved* says that one of them has another due time now."""
+    """The timeouts of one transaction; *moved* says that a timeout has a new due time now."""
 
     found: Sequence[Timeout]
     met: dict[str, Cancelled] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Part:
 
 
 class MassCancel:
-    """Cancels timeouts of one endpoint; ``context`` explains the order of locks."""
+    """Cancels timeouts of one endpoint; for the order of locks see ``context``."""
 
     def __init__(
         self, context: StoreContext, cleared: ClearedSagas, audit: Audit, changes: RowChanges
@@ -66,7 +66,7 @@ class MassCancel:
     def cancel(
         self, which: TimeoutFilter, sent_until: Micros, channel: str | None
     ) -> list[Cancelled]:
-        """Cancel what *which* names; see FindsByLabels."""
+        """Cancel the timeouts that *which* selects; see FindsByLabels."""
         order = self._order(which, sent_until, channel)
         met: dict[str, Cancelled] = {}
         while True:
@@ -78,7 +78,7 @@ class MassCancel:
                 if len(part.found) < AT_ONCE:
                     break
                 behind = part.found[-1].key
-            # Between two transactions a timeout may get an earlier due time, behind our back.
+            # Between two transactions, a timeout may move to an earlier due time.
             if not has_moved and (behind is None or len(met) == known):
                 return list(met.values())
 
@@ -101,7 +101,7 @@ class MassCancel:
     def _part(
         self, connection: Connection, order: _Order, behind: Key | None, audits: bool
     ) -> _Part:
-        """Cancel the first timeouts behind the key *behind*, and remember the cancel."""
+        """Cancel the first timeouts after the key *behind*, and remember the cancel."""
         self._cleared.lock(connection, alone=True)
         part = _Part(self._found(connection, order, behind))
         if part.found:
@@ -125,7 +125,7 @@ class MassCancel:
         by_key = {timeout.key: timeout for timeout in part.found}
         free = self._changes.free(connection, by_key)
         if len(free) < len(by_key) and not self._context.locks_what_it_reads:
-            # A claim locks rows too, for a moment, to flag them: see ``TimeoutCommands``.
+            # A claim also locks rows for a moment, to flag them: see ``TimeoutCommands``.
             lock_endpoint(connection, self._context)
             free = self._changes.free(connection, by_key)
         given = {"ids": sorted(key.id for key in by_key)}

@@ -1,10 +1,10 @@
-"""Pauses of dispatch: due timeouts are parked when they are locked, and returned by a resume.
+"""Pauses of dispatch: locking parks due timeouts, and a resume returns them.
 
-The statement that locks rows for dispatch also asks for a pause, so that a pause counts from its
-commit on, in every process. A parked row stands at the place ``parked`` of its pause, as a row does
-that waits for another try: at the end of the pause, or so far away that no claim comes by.
+The statement that locks rows for dispatch also checks for a pause, so that a pause applies from its
+commit on, in every process. Like a row that waits for a retry, a parked row has a later place, the
+``parked`` of its pause: the end of the pause, or so far away that no claim reaches it.
 
-A dispatcher that parks has the row of the pause locked together with other dispatchers, and a
+A dispatcher that parks rows shares a lock on the row of the pause with other dispatchers, and a
 resume waits for that lock: no row is parked for a pause that has ended.
 """
 
@@ -32,16 +32,16 @@ from .rows import due_of
 AT_ONCE: Final = 500
 """Parked timeouts that one transaction returns."""
 FAR: Final[Micros] = 1_000 * 365 * 86_400_000_000
-"""Microseconds from the start of a pause without an end to the place of its parked rows."""
+"""Microseconds from the start of an endless pause to the place of its parked rows."""
 _ALL: Final = ""
-"""The destination of a pause of the whole endpoint."""
+"""The destination that stands for the whole endpoint."""
 
 
 def parked_at(context: StoreContext) -> ColumnElement[Micros | None]:
-    """Return the place at which a pause parks a row of ``timeouts``, NULL if none holds it.
+    """Return the place at which a pause parks a row of ``timeouts``; NULL if no pause holds it.
 
-    Without a pause of the endpoint one look at the table answers for all rows of the statement. The
-    parameter ``now`` is the time where the host's clock counts.
+    If the endpoint has no pause, one read of the table answers for all rows of the statement. If
+    the host's clock counts, the parameter ``now`` is the time.
     """
     timeouts, pauses = context.tables.timeouts, context.tables.pauses
     mine = pauses.c.endpoint == context.endpoint
@@ -77,9 +77,9 @@ class Parking:
         )
 
     def park(self, connection: Connection, rows: Mapping[Key, Row[Any]]) -> Mapping[Key, Row[Any]]:
-        """Park the members of the locked *rows* that a pause holds; return the other members.
+        """Park those locked *rows* that a pause holds; return the other rows.
 
-        A row may be locked before it is due: a pause that is over by then does not hold it.
+        A row may be locked before it is due: a pause that ends before then does not hold it.
         """
         now, places = self._context.now(connection), dict[str, Micros]()
         for destination, parked in connection.execute(self._pauses):
@@ -121,7 +121,7 @@ class Pauses:
         )
 
     def resume(self, destination: str | None, by: ChangedBy) -> bool:
-        """Begin to end the pause of *destination*; return whether there was one."""
+        """Begin to end the pause of *destination*; return whether there was a pause."""
 
         def work(connection: Connection) -> bool:
             ended = self._end_active(connection, destination)
@@ -131,7 +131,7 @@ class Pauses:
         return self._context.database.run(work)
 
     def unpark(self) -> Unparked:
-        """Return parked timeouts of a pause that is ending, or is over, to their place."""
+        """Return parked timeouts of a pause that is ending or over to their original place."""
         with self._context.database.read() as connection:
             rows = connection.execute(self._ending).all()
             now = self._context.now(connection) if rows else 0
@@ -173,7 +173,7 @@ class Pauses:
         return not was_paused
 
     def _end_active(self, connection: Connection, destination: str | None) -> int:
-        """Have the pauses of *destination* hold no further timeout; waits for who parks now."""
+        """Stop the pauses of *destination* from parking; wait for dispatchers that park now."""
         active = (
             self._mine,
             self._table.c.destination == (destination or _ALL),
@@ -217,7 +217,7 @@ class Pauses:
     def _forget(self, connection: Connection, pause: Row[Any]) -> None:
         columns = self._table.c
         one = (columns.destination == pause.destination, columns.parked == pause.parked)
-        # A pause may have begun anew meanwhile, with the same end.
+        # A new pause with the same end may have begun meanwhile.
         same = (self._table.c.is_ending == pause.is_ending, *one)
         connection.execute(delete(self._table).where(self._mine, *same))
 
@@ -230,7 +230,7 @@ class Pauses:
         ]
         if pause.destination != _ALL:
             at_place.append(timeouts.c.destination == pause.destination)
-        if pause.is_ending:  # another pause with the same end may hold them at that place
+        if pause.is_ending:  # another pause with the same end may hold them at the same place
             held = (self._mine, columns.is_ending == 0, columns.parked == pause.parked)
             of_it = columns.destination.in_([_ALL, timeouts.c.destination])
             at_place.append(~select(columns.parked).where(*held, of_it).exists())

@@ -28,9 +28,9 @@ _MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
 class SqlPersistence:
     """Keeps timeouts in SQLite, PostgreSQL, MySQL or MariaDB.
 
-    *url* may be a Database that is used elsewhere too; with a URL, the shared Database of the
-    process is taken. *schema* and *prefix* keep installations apart in one database. Raises
-    ConfigurationError where they are no plain identifiers.
+    *url* may be a Database that is also used elsewhere; for a URL, the process' shared Database is
+    used. *schema* and *prefix* separate installations in one database. Raises ConfigurationError if
+    they are not plain identifiers.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class SqlPersistence:
 
     @property
     def database(self) -> Database:
-        """The database it lives in."""
+        """The database of the tables."""
         return self._database
 
     @property
     def bulk_tables(self) -> BulkTables:
-        """Its tables, for the data pipeline."""
+        """The tables, for the data pipeline."""
         return BulkTables(
             timeouts=self._tables.timeouts,
             keys=self._tables.keys,
@@ -87,7 +87,7 @@ class SqlPersistence:
     def install(self) -> None:
         """Create or upgrade the tables; twice and concurrently is fine.
 
-        On PostgreSQL timeouts get their partitions, where there are none stored yet.
+        On PostgreSQL, partitions are created if no timeouts are stored yet.
         """
         migrations.upgrade(self._database, *self._revisions, self._attributes)
         if self._has_ranges:
@@ -99,13 +99,13 @@ class SqlPersistence:
         return revisions + (first_ranges(self._whole) if self._has_ranges else "")
 
     def check(self) -> None:
-        """Raise SchemaMissing where ``timeoutmgr install`` is needed."""
+        """Raise SchemaMissing if ``timeoutmgr install`` is needed."""
         migrations.check(self._database, *self._revisions)
 
     def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
-        """Remove all of *endpoint*, and the tables if no other is in them; return whether so.
+        """Remove all data of *endpoint*; drop tables that no other endpoint uses; return whether.
 
-        Raises FeatureRefused while timeouts of it are pending, unless *force* gives them up.
+        Raises FeatureRefused while it has pending timeouts, unless *force* gives them up.
         """
         if not forget(self._database, self._tables, endpoint, force=force):
             return False
@@ -120,15 +120,15 @@ class SqlPersistence:
         return self._markers.read(endpoint)
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
-        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept."""
+        """Store *word*, unconfirmed, unless there is a marker; return the stored marker."""
         return self._markers.propose(endpoint, word, broker)
 
     def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
-        """Keep *word* as the marker that *broker* bears."""
+        """Store *word* as the marker that *broker* bears."""
         self._markers.confirm(endpoint, word, broker)
 
     def layout(self) -> Layout | None:
-        """Return how PostgreSQL partitions the pending timeouts; None elsewhere."""
+        """Return how PostgreSQL partitions the pending timeouts; None for other databases."""
         if self._database.dialect.name != "postgresql":
             return None
         return layout(self._whole, self._settings)
@@ -172,7 +172,7 @@ class SqlPersistence:
         return SqlMigrationLedger(self.timeouts(endpoint, clock).context)
 
     def close(self) -> None:
-        """End the lives of the owners that claimed here, and let go of idle connections."""
+        """Release the session locks of the owners that claimed here, and close idle connections."""
         self._liveness.release_all()
         self._database.leave(self)
 
@@ -180,7 +180,7 @@ class SqlPersistence:
     def _name(self) -> str:
         place = f"{self._schema}.{self._prefix}" if self._schema else self._prefix
         path = self._database.path
-        # A run may be gone on with from another folder.
+        # A run may be continued from another folder.
         file = self._database.describe() if path is None else f"sqlite:///{path.resolve()}"
         return f"{file} {place}"
 
@@ -193,7 +193,7 @@ class SqlPersistence:
 def with_pending(database: Database, tables: TimeoutTables) -> list[EndpointReport]:
     """Return the endpoints that have pending timeouts, by name.
 
-    One probe of the primary key finds the next endpoint: a DISTINCT would read every row.
+    One probe of the primary key finds the next endpoint; a DISTINCT would read every row.
     """
     timeouts, processes = tables.timeouts, tables.processes
     found: list[EndpointReport] = []
@@ -203,7 +203,7 @@ def with_pending(database: Database, tables: TimeoutTables) -> list[EndpointRepo
             earliest = select(func.min(timeouts.c.due)).where(timeouts.c.endpoint == name)
             seen = select(func.max(processes.c.heartbeat)).where(processes.c.endpoint == name)
             due = connection.execute(earliest).scalar()
-            if due is not None:  # the last of its timeouts may just have been sent
+            if due is not None:  # its last timeout may just have been sent
                 last = connection.execute(seen).scalar() or 0
                 found.append(EndpointReport(endpoint=name, earliest=due, last_heartbeat=last))
             name = _next(connection, tables, name)

@@ -34,15 +34,15 @@ OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 """The columns of an event."""
 _PLACE: Final = ("endpoint", "due", "id")
 _TOGETHER: Final = 50
-"""Names that one statement looks up, by two ids each: SQLite joins no more than 500 queries."""
+"""Names that one statement looks up, by two ids each: SQLite allows at most 500 joined queries."""
 _ROWS_A_MATCH: Final = 4
-"""Rows that a statement of a plan reads for each match that it may find."""
+"""Rows that a plan's statement reads per match that it may find."""
 SORTED: Final = 5_000
-"""Timeouts that wait for another try, or that a pause has parked, which a page may sort."""
+"""Maximum timeouts that wait for a retry, or are parked, up to which a page sorts them."""
 
 
 class TimeoutQueries:
-    """Reads the timeouts of one endpoint; it locks nothing and waits for no transaction."""
+    """Reads the timeouts of one endpoint, without locking or waiting for transactions."""
 
     _history = cached_property(lambda s: _history_of_one(s._context))
 
@@ -65,7 +65,7 @@ class TimeoutQueries:
         )
 
     def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return the state of an id; state and row are of one moment."""
+        """Return the state of an id; state and row are from the same moment."""
         with self._context.database.read() as connection:
             row = connection.execute(self._find, {"wanted": timeout_id}).first()
         if row is None:
@@ -73,9 +73,9 @@ class TimeoutQueries:
         return TimeoutState(row.state), from_placed_row(row) if row.due is not None else None
 
     def history(self, timeout_id: str, *, limit: int = 100) -> list[HistoryEntry]:
-        """Return the newest *limit* events of an id, oldest first.
+        """Return the newest *limit* events of an id, in order from oldest to newest.
 
-        A dispatch is among them as long as the id's tombstone is kept, which says when it was.
+        They include a dispatch as long as the id's tombstone, which has its time, is kept.
         """
         given = {"wanted": timeout_id, "limit": limit}
         with self._context.database.read() as connection:
@@ -89,7 +89,7 @@ class TimeoutQueries:
         return Key(*row) if row else None
 
     def page(self, which: TimeoutFilter, limit: int, behind: Key | None) -> list[Timeout]:
-        """Return a page in the order of keys, behind the key *behind*."""
+        """Return a page in the order of keys, after the key *behind*."""
         timeouts = self._context.tables.timeouts
         found: list[Timeout] = []
         with self._context.reading() as connection:
@@ -101,16 +101,16 @@ class TimeoutQueries:
     def key_pages(
         self, which: TimeoutFilter | Sequence[str], more: Sequence[ColumnElement[bool]], size: int
     ) -> Iterator[Sequence[Row[Any]]]:
-        """Yield the due times, ids and versions of all matches that meet *more*, by due and id.
+        """Yield due time, id and version of all matches that meet *more*, by due time and id.
 
-        Each page is a read of its own: a plan of millions holds no snapshot of the database.
+        Each page is a separate read, so that a plan of millions keeps no database snapshot.
         """
         if not isinstance(which, TimeoutFilter):
             yield self._page_of_ids(list(dict.fromkeys(which)), more)
             return
         with self._context.reading() as connection:
             choice = self._choice(connection, which)
-        # The second walk, if there are two, stands behind the first in the order of keys.
+        # The second walk, if there are two, follows the first in the order of keys.
         for number in range(len(self._walks.of(which, choice))):
             behind: Key | None = None
             while True:
@@ -124,14 +124,14 @@ class TimeoutQueries:
                 behind = end
 
     def _choice(self, connection: Connection, which: TimeoutFilter) -> IndexChoice:
-        """Return how to walk to all of *which*: many that wait are not sorted for each page."""
+        """Return how to walk to all of *which*, without sorting many waiting timeouts per page."""
         if which.due_before is None:
             return IndexChoice()
         waiting = self._walks.waiting_before(which.due_before)
         return IndexChoice(waiting_apart=self._number(connection, waiting, SORTED) <= SORTED)
 
     def _number(self, connection: Connection, conditions: Conditions, most: int) -> int:
-        """Return how many rows meet *conditions* of an index, up to one more than *most*."""
+        """Return how many rows meet *conditions*, which an index serves, up to *most* + 1."""
         some = select(self._context.tables.timeouts.c.due).where(*conditions).limit(most + 1)
         counted = select(func.count()).select_from(some.subquery())
         return int(connection.execute(counted).scalar_one())
@@ -139,7 +139,7 @@ class TimeoutQueries:
     def _page_of(
         self, walk: Walk, more: Sequence[ColumnElement[bool]], size: int
     ) -> tuple[Sequence[Row[Any]], Key | None]:
-        """Return *size* matches at most, of a few times so many rows, and the last row's key."""
+        """Return at most *size* matches from a few times as many rows, and the last row's key."""
         with self._context.reading() as connection:
             end = end_of(connection, walk, _ROWS_A_MATCH * size)
             part = walk if end is None else walk.until(end)
@@ -156,7 +156,7 @@ class TimeoutQueries:
                     for name in names[start : start + _TOGETHER]
                 ]
                 each = [self._of_id(one, more) for one in dict.fromkeys(chain(*pairs))]
-                # Key and row are of one moment: a timeout that moves meanwhile is not missed.
+                # Key and row are from the same moment: no timeout that moves is missed.
                 rows = {row.named: row for row in connection.execute(union_all(*each))}
                 known = (next((one for one in pair if one in rows), None) for pair in pairs)
                 pending = (rows[one] for one in known if one is not None)
@@ -164,9 +164,9 @@ class TimeoutQueries:
         return sorted(found.values(), key=lambda row: _in_order(Key(row.due, row.id)))
 
     def _of_id(self, one: str, more: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the statement that finds an id, by primary keys, and its row if that meets *more*.
+        """Return the statement that finds an id by primary keys, and its row if it meets *more*.
 
-        A list of ids in one condition may have PostgreSQL read all of an endpoint.
+        With a list of ids in one condition, PostgreSQL may read a whole endpoint.
         """
         timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
         place = [timeouts.c[name] == keys.c[name] for name in _PLACE]
@@ -197,17 +197,17 @@ def _in_order(key: Key) -> tuple[Micros, bytes]:
 
 
 def _history_of_one(context: StoreContext) -> Select[Any]:
-    """Return the statement that reads the newest events of one id.
+    """Return the statement for the newest events of one id.
 
-    Revision 0007 says which of them an index on ids has. The other outcomes are dispatches, and
-    stand in the index on instants at the instant of their tombstone. Without statistics a plan may
-    walk all of the endpoint, or all of the table from its end: the expressions leave these indexes
-    alone.
+    Revision 0007 says which events an index on ids has. The other outcomes are dispatches: the
+    index on instants has them at the instant of their tombstone. Without statistics, a plan may
+    walk the whole endpoint, or the whole table from its end: the expressions prevent the use of
+    these indexes.
     """
     keys, events = context.tables.keys.c, context.tables.history.c
     is_wanted = events.id == bindparam("wanted")
-    dispatched: ColumnElement[Any] = literal_column("'dispatched'")  # as the index has it
-    if context.database.dialect.name == "mssql":  # a text would be compared by its collation
+    dispatched: ColumnElement[Any] = literal_column("'dispatched'")  # as in the index
+    if context.database.dialect.name == "mssql":  # a text would be compared by collation
         dispatched = literal(TimeoutState.DISPATCHED.value, events.event.type)
     is_indexed = events.run_id.is_not(None) | (events.event != dispatched)
     closed_at = (

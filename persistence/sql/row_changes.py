@@ -1,4 +1,4 @@
-"""Changes of many timeouts at once, beside dispatchers: locked rows are left out."""
+"""Changes of many timeouts at once, while dispatchers work: locked rows are left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .labels import LabelRows, headers_of_labelled
 from .rows import at_place, due_of, entry, is_wanted, record
 
 Free: TypeAlias = Mapping[Key, tuple[Row[Any], bool]]
-"""Locked rows by their keys, each with the answer whether it may have been sent."""
+"""Locked rows by their keys, each with whether it may have been sent."""
 
 _NAMES: Final = (
     *("due", "original_due", "id", "destination", "attempts", "run_id", "version"),
@@ -39,13 +39,13 @@ _NAMES: Final = (
 BY_PRIMARY_KEY: Final = "; ".join(
     f"SET LOCAL {name} = off" for name in ("enable_hashjoin", "enable_mergejoin", "jit")
 )
-"""PostgreSQL looks each key up by itself: a join of another kind would read a whole endpoint."""
+"""Makes PostgreSQL look up each key: other kinds of join would read a whole endpoint."""
 
 
 class PlaceMove(NamedTuple):
-    """A move of the row *key* to the place *to*; *original* is when it was due, if not *to*.
+    """A move of the row *key* to the place *to*; *original* is its due time, if not *to*.
 
-    *headers* are its headers as they are stored, if it has labels: their rows move with it.
+    *headers* are its stored headers if it has labels, whose rows move with it.
     """
 
     key: Key
@@ -83,13 +83,13 @@ class RowChanges:
             .order_by(keys.c.id)
             .with_for_update(of=keys)
         )
-        # The locks are wanted, not the ids: a thousand of them would travel for nothing.
+        # Only the locks are needed: returning a thousand ids would be a waste.
         self._keys = select(func.count()).select_from(locked.subquery())
         self._move, self._move_key = self._moves()
         self._close_key, self._remove, self._reroute = self._ends()
 
     def free(self, connection: Connection, keys: Collection[Key]) -> Free:
-        """Lock *keys* and their rows as a cancel does; return the rows that nobody else has."""
+        """Lock *keys* and their rows as a cancel does; return the rows that could be locked."""
         ordered = sorted(set(keys))
         if not ordered:
             return {}
@@ -98,7 +98,7 @@ class RowChanges:
             self.lock_keys(connection, ids)
             rows = connection.execute(self._rows, {"ids": ids, "dues": dues}).all()
         else:
-            # SQLite has one writer, and MySQL and SQL Server lock a row before its key.
+            # SQLite has one writer; MySQL and SQL Server lock a row before its key.
             lock_endpoint(connection, self._context)
             found = (
                 connection.execute(self._row, {"due_": due, "id_": id_}).first()
@@ -117,16 +117,16 @@ class RowChanges:
             connection.execute(self._keys, {"ids": ids}).scalar_one()
 
     def find_by_keys(self, connection: Connection) -> None:
-        """Have the transaction find each row by its key; ``free`` includes this."""
+        """Make the transaction find each row by its key; ``free`` includes this."""
         if self._is_postgresql:
             connection.exec_driver_sql(BY_PRIMARY_KEY)
 
     def move(self, connection: Connection, moves: Sequence[PlaceMove], *, changes: bool) -> None:
         """Move locked rows and their keys to other places.
 
-        If it *changes* the timeouts, and does not only park them, their versions count it. A
-        timeout that is not due yet moves to its due time: a dispatcher closes it by the later of
-        due time and place, and would find no row there.
+        If the move *changes* the timeouts and does not only park them, their versions increase. A
+        timeout that is not due yet moves to its due time: a dispatcher closes it at the later of
+        due time and place, and would otherwise find no row there.
         """
         ordered = sorted(
             (
@@ -164,10 +164,10 @@ class RowChanges:
     def reroute(
         self, connection: Connection, free: Free, to: str, run_id: str | None, channel: str | None
     ) -> list[PlaceMove]:
-        """Send the locked rows *free* to *to* when they are due.
+        """Change the destination of the locked rows *free* to *to*.
 
         Rows that a pause has parked are due: they move to the present, and are returned. The end of
-        the pause would not find them any more, since it is of another destination.
+        the pause would no longer find them, since its destination is another.
         """
         self._reroute.execute(connection, _columns(sorted(free)), to_=to)
         reach("changing.rerouted")
@@ -194,7 +194,7 @@ class RowChanges:
     def reroute_keys(
         self, connection: Connection, keys: Sequence[Key], to: str, channel: str | None
     ) -> Rerouted:
-        """Send the timeouts of *keys* that are free to *to*; return these keys."""
+        """Change the destination of free timeouts of *keys* to *to*; return their keys."""
         free = self.free(connection, keys)
         unparked = self.reroute(connection, free, to, None, channel)
         chosen = sorted(free)
@@ -212,7 +212,7 @@ class RowChanges:
         destination: str | None = None,
         dues: Mapping[Key, Micros] | None = None,
     ) -> None:
-        """Write the history of a change; *dues* has new due times, *destination* is a new one."""
+        """Write the history of a change to new due times (*dues*) or to a new *destination*."""
         if not is_wanted(self._context, event):
             return
         at = self._context.now(connection)
@@ -283,13 +283,13 @@ class RowChanges:
 
 
 _Given: TypeAlias = Callable[[str], ColumnElement[Any]]
-"""The value of a name in the row that a statement is about."""
+"""Returns the value of a name in a row of the statement."""
 
 
 class _OfEach:
-    """A statement about each of some rows, which have values by *names*; ``id_`` is a text.
+    """A statement on several rows, each with values for *names*; ``id_`` is a text.
 
-    *make* makes it of these values. PostgreSQL gets one statement with an array for each name.
+    *make* builds it from these values. PostgreSQL gets one statement with an array per name.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class _OfEach:
     def execute(
         self, connection: Connection, columns: Mapping[str, Sequence[Any]], **fixed: Any
     ) -> None:
-        """Execute it for the rows of *columns*, with the values *fixed* for all."""
+        """Execute it for the rows of *columns*, with the same *fixed* values for all."""
         used = {name: columns[name] for name in self._names}
         if not self._is_postgresql:
             rows = zip(*used.values(), strict=True)

@@ -1,4 +1,4 @@
-"""Timeouts as rows and back; rows of their history, written with the change that they record."""
+"""Convert timeouts to rows and back; write history rows along with the recorded change."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +37,8 @@ from timeoutmgr.resilience.after_fork import cached_property
 from .context import StoreContext
 from .tables import TEXT_LENGTH
 
-# --- conditions on keys, in a form that an index serves on every database ----------------------
-# Thousands may be due at one instant: none that stands before the key is read.
+# --- conditions on keys in a form that every database can serve by an index -----------------------
+# Thousands may be due at one instant: rows before the key must not be read.
 
 Col = KeyedColumnElement[Any]
 
@@ -51,13 +51,13 @@ def _compared(
     key: Any,
 ) -> ColumnElement[bool]:
     is_behind = compare in (gt, ge)
-    if context.locks_what_it_reads:  # an index serves no pairs there
+    if context.locks_what_it_reads:  # there, no index serves comparisons of pairs
         beyond = due > key[0] if is_behind else due < key[0]
         return or_(beyond, and_(due == key[0], compare(id_, key[1])))
     pairs = compare(tuple_(due, id_), tuple_(*key))
-    if context.database.is_sqlite:  # it would go by due times alone, and read all of one instant
+    if context.database.is_sqlite:  # it would search by due time only, and read a whole instant
         return pairs
-    # The span of due times lets PostgreSQL leave out partitions.
+    # The span of due times lets PostgreSQL prune partitions.
     return and_(due >= key[0] if is_behind else due <= key[0], pairs)
 
 
@@ -72,17 +72,16 @@ before_key: Final = partial(_compared, lt)
 
 
 def within(context: StoreContext, first: Any, last: Any) -> ColumnElement[bool]:
-    """Return the condition that a row's key is in the closed interval of the two pairs."""
+    """Return the condition that a row's key is between the two pairs, inclusive."""
     place = context.tables.timeouts.c.due, context.tables.timeouts.c.id
     return and_(from_key(context, *place, first), up_to(context, *place, last))
 
 
 def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that the id is among the parameter ``ids``.
+    """Return the condition that the id is in the parameter ``ids``.
 
-    PostgreSQL gets the ids as one array, so that its plan serves any number of ids. It compares a
-    row with each element of an array in turn, but makes a hash of a subquery. ``IS TRUE`` keeps it
-    from a join with that subquery.
+    PostgreSQL gets the ids as one array, so that one plan serves any number of ids. It compares a
+    row with each element of an array, but hashes a subquery. ``IS TRUE`` prevents a join.
     """
     if context.database.dialect.name == "postgresql":
         return id_.in_(select(func.unnest(bindparam("ids", type_=TextArray())))).is_(true())
@@ -92,16 +91,16 @@ def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]
 def at_place(
     context: StoreContext, given: Callable[[str], ColumnElement[Any]] = bindparam
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a row has the place *given* as ``due_`` and ``id_``."""
+    """Return the conditions that a row is at the place *given* as ``due_`` and ``id_``."""
     timeouts = context.tables.timeouts
     is_mine = timeouts.c.endpoint == context.endpoint
     return is_mine, timeouts.c.due == given("due_"), timeouts.c.id == given("id_")
 
 
 class OnKeys:
-    """A statement about some keys, as *make* makes it of the condition that a row is of them."""
+    """A statement on given keys; *make* builds it from the condition that a row has such a key."""
 
-    # Each is made when it is first used: most stores never use most of them.
+    # Each is built at its first use: most stores never use most of them.
     _interval = cached_property(lambda s: s._make(_keyed(s._context)))
     _instant = cached_property(lambda s: s._make(_of_one_instant(s._context)))
 
@@ -109,13 +108,13 @@ class OnKeys:
         self, context: StoreContext, make: Callable[[ColumnElement[bool]], Executable]
     ) -> None:
         self._context, self._make = context, make
-        # SQL Server compares no pairs. PostgreSQL does not end a search within one instant where a
-        # comparison of pairs would.
+        # SQL Server cannot compare pairs. PostgreSQL does not stop an index search within one
+        # instant, although a comparison of pairs would allow it.
         self._has_no_pairs: Final = context.database.dialect.name == "mssql"
         self._ends_instants: Final = context.database.dialect.name != "postgresql"
 
     def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
-        """Return the statement for *keys*, at least one key, and its parameters."""
+        """Return the statement for *keys* (at least one key) and its parameters."""
         if self._has_no_pairs:
             mine = self._context.tables.timeouts.c.endpoint == bindparam("endpoint")
             statement = self._make(and_(mine, at_each(self._context, keys)))
@@ -142,12 +141,12 @@ def _these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
 
 
 def _keyed(context: StoreContext) -> ColumnElement[bool]:
-    """Return the condition that a row's key is among some keys, with false hits.
+    """Return the condition that a row's key is among given keys; it has false hits.
 
-    It reads the interval of the keys in the order of the primary key, which a claim covers: of ten
-    thousand that are due at one instant a hundred, and not all of them. An id that was moved within
-    the interval is found too: the caller compares the key. MySQL would read, and lock, the rows
-    that its plan makes of an interval, and gets the pairs.
+    It reads the keys' interval, which a claim covers, in the order of the primary key: if ten
+    thousand are due at one instant, it reads the hundred and not all. It also finds an id that
+    moved within the interval: the caller compares the key. MySQL gets the pairs, since it would
+    read and lock whatever rows its plan chooses for an interval.
     """
     timeouts = context.tables.timeouts
     mine = timeouts.c.endpoint == bindparam("endpoint")
@@ -161,20 +160,20 @@ def _keyed(context: StoreContext) -> ColumnElement[bool]:
             (bindparam("lowest"), bindparam("lowest_id")),
             (bindparam("highest"), bindparam("highest_id")),
         ),
-        # No column any more, but an expression: an index on ids is not to be thought of.
+        # An expression instead of a column, so that no plan uses an index on ids.
         among(context, timeouts.c.id.concat("")),
     )
 
 
 def at_each(context: StoreContext, keys: Sequence[Key]) -> ColumnElement[bool]:
-    """Return the condition that a row's key is among *keys*, each looked up by the primary key."""
+    """Return the condition that a row's key is among *keys*, looked up one by one."""
     timeouts = context.tables.timeouts
     these = [and_(timeouts.c.due == key.due, timeouts.c.id == key.id) for key in keys]
     return or_(false(), *these)
 
 
 def _of_one_instant(context: StoreContext) -> ColumnElement[bool]:
-    """Return :func:`_keyed` for keys of one due time, as an index finds their first and last."""
+    """Return :func:`_keyed` for keys of one due time, so that an index finds both ends."""
     timeouts = context.tables.timeouts
     return and_(
         timeouts.c.endpoint == bindparam("endpoint"),
@@ -189,10 +188,10 @@ COLUMNS: Final = (
     *("due", "id", "destination", "saga_id", "created", "attempts"),
     *("message_id", "headers", "body", "content_type", "content_encoding"),
 )
-"""The columns of ``timeouts`` of a stored message."""
+"""The columns of a stored message in ``timeouts``."""
 
 PLACED: Final = (*COLUMNS, "original_due")
-"""These, and when a timeout was due that waits for another try: its place is that of the try."""
+"""With the due time of a timeout that waits for a retry: its place is the time of the retry."""
 
 _TEXTS: Final = (
     *("id", "destination", "saga id"),
@@ -205,27 +204,27 @@ _from_json = json.JSONDecoder().decode
 
 
 def sound_timeout(due: Micros) -> Timeout:
-    """Return a timeout at *due* that no table of ours refuses, as long as it is as we made it."""
+    """Return a timeout at *due* that our tables accept, unless somebody has altered them."""
     name = f"sound-{uuid4().hex}"
     return Timeout(id=name, due=due, destination="sound", message=Message(id=name), created=due)
 
 
 def refused_value(words: str) -> MessageRejected:
-    """Return the error for a timeout that the database refuses in *words* of its own."""
+    """Return the error for a timeout that the database refuses with its own *words*."""
     return MessageRejected(f"the database refuses a value of this timeout: {words}")
 
 
 def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, Any]:
     """Return *timeout* as a row of ``timeouts``.
 
-    Raises MessageRejected for text that some database could not hold or would change.
+    Raises MessageRejected for text that some database could not store or would change.
     """
     message = timeout.message
     texts = (
         *(timeout.id, timeout.destination, timeout.saga_id or ""),
         *(message.id, message.content_type, message.content_encoding),
     )
-    if not _is_plain("".join(texts)):  # all at once; a refusal starts the search for the fault
+    if not _is_plain("".join(texts)):  # all at once; the culprit is searched only after a refusal
         for what, text in zip(_TEXTS, texts, strict=True):
             _check(what, text)
     return {
@@ -247,12 +246,12 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
 
 
 def from_row(row: Row[Any] | Any) -> Timeout:
-    """Return the timeout of *row*, which has the names of the columns."""
+    """Return the timeout of *row*, whose columns have names."""
     return from_values(_columns_of(row))
 
 
 def from_placed_row(row: Row[Any]) -> Timeout:
-    """Return the timeout that *row* of ``timeouts`` holds, at its place."""
+    """Return the timeout in *row* of ``timeouts``, with its place."""
     return from_placed(_placed_of(row))
 
 
@@ -266,7 +265,7 @@ def from_placed(values: Sequence[Any]) -> Timeout:
 
 
 def due_of(row: Any) -> Micros:
-    """Return when the timeout of *row* was due first, wherever its place is."""
+    """Return the original due time of *row*, wherever its place is."""
     due: Micros = row.due if row.original_due is None else row.original_due
     return due
 
@@ -274,7 +273,7 @@ def due_of(row: Any) -> Micros:
 def from_values(values: Sequence[Any]) -> Timeout:
     """Return the timeout of *values*, in the order of COLUMNS.
 
-    To ask a row for its columns by their names takes as long as to read the headers.
+    Accessing a row's columns by name takes as long as parsing the headers.
     """
     due, id_, destination, saga_id, created, attempts, message_id, headers, body, *kind = values
     return Timeout(
@@ -296,14 +295,14 @@ def from_values(values: Sequence[Any]) -> Timeout:
 
 def to_json(state: Mapping[str, str]) -> str:
     """Return *state* as JSON text."""
-    # As json.dumps would, in half of the time: it makes an encoder for each call.
+    # Like json.dumps in half the time, which creates an encoder for each call.
     names = _quoted_names(tuple(state))
     return f"{{{','.join(map(add, names, map(quoted, state.values())))}}}"
 
 
 @remembers_short(1024)
 def _quoted_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    # Programs have a few sets of headers, and send them again and again.
+    # Cached: programs send a few sets of headers again and again.
     return tuple(f"{quoted(name)}:" for name in names)
 
 
@@ -331,21 +330,21 @@ def record(
     rows: Iterable[dict[str, Any]],
     channel: str | None = None,
 ) -> None:
-    """Write *rows*, made by :func:`entry`, as far as the ``history`` setting wants *event*.
+    """Write *rows*, made by :func:`entry`, if the ``history`` setting includes *event*.
 
-    *channel* is the way by which the order came that caused them.
+    *channel* is the path of the order that caused them.
     """
     if not is_wanted(context, event):
         return
     fixed = {"event": event, "endpoint": context.endpoint, "node": context.node}
-    if channel is not None:  # a dispatch has none, and writes no column for it
+    if channel is not None:  # a dispatch has no channel, and writes no such column
         fixed["channel"] = channel
     entries = [row | fixed for row in rows]
     context.writing.insert_rows(connection, context.tables.history, entries)
 
 
 def is_wanted(context: StoreContext, event: str) -> bool:
-    """Return whether the ``history`` setting wants *event*."""
+    """Return whether the ``history`` setting includes *event*."""
     wanted = context.settings.history
     return wanted == "full" or (wanted != "none" and event not in _ONLY_IN_FULL)
 
@@ -365,5 +364,5 @@ def entry(
 
 
 def entry_of(row: Any, at: Micros) -> dict[str, Any]:
-    """Return the history row of an event *at* an instant, of the timeout in *row*."""
+    """Return the history row of an event *at* an instant, for the timeout in *row*."""
     return entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)

@@ -1,8 +1,8 @@
-"""The memory of sagas and labels that were cleared: it reaches messages that were on their way.
+"""Memory of cleared sagas and labels, which also affects messages that were on their way.
 
-A clear and a batch of timeouts may meet. The clear locks its endpoint's memory for itself, the
-batch together with other batches: so the clear finds the rows of the batch, or the batch finds the
-memory of the clear. SQLite's one writer is lock enough.
+A clear and a batch of timeouts may run concurrently. The clear locks its endpoint's memory
+exclusively, a batch shares the lock with other batches: so either the clear finds the rows of the
+batch, or the batch finds the memory of the clear. On SQLite, the single writer suffices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .context import StoreContext
 _ALONE: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _TOGETHER: Final = text("SELECT pg_advisory_xact_lock_shared(:key)")
 _LOCK_ROW: Final = ""
-"""No saga has this id: the row is the lock of MySQL and SQL Server."""
+"""No saga has this id: the row is the lock on MySQL and SQL Server."""
 _RECEIVERS: Final = 1 << 16
 
 
@@ -52,7 +52,7 @@ class ClearedSagas:
         self._key = lock_number(f"{sagas.fullname} {context.endpoint}")
 
     def lock(self, connection: Connection, *, alone: bool) -> None:
-        """Lock the memory until the transaction ends: *alone* to clear, otherwise to store."""
+        """Lock the memory until the transaction ends: *alone* to clear, shared to store."""
         dialect = connection.dialect.name
         if dialect == "postgresql":
             connection.execute(_ALONE if alone else _TOGETHER, {"key": self._key})
@@ -70,7 +70,7 @@ class ClearedSagas:
                 connection.execute(first.on_duplicate_key_update(saga_id=_LOCK_ROW))
 
     def reaching(self, connection: Connection, timeouts: Iterable[Timeout]) -> dict[str, Cleared]:
-        """Return the clears that reach *timeouts*, which arrive now, by the timeouts' ids."""
+        """Return the clears that affect *timeouts*, which arrive now, by timeout id."""
         arriving = [(one, memories_of(one)) for one in timeouts if one.place is not None]
         names = {name for _, some in arriving for name in some}
         if not names:
@@ -81,7 +81,7 @@ class ClearedSagas:
         return {id_: cleared for id_, cleared in found if cleared is not None}
 
     def read(self, connection: Connection, sagas: Iterable[str]) -> dict[str, Cleared]:
-        """Return the memory of *sagas*, by their ids, or by the names of cancels."""
+        """Return the memory of *sagas*, given by id or by the name of a cancel."""
         found = connection.execute(self._read, {"sagas": sorted(sagas)})
         return {
             row.saga_id: Cleared(
@@ -96,7 +96,7 @@ class ClearedSagas:
         }
 
     def remember(self, connection: Connection, order: SagaClear, *, is_complete: bool) -> None:
-        """Write down that *order* is handled; the memory is locked."""
+        """Record that *order* was handled; the memory is locked."""
         before = self.read(connection, [order.saga_id]).get(order.saga_id)
         cleared = remembered(before, order, self._context.now(connection), is_complete=is_complete)
         self._write(connection, order.saga_id, before, cleared)
@@ -104,7 +104,7 @@ class ClearedSagas:
     def remember_cancel(
         self, connection: Connection, name: str, sent: Micros, channel: str | None
     ) -> None:
-        """Write down a cancel as *name*, which reaches messages sent until *sent*; it is locked."""
+        """Record a cancel as *name* for messages sent until *sent*; the memory is locked."""
         before = self.read(connection, [name]).get(name)
         until = sent if before is None else max(sent, before.sent)
         cancelled = Cleared(
@@ -134,12 +134,12 @@ class ClearedSagas:
 
 
 def packed(place: Place | None) -> int | None:
-    """Return *place* as the number that a row keeps: milliseconds, and the consumer."""
+    """Return *place* as the number stored in a row: milliseconds, and the consumer."""
     return None if place is None else place.at // 1000 * _RECEIVERS + place.receiver % _RECEIVERS
 
 
 def unpacked(number: int | None) -> Place | None:
-    """Return the place that *number* keeps; when the message was delivered is not kept."""
+    """Return the place stored in *number*, which lacks the time of delivery."""
     if number is None:
         return None
     return Place(receiver=number % _RECEIVERS, since=None, at=number // _RECEIVERS * 1000)

@@ -1,4 +1,4 @@
-"""The schedules of recurring timeouts: a row each, whose lock orders the changes."""
+"""The schedules of recurring timeouts: one row each, whose lock serialises changes."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Schedules:
             return [_record(row) for row in connection.execute(self._read)]
 
     def change(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
-        """Call *change* with the locked row of *name*; insert a missing row before."""
+        """Call *change* with the locked row of *name*; insert a missing row first."""
         database = self._context.database
         while True:
             found = database.run(lambda connection: self._changed(connection, name, change))
             if found:
                 return found[0]
-            # By itself: on MySQL, several processes whose inserts meet would each keep a shared
-            # lock of the row, and none could lock it for a change.
+            # In its own transaction: on MySQL, processes whose inserts collide would each keep a
+            # shared lock on the row, and none could lock it for a change.
             database.run(lambda connection: self._insert(connection, name))
             reach("recurring.row_inserted")
 
     def _changed(
         self, connection: Connection, name: str, change: Callable[[LockedSchedule], Changed]
     ) -> list[Changed]:
-        """Return the result of *change* as the only element; an empty list without a row."""
+        """Return a list with the result of *change*; an empty list if there is no row."""
         locked = SqlLockedSchedule(self._context, self._commands, connection, name)
         if not locked.is_kept:
             return []
@@ -73,7 +73,7 @@ class Schedules:
 
 
 class SqlLockedSchedule:
-    """See :class:`timeoutmgr.contracts.LockedSchedule`: its row is locked by a transaction."""
+    """See :class:`timeoutmgr.contracts.LockedSchedule`; a transaction has locked its row."""
 
     def __init__(
         self, context: StoreContext, commands: TimeoutCommands, connection: Connection, name: str
@@ -85,13 +85,13 @@ class SqlLockedSchedule:
         table = context.tables.recurring
         self._own = (table.c.endpoint == context.endpoint, table.c.name == name)
         if connection.dialect.name == "postgresql":
-            # A process that is stopped now must not keep the lock from every other process.
+            # A process that is stopped now must not lock out all other processes.
             connection.execute(select(func.set_config(_IDLE, PATIENCE, True)))
         with _short_wait(connection):
             row = connection.execute(select(table).where(*self._own).with_for_update()).first()
         self.is_kept = row is not None
         self.record = ScheduleRecord(name=name) if row is None else _record(row)
-        """The record as the locked row keeps it."""
+        """The record in the locked row."""
 
     def now(self) -> Micros:
         """Return the time that due times are compared with."""
@@ -109,7 +109,7 @@ class SqlLockedSchedule:
         return self._commands.cancel_in(self.transaction, timeout_id, channel)
 
     def audit(self, action: str, channel: str) -> None:
-        """Have the audit keep *action* in this transaction."""
+        """Record *action* in the audit in this transaction."""
         by, selection = ChangedBy(channel=channel), {"name": self.record.name}
         entry = AuditEntry(action=action, by=by, selection=selection, changed=1)
         self._commands.audit.write(self.transaction, entry)

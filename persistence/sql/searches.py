@@ -1,4 +1,4 @@
-"""Searches that end: rows of a walk in parts, until a bound of rows or of time."""
+"""Bounded searches: the rows of a walk in parts, up to a limit of rows or time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,22 +11,21 @@ from timeoutmgr.contracts import Key
 from .walks import Walk
 
 FIRST: Final = 1_000
-"""Rows of the first part of a walk, however long they take."""
+"""Rows of the first part of a walk, whatever time they take."""
 TIME: Final = 0.02
 """Seconds for the other parts, half of what an answer may take in the database."""
 _GROWTH: Final = 4
 _FEWEST: Final = 250
-"""Rows for which another part is not worth its statements."""
+"""Minimum rows for which another part is worth its statements."""
 
 
 @dataclass(slots=True)
 class Search:
     """The bounds of one answer: at most *rows* of each walk, in about TIME from *since* on.
 
-    A row takes a hundred times longer if it lies alone on a page of a disk than if it lies in
-    memory beside the row before it. So the parts so far say how many rows the next part may have.
-    *end* is the last key of the part that was yielded last, if rows are behind it. Without *since*
-    the time is the search's own.
+    A row that is alone on a disk page takes a hundred times longer than a row in memory beside its
+    predecessor. So the time of earlier parts sets the size of the next. *end* is the last key of
+    the last yielded part, if more rows follow. Without *since*, the search starts its own time.
     """
 
     connection: Connection
@@ -39,14 +38,14 @@ class Search:
     _read: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Begin the time."""
+        """Start the clock."""
         self._began = self.monotonic()
         self._ends = TIME + (self._began if self.since is None else self.since)
 
     def parts(self, walk: Walk, most: int | None = None) -> Iterator[Walk]:
         """Yield the parts of *walk* in order; the caller reads a part before it asks for the next.
 
-        Of the walk its first *most* rows are enough. If an *end* is left behind the last part, the
+        The first *most* rows of the walk are enough. If *end* is set after the last part, the
         search ended there.
         """
         if most is not None and most <= FIRST:
@@ -55,7 +54,7 @@ class Search:
         left, rest = self.rows if most is None else min(self.rows, most), walk
         size = min(FIRST, left)
         while size:
-            # Before the rows: rows that are dispatched meanwhile must not move the end on.
+            # Before the rows: rows that are dispatched meanwhile must not move the end forward.
             self.end = end_of(self.connection, rest, size)
             part = rest if self.end is None else rest.until(self.end)
             yield replace(part, most=size)
@@ -71,7 +70,7 @@ class Search:
         return self.monotonic() >= self._ends
 
     def _next_size(self, size: int) -> int:
-        """Return how many rows the rest of the time allows, behind a part of *size*; 0: too few."""
+        """Return how many rows the remaining time allows after a part of *size*; 0 if too few."""
         self._read += size
         now = self.monotonic()
         allowed = int(self._read * (self._ends - now) / max(now - self._began, 1e-6))
@@ -79,7 +78,7 @@ class Search:
 
 
 def end_of(connection: Connection, walk: Walk, size: int) -> Key | None:
-    """Return the key of row number *size* of *walk*; None if there are no rows behind it."""
+    """Return the key of row number *size* of *walk*; None if no rows follow it."""
     in_order = walk.rows(*walk.order)
     last = connection.execute(in_order.offset(size - 1).limit(2)).all()
     return Key(*last[0]) if len(last) > 1 else None

@@ -65,10 +65,10 @@ Changed = TypeVar("Changed")
 class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     """Implements :class:`timeoutmgr.contracts.TimeoutStore`; each part has its own module.
 
-    *atomic_dispatch* says that timeouts are sent in the transaction in which they are closed.
+    *atomic_dispatch* says that timeouts are sent and closed in one transaction.
     """
 
-    # Each part makes its statements when it is first used: most stores never use most of them.
+    # Each part is built at its first use: most stores never use most of them.
     _saga_commands = cached_property(lambda s: SagaCommands(s.context, s._cleared, s._audit))
     _changes = cached_property(lambda s: RowChanges(s.context))
     _mass_cancel = cached_property(
@@ -121,7 +121,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         return self.context.now_alone()
 
     def one_read(self) -> AbstractContextManager[None]:
-        """Have the answers inside share a transaction."""
+        """Let the reads inside the block share a transaction."""
         return self.context.one_read()
 
     @property
@@ -159,7 +159,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *chunks* times *limit* keys that are due, or soon, to *owner*."""
+        """Claim for *owner* at most *chunks* times *limit* keys that are due now or soon."""
         request = ClaimRequest(now=now, size=limit, owner=owner, chunks=chunks, ahead=ahead)
         return self.claimer.claim(request, transaction)
 
@@ -171,11 +171,11 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        """Lock the timeouts of *keys* that are due, or are *ahead* from now, for their dispatch."""
+        """Lock for dispatch the timeouts of *keys* that are due now or by *ahead* from now."""
         return self._dispatch_lock.lock_for_dispatch(token, keys, ahead, transaction)
 
     def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
-        """Return the move of timeouts *into* queues of this very PostgreSQL database, if any."""
+        """Return the move of timeouts *into* queues of this same PostgreSQL database, or None."""
         return (
             InDatabaseDispatch(self.context, into, allows).move_many
             if supports_bulk_close(self.context)
@@ -183,11 +183,11 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         )
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
-        """Give a claim back that was not, or perhaps not, handed on."""
+        """Give back a claim that was not, or perhaps not, passed on."""
         self.claimer.release(token, maybe_sent)
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a timeout of *due* was stored, and is committed."""
+        """Note that a timeout due at *due* was stored and committed."""
         self.claimer.notify_stored(due)
 
     def next_due(self) -> Micros | None:
@@ -203,7 +203,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     def cancel(
         self, timeout_id: str, *, channel: str | None = None, by: ChangedBy | None = None
     ) -> CancelResult:
-        """Cancel one."""
+        """Cancel a timeout."""
         return self._commands.cancel(timeout_id, channel, by)
 
     def cancel_saga(
@@ -228,7 +228,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     def cancel_where(
         self, which: TimeoutFilter, *, sent_until: Micros, channel: str | None = None
     ) -> Sequence[Cancelled]:
-        """Cancel the timeouts of a label or a saga; return all that were met."""
+        """Cancel the timeouts of a label or saga; return all that were found."""
         return self._mass_cancel.cancel(which, sent_until, channel)
 
     def await_clears(self, transaction: Transaction) -> None:
@@ -238,7 +238,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     def clear_saga(
         self, order: SagaClear, *, transaction: Transaction | None = None
     ) -> Sequence[str]:
-        """Cancel the timeouts that *order* reaches, and remember it; return their ids."""
+        """Cancel the timeouts that *order* affects, and remember it; return their ids."""
         return self._saga_commands.cancel(order, transaction, remember=True)
 
     def reschedule(
@@ -258,7 +258,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
     def reroute(
         self, keys: Sequence[Key], destination: str, *, channel: str | None = None
     ) -> Rerouted:
-        """Send the timeouts of *keys* to *destination*, unless a dispatcher has them."""
+        """Change the destination of *keys* to *destination*, unless a dispatcher has them."""
 
         def work(connection: Connection) -> Rerouted:
             done = self._changes.reroute_keys(connection, keys, destination, channel)
@@ -278,22 +278,22 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         return self._pauses.pause(destination, until, by)
 
     def resume(self, destination: str | None, by: ChangedBy) -> bool:
-        """Begin to end the pause of *destination*; return whether there was one."""
+        """Begin to end the pause of *destination*; return whether there was a pause."""
         return self._pauses.resume(destination, by)
 
     def unpark(self) -> Unparked:
-        """Return parked timeouts of pauses that are ending to their place."""
+        """Return parked timeouts of pauses that are ending to their original place."""
         done = self._pauses.unpark()
         if done.returned:
             self.notify_stored(done.at)
         return done
 
     def run_maintenance(self) -> bool:
-        """Do a short step of upkeep; parked timeouts come first, if a resume did not end."""
+        """Do a short step of upkeep; first unpark timeouts of an interrupted resume."""
         return not self.unpark().is_last or super().run_maintenance() or self._load_counter.step()
 
     def request_load_counts(self, *, by_destination: bool = False) -> None:
-        """Have the endpoint's processes count by bucket for the next hour."""
+        """Have the endpoint's processes count load by bucket for the next hour."""
         self._load_counter.request(by_destination)
 
     def pauses(self) -> Sequence[Pause]:
@@ -309,7 +309,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         limit: int | None = None,
         export: Callable[[str], None] | None = None,
     ) -> BulkPlan:
-        """Select timeouts for a bulk run, and change nothing."""
+        """Select timeouts for a bulk run, without changing anything."""
         return self._bulk.plan(which, change, by, limit, export)
 
     def bulk_run(self, run_id: str) -> BulkRun | None:
@@ -321,7 +321,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         return self._bulk.newest(limit)
 
     def bulk_keys(self, run_id: str, *, after: int = -1) -> Sequence[Key]:
-        """Return the keys of the first batch behind number *after*."""
+        """Return the keys of the first batch after number *after*."""
         return self._bulk.keys(run_id, after)
 
     def begin_bulk(self, run_id: str, by: ChangedBy, *, undo: bool = False) -> BulkRun:
@@ -329,7 +329,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
         return self._bulk.begin(run_id, by, undo=undo)
 
     def bulk_step(self, run_id: str) -> BulkStep | None:
-        """Change the timeouts of one batch; None if no batch is left."""
+        """Change the timeouts of one batch; return None if no batch is left."""
         step = self._bulk.step(run_id)
         if step is not None and step.earliest is not None:
             self.notify_stored(step.earliest)
@@ -341,13 +341,13 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     @cached_property
     def _bulk(self) -> SqlBulkRuns:
-        # Loaded late: most processes change no timeouts in bulk.
+        # Imported late: most processes change no timeouts in bulk.
         from .bulk_runs import SqlBulkRuns
 
         return SqlBulkRuns(self.context, self, self._audit)
 
     def write_audit(self, entry: AuditEntry) -> None:
-        """Keep *entry* in a transaction of its own."""
+        """Store *entry* in a transaction of its own."""
         self.context.database.run(lambda connection: self._audit.write(connection, entry))
 
     def audit(self, *, limit: int = 100, run_id: str | None = None) -> Sequence[AuditRecord]:
@@ -368,7 +368,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     @cached_property
     def _recurring(self) -> Schedules:
-        # Loaded late: most endpoints have no schedules.
+        # Imported late: most endpoints have no schedules.
         from .schedules import Schedules
 
         return Schedules(self.context, self._commands)

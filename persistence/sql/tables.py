@@ -1,8 +1,8 @@
 """The tables as queries see them; the migrations create them.
 
-Two tables share the work. ``timeout_keys`` is the one authority on an id: it is inserted once,
-never deleted before its retention, and says whether the id is pending, dispatched, cancelled or
-failed. ``timeouts`` holds the message itself in the order in which it is due.
+Two tables share the work. ``timeout_keys`` is the single authority on an id: its row is inserted
+once, is not deleted before the end of retention, and says whether the id is pending, dispatched,
+cancelled or failed. ``timeouts`` has the messages themselves, in the order of due times.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,11 +45,11 @@ class TimeoutTables:
     load_passes: Table
 
 
-@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
+@lru_cache(maxsize=16)  # cached: SQLAlchemy recompiles a statement for new Table objects
 def tables(schema: str | None, prefix: str) -> TimeoutTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 
-    Raises ConfigurationError where either is no plain identifier.
+    Raises ConfigurationError if either is not a plain identifier.
     """
     checked_identifier("prefix", prefix)
     if schema is not None:

@@ -1,4 +1,4 @@
-"""Walks through the timeouts of a filter: rows along an index, and conditions tested on each."""
+"""Walks through the matches of a filter: rows along an index, each tested by conditions."""
 
 import json
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ Conditions = list[ColumnElement[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A part of the matches: rows that an index finds *along* it, tested by *tests*.
+    """Part of the matches: rows that an index finds by the conditions *along*, tested by *tests*.
 
-    The keys of the rows are columns of *at*, whose primary key has them in order. *most* is the
-    number of rows along it, or a larger one. *by_key* is false for a few rows that another index
-    has: a plan that read them in the order of the primary key would read all rows between them.
+    The keys of the rows are columns of *at*, whose primary key has their order. *most* is an upper
+    bound of the rows along it. *by_key* is false for a few rows that another index has: a plan in
+    the order of the primary key would read all rows between them.
     """
 
     context: StoreContext
@@ -47,7 +47,7 @@ class Walk:
 
     @property
     def due(self) -> ColumnElement[Micros]:
-        """The due time; as a sum if the primary key must not serve it, whatever statistics say."""
+        """The due time; written as a sum if no plan may use the primary key for it."""
         due: ColumnElement[Micros] = self.at.c.due
         return due if self.by_key else due + literal_column("0")
 
@@ -57,17 +57,17 @@ class Walk:
         return self.due, self.at.c.id
 
     def tested(self, test: ColumnElement[bool]) -> "Walk":
-        """Return the walk with one more test of its rows."""
+        """Return the walk with another test of its rows."""
         return replace(self, tests=[*self.tests, test])
 
     def behind(self, key: Key) -> "Walk":
-        """Return the walk of the rows behind *key*."""
+        """Return the walk of the rows after *key*."""
         return replace(self, along=[*self.along, after(self.context, *self.order, key)])
 
     def rows(self, *columns: Any) -> Select[Any]:
-        """Return the statement that reads the rows along it in their order, untested.
+        """Return the statement that reads the rows along the index in their order, untested.
 
-        Its limit has a database follow the index, whatever its statistics say of the conditions.
+        Its limit makes a database follow the index, whatever statistics say of the conditions.
         """
         return select(*columns).where(*self.along).order_by(*self.order).limit(self.most)
 
@@ -83,12 +83,12 @@ class Walk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexChoice:
-    """Which indexes lead to the matches of a filter.
+    """The indexes that lead to the matches of a filter.
 
-    *by_saga*: along the index on sagas. *waiting_apart*: timeouts that wait for another try, and
-    were due before the end of the filter, in a walk of their own; otherwise the walk has no end.
-    *none_waits*: there are no such timeouts, and no such walk.
-    *keys*: the pending keys of the ids that begin with the filter's prefix, if they are few.
+    *by_saga*: use the index on sagas. *waiting_apart*: a separate walk has the timeouts that wait
+    for a retry and were due before the filter's end; otherwise the walk has no end. *none_waits*:
+    there are no such timeouts, and no such walk. *keys*: the pending keys whose ids begin with the
+    filter's prefix, if they are few.
     """
 
     by_saga: bool = True
@@ -98,7 +98,7 @@ class IndexChoice:
 
 
 class Walks:
-    """Makes the walks of one endpoint."""
+    """Builds the walks of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -107,10 +107,10 @@ class Walks:
     def of(
         self, which: TimeoutFilter, choice: IndexChoice, behind: Key | None = None
     ) -> list[Walk]:
-        """Return walks that have each match of *which* behind the key *behind* once.
+        """Return walks that together have each match of *which* after the key *behind* once.
 
-        Each key of the second walk, if there are two, stands behind the keys of the first. A
-        timeout that waits for another try matches by when it was due, and stands elsewhere.
+        All keys of a second walk come after the keys of the first. A timeout that waits for a retry
+        matches by its due time, but its place is elsewhere.
         """
         walk = self._whole(which, choice)
         if behind is not None:
@@ -136,7 +136,7 @@ class Walks:
         return [in_place, replace(waiting, along=[*walk.along, *along])]
 
     def waiting_before(self, due: Micros) -> Conditions:
-        """Return the conditions of the timeouts that wait for a try, and were due before *due*."""
+        """Return the conditions of the timeouts that wait for a retry and were due before *due*."""
         return [self._timeouts.c.endpoint == self._context.endpoint, *self._waiting(due)]
 
     def of_saga(self, saga_id: str) -> Conditions:
@@ -149,7 +149,7 @@ class Walks:
         return [original.is_not(None), original < due]
 
     def _whole(self, which: TimeoutFilter, choice: IndexChoice) -> Walk:
-        """Return the walk of *which*, but for its due times."""
+        """Return the walk of *which*, without its due times."""
         timeouts, context = self._timeouts, self._context
         along = [timeouts.c.endpoint == context.endpoint]
         tests: Conditions = []
@@ -175,7 +175,7 @@ class Walks:
         return Walk(context, at, along, tests, by_key=bool(which.labels) or not by_saga)
 
     def _at(self, timeout_id: str) -> Conditions:
-        """Return the conditions of one id: the key says when it is due, and no index has ids."""
+        """Return the conditions of one id: its key says when it is due, since no index has ids."""
         keys, endpoint = self._context.tables.keys, self._context.endpoint
         due = select(keys.c.due).where(keys.c.endpoint == endpoint, keys.c.id == timeout_id)
         timeouts = self._timeouts
@@ -184,17 +184,17 @@ class Walks:
     def _is_of_type(self, full_name: str) -> ColumnElement[bool]:
         """Return the condition that the header of types begins with *full_name*.
 
-        The headers are a text of JSON without blanks. Before a name stand the brace or a comma: in
-        a value, or within another name, a backslash stands before a quote. Behind the type stand
-        the end of the text, the assembly, or another type.
+        The headers are JSON text without blanks. A brace or a comma precedes a name's quote; inside
+        a value or another name, a backslash precedes a quote. The type is followed by the end of
+        the text, the assembly, or another type.
         """
         begun = f'"{headers.ENCLOSED_MESSAGE_TYPES}":{json.dumps(full_name)}'.removesuffix('"')
-        # The name alone first: most rows fail there.
+        # First the name alone: most rows fail there.
         whole = (start + begun + end for start in "{," for end in '",;')
         return and_(self._has(begun), or_(*map(self._has, whole)))
 
     def _has(self, part: str) -> ColumnElement[bool]:
-        """Return the condition that the headers have *part*, in the same case everywhere."""
+        """Return the condition that the headers contain *part*, in the same case."""
         text, dialect = self._timeouts.c.headers, self._context.database.dialect.name
         if dialect == "postgresql":
             return func.strpos(text, part) > 0
@@ -206,6 +206,6 @@ class Walks:
 
 
 def begins(column: ColumnElement[str], prefix: str) -> Conditions:
-    """Return the conditions that a key text begins with *prefix*, as an index serves them."""
-    # Keys compare by their bytes everywhere, and no sign has greater bytes than the last.
+    """Return conditions, which an index serves, that a key text begins with *prefix*."""
+    # Keys compare bytewise everywhere, and no character has greater bytes than this last one.
     return [column >= prefix, column < prefix + "\U0010ffff"]

@@ -1,1 +1,1 @@
-"""How the table of a delayed message store came to be, revision by revision."""
+"""Revisions of a delayed message store's table."""

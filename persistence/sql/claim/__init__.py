@@ -1,1 +1,1 @@
-"""Claims: which keys of due timeouts a process has reserved."""
+"""Claims: reservations of keys of due timeouts by a process."""

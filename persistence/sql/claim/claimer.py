@@ -1,7 +1,7 @@
-"""Claims: short-lived intervals in the order of due times, one small row for a whole chunk.
+"""Claims: short-lived intervals in the order of due times, with one small row per chunk.
 
-Rows do not say that they are claimed, so that a claim of a hundred keys costs one insert. Intervals
-in force never overlap; a key outside of all of them is free.
+The rows of timeouts do not record claims, so a claim of a hundred keys costs one insert. Intervals
+in force never overlap; a key outside all intervals is free.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .rows import (
 )
 
 OWN_AGAIN: Final = 50_000
-"""Least microseconds until the next poll while a claim of this owner covers due keys."""
+"""Minimum microseconds until the next poll while a claim of this owner covers due keys."""
 OTHERS_AGAIN: Final = 250_000
 """Microseconds until the next poll while claims of other owners cover due keys."""
 PACE: Final = 40
-"""Microseconds for each id in flight until the next poll. A dispatch takes at least twice as long
-(12,700 a second were measured), so that the dispatcher is not out of work before."""
+"""Microseconds until the next poll, per id in flight. A dispatch takes at least twice as long
+(12,700 a second were measured), so the dispatcher does not run out of work."""
 SOONEST: Final = 20_000
-"""Least microseconds until a poll for room."""
+"""Minimum microseconds until a poll for room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """A request for up to *chunks* times *size* keys, due by *now* or *ahead* of it.
+    """A request for up to *chunks* times *size* keys that are due by *now* plus *ahead*.
 
-    *now* is the host's, and counts only if the storage has no clock.
+    *now* is the host's time, and counts only if the storage has no clock.
     """
 
     now: Micros
@@ -61,8 +61,8 @@ class ClaimRequest:
 class ClaimTransaction:
     """A transaction that holds the endpoint's lock.
 
-    *now* is the time that counts, *until* the latest due time to be claimed, *owner* the session
-    lock under which the claim stands.
+    *now* is the time that counts, *until* the latest due time to claim, and *owner* the session
+    lock of the claim.
     """
 
     connection: Connection
@@ -73,7 +73,7 @@ class ClaimTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """The claimed chunk and the end of its burst; *is_full*: no more keys may be in flight."""
+    """The claimed chunk and the end of its burst; *is_full* means no room for keys in flight."""
 
     chunk: Chunk
     burst: Key | None = None
@@ -83,7 +83,7 @@ class ClaimResult:
 class Claimer:
     """Claims the due keys of one endpoint.
 
-    *without* leaves hints out: the claims stay the same, and cost more reads.
+    *without* disables hints: claims are the same, but cost more reads.
     """
 
     def __init__(self, context: StoreContext, *, without: Collection[type] = ()) -> None:
@@ -99,11 +99,11 @@ class Claimer:
         """Claim up to the requested keys; if none is due, answer after one read."""
         burst = self._burst.pop()
         if self._next_due.pop(request.now + request.ahead) or burst is not None:
-            # Keys are known to be due: a peek would only cost.
+            # Keys are known to be due: a peek would be a waste.
             result = self._claim_now(request, transaction, burst)
             if result.chunk.keys or result.is_full:
                 return result.chunk
-            # The keys are claimed by now. Another process may have stored keys before the cursor.
+            # The keys have been claimed. Another process may have stored keys before the cursor.
         nothing = self._probe(request.now, transaction)
         if nothing is not None:
             self._next_due.note(nothing.next_due)
@@ -125,7 +125,7 @@ class Claimer:
         if transaction is not None:
             connection = as_connection(transaction)
             result = work(connection)
-            # A rolled-back chunk would be skipped by the next claim.
+            # Otherwise the next claim would skip a rolled-back chunk.
             after_commit(connection, lambda: self._go_on_behind(result))
             return result
         result = self._context.database.run(work)
@@ -135,7 +135,7 @@ class Claimer:
     def _claim(
         self, locked: ClaimTransaction, request: ClaimRequest, burst: Key | None
     ) -> ClaimResult:
-        """Claim from *burst* on, the end of the chunk before; None reads all gaps."""
+        """Claim from *burst* on, the end of the previous chunk; None reads all gaps."""
         if burst is None:
             position = self._cursor.position()
             claims, first = self._keys.claims_and_first(locked.connection, position.start)
@@ -145,7 +145,7 @@ class Claimer:
             claims = claims_of(locked.connection, self._context)
         active = self._drop_ended(locked, claims)
         if len(active) < len(claims):
-            burst = None  # the keys of the ended claims are free, and may be older
+            burst = None  # keys of ended claims are free, and may be older
         in_flight = sum(claim.size for claim in active)
         limit = self._room_for(request, in_flight)
         if not limit:
@@ -165,7 +165,7 @@ class Claimer:
         return ClaimResult(_chunk_of(new, next_due), keys[-1] if goes_on else None)
 
     def _go_on_behind(self, result: ClaimResult) -> None:
-        """Begin the next claim at the end of *result*, which is committed."""
+        """Let the next claim begin at the end of *result*, which is committed."""
         self._burst.advance(result.burst, len(result.chunk.all) if result.chunk.keys else 0)
 
     def release(self, token: str, maybe_sent: bool) -> None:
@@ -188,7 +188,7 @@ class Claimer:
         return self._may_be_dropped(connection, claim)
 
     def notify_stored(self, due: Micros) -> None:
-        """Read from *due* on again: a timeout was stored there."""
+        """Read again from *due* on, where a timeout was stored."""
         self._cursor.notify_stored(due)
         self._burst.stop()
         self._next_due.note(due)
@@ -213,7 +213,7 @@ class Claimer:
         return nothing
 
     def _peek(self, connection: Connection, now: Micros) -> Chunk | None:
-        """Return an empty chunk if surely no key can be claimed."""
+        """Return an empty chunk if certainly no key can be claimed."""
         position = self._cursor.position()
         rows = self._keys.first(connection, position.start, 1)
         if not rows:
@@ -225,10 +225,10 @@ class Claimer:
         return None
 
     def _room_for(self, request: ClaimRequest, in_flight: int) -> int:
-        """Return how many keys may be claimed now; of several chunks all or none.
+        """Return how many keys may be claimed now; for several chunks, all or none.
 
-        A claim of one chunk costs as much as a claim of five: to claim each chunk as soon as there
-        is room for it would spend the poller's time, and the dispatcher's, on claims.
+        Claiming one chunk costs as much as claiming five: claiming each chunk as soon as there is
+        room would waste the time of poller and dispatcher on claims.
         """
         most = self._context.settings.max_in_flight
         room = most - in_flight
@@ -238,7 +238,7 @@ class Claimer:
         return max(min(wanted, room), 0)
 
     def _drop_ended(self, locked: ClaimTransaction, claims: Sequence[Claim]) -> list[Claim]:
-        """Drop the claims that lapsed or whose owner is dead; return the others."""
+        """Drop the claims that expired or whose owner is dead; return the remaining claims."""
         owners = {claim.owner for claim in claims if claim.claimed_until > locked.now}
         dead = self._context.liveness.dead_owners(owners - {locked.owner})
         active, ended = [], []
@@ -254,7 +254,7 @@ class Claimer:
         return active
 
     def _may_be_dropped(self, connection: Connection, claim: Claim) -> bool:
-        """Flag the rows that the claim may have sent; false while a dispatcher has them locked."""
+        """Flag the rows that may have been sent under it; false while a dispatcher locks them."""
         if not may_have_sent(self._context, claim):
             return True
         return flag_free_rows(connection, self._context, claim.interval)
@@ -264,7 +264,7 @@ class Claimer:
     ) -> tuple[list[Key], Micros | None]:
         """Return the first due keys of one gap between *active*, and the next poll time.
 
-        The time counts if fewer than *limit* keys were found.
+        The poll time is valid if fewer than *limit* keys were found.
         """
         if burst is not None and all(claim.interval.last <= burst for claim in active):
             keys = self._keys.claimable(locked.connection, behind(burst), None, locked.until, limit)
@@ -289,7 +289,7 @@ class Claimer:
     def _first_of_all(
         self, locked: ClaimTransaction, limit: int
     ) -> tuple[list[Key], Micros | None]:
-        """Return the first due keys if no claim is in force, and the due time behind them."""
+        """Return the first due keys, if no claim is in force, and the due time after them."""
         position = self._cursor.position()
         rows = self._keys.first(locked.connection, position.start, limit)
         due = [row for row in rows if row.due <= locked.until]
@@ -302,7 +302,7 @@ class Claimer:
     def _next_poll_time(
         self, locked: ClaimTransaction, active: Sequence[Claim], future: Micros | None
     ) -> Micros:
-        # A row that came late into an interval of ours is covered until its claim is closed.
+        # A row that arrived late in one of our intervals is covered until the claim is closed.
         ours = sum(claim.size for claim in active if claim.owner == locked.owner)
         again = locked.now + (max(OWN_AGAIN, ours * PACE) if ours else OTHERS_AGAIN)
         return again if future is None else min(future, again)

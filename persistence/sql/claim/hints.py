@@ -1,7 +1,7 @@
-"""Hints that spare a claim statements; the claims alone decide which keys are free.
+"""Hints that save statements of a claim; only the claims decide which keys are free.
 
-A claimer works without each of them, with more reads. They are of one process, and safe for many
-threads: a lost hint costs a read, and a hint too many a transaction that finds nothing.
+A claimer also works without hints, with more reads. Hints belong to one process, and are safe for
+many threads: a lost hint costs a read, and a wrong hint a transaction that finds nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from timeoutmgr.resilience.after_fork import ThreadSafe
 
 from .rows import Claim
 
-# --- the gaps between the claims in force, and the gaps with due keys -------------------------
+# --- gaps between the claims in force, and the gaps that have due keys ----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Keys from *start* on and before *end*; None where no claim stands behind it."""
+    """Keys from *start* on and before *end*; *end* is None if no claim follows."""
 
     start: Key
     end: Key | None
@@ -42,15 +42,15 @@ def gaps_between(start: Key, active: Sequence[Claim]) -> Iterator[Gap]:
 
 
 def behind(key: Key) -> Key:
-    """Return a key between *key* and the next that there can be: ids have no control signs."""
+    """Return a key right after *key*, before any other possible: ids have no control characters."""
     return Key(key.due, key.id + "\x01")
 
 
 class Gaps:
-    """Picks the gaps that are worth a look.
+    """Selects the gaps that are worth a query.
 
-    A drain has dozens of claims in force, and next to nothing between them. To ask PostgreSQL of
-    each by itself would take longer than the chunk that is looked for.
+    A drain has dozens of claims in force, and almost nothing between them. Querying PostgreSQL for
+    each gap would take longer than reading the chunk.
     """
 
     def __init__(self, context: StoreContext, *, enabled: bool = True) -> None:
@@ -60,7 +60,7 @@ class Gaps:
     def with_due_keys(
         self, connection: Connection, gaps: Sequence[Gap], until: Micros
     ) -> Sequence[Gap]:
-        """Return *gaps*, without gaps that are empty until *until* if that is cheap to find out."""
+        """Return *gaps*, without gaps that have nothing due by *until* if a check is cheap."""
         *closed, last = gaps
         if self._at_once is None or len(closed) < 2:
             return gaps
@@ -78,10 +78,10 @@ class Gaps:
 
 
 def _not_empty(context: StoreContext) -> Select[Any]:
-    """Return the statement that tells the numbers, from 1, of the gaps that hold something due.
+    """Return the statement for the numbers, from 1, of the gaps that have due keys.
 
     It finds the first row from the start of a gap on, and compares it with the end. As a bound of
-    the search the end would not stop it within one instant, see ``rows.OnKeys``.
+    the search, the end would not stop it within one instant; see ``rows.OnKeys``.
     """
     timeouts = context.tables.timeouts
     arrays: Any = func.unnest(
@@ -99,7 +99,7 @@ def _not_empty(context: StoreContext) -> Select[Any]:
             timeouts.c.endpoint == context.endpoint,
             timeouts.c.hidden_by.is_(None),
             from_key(context, timeouts.c.due, timeouts.c.id, _pair(gaps, "start")),
-            timeouts.c.due <= gaps.c.end_due,  # for the partitions behind it
+            timeouts.c.due <= gaps.c.end_due,  # prunes the partitions after it
         )
         .order_by(timeouts.c.due, timeouts.c.id)
         .limit(1)
@@ -113,23 +113,23 @@ def _not_empty(context: StoreContext) -> Select[Any]:
 
 
 def _pair(gaps: Any, side: str) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    # Of two columns, unlike of a column and a value, PostgreSQL must be told whose order counts.
+    # For two columns, unlike for a column and a value, PostgreSQL must be told the collation.
     return gaps.c[f"{side}_due"], gaps.c[f"{side}_id"].collate("C")
 
 
 FROM_THE_BEGINNING: Final = Key(EARLIEST, "")
 FULL_SCAN: Final = 1.0
-"""Seconds after which the next read begins at the very beginning again."""
+"""Seconds after which the next read starts from the very beginning again."""
 LONGEST_BURST: Final = 20
-"""Chunks of one burst; after them a claim reads all gaps again.
+"""Maximum chunks of one burst; after them, a claim reads all gaps again.
 
-So a key that another process frees or stores before them waits that much longer.
+A key that another process frees or stores before the burst waits until then.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CursorPosition:
-    """A read from *start* on; *number* tells whether it is still the latest news."""
+    """The start of a read; *number* tells whether the position is still current."""
 
     start: Key
     number: int
@@ -140,10 +140,10 @@ class KeyCursor(ThreadSafe):
 
     A removed row stays in an index until no transaction can see it any more. While an old snapshot
     is open (a backup, a long report), a read from the beginning walks over all rows dispatched
-    since, and each read takes longer than its predecessor. A read from the cursor skips them.
+    since then, and each read takes longer than the last. A read from the cursor skips them.
 
-    ``notify_stored`` moves the cursor back to a row that comes to stand before it, once the row can
-    be seen. Rows that other processes store there are found by the next read from the beginning:
+    ``notify_stored`` moves the cursor back to a row that is stored before it, once the row is
+    visible. Rows that other processes store there are found by the next read from the beginning:
     after FULL_SCAN, and before an answer that nothing is due.
     """
 
@@ -156,7 +156,7 @@ class KeyCursor(ThreadSafe):
         self._full_scan = clock.monotonic() + FULL_SCAN
 
     def position(self) -> CursorPosition:
-        """Return the key to read from now."""
+        """Return the key from which to read now."""
         with self._lock:
             if self._clock.monotonic() >= self._full_scan:
                 self._start = FROM_THE_BEGINNING
@@ -164,7 +164,7 @@ class KeyCursor(ThreadSafe):
             return CursorPosition(self._start, self._number)
 
     def retreat(self) -> bool:
-        """Go back to the very beginning; return whether the cursor stood elsewhere."""
+        """Go back to the very beginning; return whether the cursor was elsewhere."""
         with self._lock:
             before, self._start = self._start, FROM_THE_BEGINNING
             return before != FROM_THE_BEGINNING
@@ -176,14 +176,14 @@ class KeyCursor(ThreadSafe):
                 self._start = first
 
     def notify_stored(self, due: Micros) -> None:
-        """Go back to *due*, where a row was stored that can be seen now."""
+        """Go back to *due*, where a stored row is visible now."""
         with self._lock:
             self._number += 1
             self._start = min(self._start, Key(due, ""))
 
 
 class Burst:
-    """The end of the last full chunk: the next claim reads on behind it, and skips the gaps."""
+    """The end of the last full chunk: the next claim continues after it, and skips the gaps."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self._enabled = enabled
@@ -196,12 +196,12 @@ class Burst:
         return end
 
     def advance(self, end: Key | None, chunks: int) -> None:
-        """Go on behind *end* after *chunks* more; None, and too many chunks, end the burst."""
+        """Continue after *end*, *chunks* later; None or too many chunks end the burst."""
         self._end = end if self._enabled else None
         if end is not None and chunks:
             self._chunks += chunks
             if self._chunks >= LONGEST_BURST:
-                # An old row may have come meanwhile, before the burst.
+                # An old row may have arrived before the burst meanwhile.
                 self._chunks, self._end = 0, None
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of claims (read, added, ended), and the maybe-sent flag of the rows that they cover."""
+"""Read, add and end rows of claims; set the maybe-sent flag on rows that they cover."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Statement: TypeAlias = Select[tuple[Any, ...]]
 
 
 class DueKeys:
-    """Statements that are made once: they run for every chunk."""
+    """Statements on due keys, built once because they run for every chunk."""
 
     def __init__(self, context: StoreContext) -> None:
         timeouts = context.tables.timeouts
@@ -57,8 +57,8 @@ class DueKeys:
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        # SQLite takes one upper bound to the index, the first; *end* has to be that, or of ten
-        # thousand due at one instant all are read to find that none stands before *end*.
+        # SQLite uses only the first upper bound with the index. That must be *end*: otherwise it
+        # reads ten thousand rows of one instant to find that none comes before *end*.
         is_due = due + 0 <= now if context.database.is_sqlite else due <= now
         self._claimable_before: Final[Statement] = (
             select(due, id_)
@@ -66,9 +66,9 @@ class DueKeys:
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        # Not the minimum: a plan for few timeouts would read all to find it.
+        # Not min(): a plan for few timeouts would read all rows to find it.
         self._next_due: Final = select(due).where(*mine, due > now).order_by(due, id_).limit(1)
-        # Each round trip of a claim counts: where one timeout is due at a time, they are its cost.
+        # Each round trip of a claim counts: they are the cost if one timeout is due at a time.
         self._claimable_and_next: Final = union_all(
             select(self._claimable.subquery()), select(self._next_due.subquery(), null())
         )
@@ -81,7 +81,7 @@ class DueKeys:
         self._upcoming: Final = select(context.now_column, self._next_due.scalar_subquery())
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
-        """Return the first rows there are from *start* on: due, id, now."""
+        """Return the first rows from *start* on: due, id, now."""
         return connection.execute(self._first, {**_start(start), "limit": limit}).all()
 
     def claimable(
@@ -117,7 +117,7 @@ class DueKeys:
         return [_claim(*row[:-2]) for row in rows], first
 
     def upcoming(self, connection: Connection, behind: Micros) -> tuple[Micros, Micros | None]:
-        """Return the database's clock, and the first due time after *behind*; one statement."""
+        """Return, by one statement, the database's clock and the first due time after *behind*."""
         now, due = connection.execute(self._upcoming, {"now": behind}).one()
         return int(now), None if due is None else int(due)
 
@@ -140,14 +140,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewClaim:
-    """A claim to be stored on the interval that *keys* span."""
+    """A claim to be stored, on the interval that *keys* span."""
 
     token: str
     keys: Sequence[Key]
 
 
 def claims_of(connection: Connection, context: StoreContext) -> list[Claim]:
-    """Return all claims of the endpoint, also ended claims."""
+    """Return all claims of the endpoint, including ended claims."""
     return [_claim(*row) for row in connection.execute(context.claims)]
 
 
@@ -167,10 +167,10 @@ def _claim(
 
 
 def may_have_sent(context: StoreContext, claim: Claim) -> bool:
-    """Return whether something may have been sent under *claim* without this being recorded.
+    """Return whether messages may have been sent under *claim* without a record of it.
 
-    A dispatcher with row locks leaves no trace before it closes: any claim may be in use. On
-    SQLite the fence tells, and it is only raised where the dispatch is no part of a transaction.
+    A dispatcher with row locks leaves no trace before it closes: any claim may be in use. On SQLite
+    the fence tells, which is raised only if the dispatch is not part of a transaction.
     """
     return not context.atomic if context.database.dialect.row_locks else claim.is_locked
 
@@ -206,7 +206,7 @@ def add_claims(
 
 
 def remove_claims(connection: Connection, context: StoreContext, tokens: Sequence[str]) -> None:
-    """Remove claims; the keys that they covered can be claimed at once."""
+    """Remove claims; their keys can be claimed again at once."""
     claims = context.tables.claims
     statement = delete(claims).where(
         claims.c.token == bindparam("one"), claims.c.endpoint == context.endpoint
@@ -215,16 +215,16 @@ def remove_claims(connection: Connection, context: StoreContext, tokens: Sequenc
 
 
 def lapse(connection: Connection, context: StoreContext, token: str) -> None:
-    """Have the claim of *token* end when no transaction locks a row of it any more."""
+    """Let the claim of *token* end as soon as no transaction locks its rows."""
     claims = context.tables.claims
     statement = update(claims).where(claims.c.token == token, claims.c.endpoint == context.endpoint)
     connection.execute(statement.values(claimed_until=0))
 
 
 def flag_free_rows(connection: Connection, context: StoreContext, interval: Interval) -> bool:
-    """Mark all rows of *interval*; return false, and mark none, if another transaction locks a row.
+    """Flag all rows of *interval*; return false, and flag none, if another transaction locks a row.
 
-    A locked row means that a dispatcher is at work there, also after the claim has lapsed.
+    A locked row means that a dispatcher is at work there, even after the claim has expired.
     """
     timeouts = context.tables.timeouts
     inside = (
@@ -238,7 +238,7 @@ def flag_free_rows(connection: Connection, context: StoreContext, interval: Inte
         )
     ]
     if context.database.dialect.row_locks:
-        # Counted after the locks were taken: a row that came meanwhile only delays the drop.
+        # Counted after locking: a row that arrived meanwhile only delays the drop.
         count = select(func.count()).select_from(timeouts).where(*inside)
         if connection.execute(count).scalar_one() > len(free):
             return False
@@ -247,6 +247,6 @@ def flag_free_rows(connection: Connection, context: StoreContext, interval: Inte
 
 
 def flag_maybe_sent(connection: Connection, context: StoreContext, keys: Sequence[Key]) -> None:
-    """Mark the rows of *keys* as maybe sent."""
+    """Flag the rows of *keys* as maybe sent."""
     statement = update(context.tables.timeouts).where(*at_place(context)).values(maybe_sent=1)
     execute_many(connection, statement, [{"due_": key.due, "id_": key.id} for key in keys])

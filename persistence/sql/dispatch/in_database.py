@@ -1,9 +1,9 @@
-"""Due timeouts moved into queues of the same database, without a visit to this process.
+"""Move due timeouts into queues of the same database, without reading them into this process.
 
-Two statements in the transaction that also acknowledges the order: the first locks the movable
-rows, and returns no more than keys; the second takes the rows out, puts their messages into the
-queues, and sets tombstones and history. The transaction commits lazily: no message leaves the
-database by it, and a crash of the server that undoes it undoes all that receivers did since.
+Two statements run in the transaction that also acknowledges the order. The first locks the movable
+rows, and returns only keys. The second deletes the rows, puts their messages into the queues, and
+writes tombstones and history. The commit does not wait for the disk: no message leaves the
+database, and a server crash that undoes the commit also undoes all that receivers did since.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .outcomes import closing
 class InDatabaseDispatch:
     """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``row_moves.Move``.
 
-    The first statement returns destinations, so that one function says of them all whether a
-    message may go there: *allows*, which remembers its answers.
+    The first statement returns destinations, so that *allows*, which caches its answers, can say
+    for each whether a message may go there.
     """
 
     def __init__(
@@ -44,8 +44,7 @@ class InDatabaseDispatch:
         self._allows = allows
         timeouts = context.tables.timeouts
         found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination, context.now_column)
-        # A row with labels is closed with them, by the dispatcher, which also parks a row that a
-        # pause holds.
+        # The dispatcher handles rows with labels, which it closes too, and rows that it parks.
         can_go = (
             *is_free(context),
             parked_at(context).element.is_(None),
@@ -69,7 +68,7 @@ class InDatabaseDispatch:
     ) -> tuple[Micros, dict[Key, str]]:
         """Move the movable rows of *keys*; return the instant, and their destinations.
 
-        *at* is the host's, and counts only where the database's clock does not.
+        *at* is the host's time, and counts only if the database's clock does not.
         """
         if not keys:
             return at, {}
@@ -79,7 +78,7 @@ class InDatabaseDispatch:
             others["now"] = self._context.clock.now()
         connection = as_connection(transaction)
         found = connection.execute(*self._lock.of(keys, **others)).all()
-        # By the id alone another row may have been found, see ``OnKeys``.
+        # A search by id may have found another row, see ``OnKeys``.
         rows = [row for row in found if (row[0], row[1]) in asked and self._allows(row[2])]
         moved = {Key(row[0], row[1]): row[2] for row in rows}
         if not moved:
@@ -97,7 +96,7 @@ class InDatabaseDispatch:
         return at, moved
 
     def _passed_on(self, removed: CTE) -> Insert:
-        # As ``satellites.delivery.forwarder.delivered`` does with a message that is sent.
+        # As ``satellites.delivery.forwarder.delivered`` does for a sent message.
         added = {RELATED_TO_TIMEOUT: removed.c.id, DISPATCHED_AT: bindparam("stamp", type_=Text)}
         at = bindparam("at", type_=BigInteger)
         return self._into.insert(removed, added, at, removed.c.due, removed.c.id)

@@ -1,4 +1,4 @@
-"""Lock timeouts for dispatch: by row locks, or by the fencing of a claim if there are none."""
+"""Lock timeouts for dispatch: by row locks, or by fencing a claim on databases without them."""
 
 from __future__ import annotations
 
@@ -39,35 +39,34 @@ from .outcomes import OutcomeWriter
 
 logger = logging.getLogger(__name__)
 
-# --- rows of timeouts, with no more bytes of bodies in memory together than fit ---------------
-# A hundred bodies of the largest kind would be gigabytes, several times over while they are sent.
-# A process that they kill would take them again, and nothing behind them would ever be sent. A
-# large body is therefore no part of the first answer; as many as fit are read by a second
-# statement.
+# --- rows of timeouts, with limited bytes of bodies in memory -------------------------------------
+# A hundred bodies of the largest size would take gigabytes, several times over while they are sent.
+# A process that dies of this would take them again, and nothing after them would ever be sent. So
+# the first answer leaves large bodies out; a second statement reads as many as fit.
 
 ALONG: Final = 64 * 1024
-"""Bytes of the largest body that comes along with its row."""
+"""Maximum bytes of a body that is read with its row."""
 TOGETHER: Final = 8 * 1024 * 1024
-"""Bytes of bodies in memory together, if a larger body is among them."""
+"""Maximum bytes of bodies in memory together, if there are large bodies."""
 
 _BODY: Final = COLUMNS.index("body")
 _PARKED_AT: Final[int] = -3
 _CLAIMED: Final[int] = -2
 _NOW: Final[int] = -1
-"""The places of the last columns of a locked row, which are faster to read than by names."""
+"""Positions of the last columns of a locked row: positions are faster than names."""
 
 Rows = Mapping[Key, Row[Any]]
 
 
 def columns_with_size(table: Table, names: Iterable[str]) -> Sequence[ColumnElement[Any]]:
-    """Return the columns *names*, in which a large body is None, and the ``size`` of the body."""
+    """Return the columns *names*, where a large body is None, and the ``size`` of the body."""
     size = func.length(table.c.body)
     along = case((size <= ALONG, table.c.body)).label("body")
     return *(along if name == "body" else table.c[name] for name in names), size.label("size")
 
 
 def fitting(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-    """Return as many of *rows*, from the first on, as fit, and at least the first."""
+    """Return as many of the first *rows* as fit, but at least one."""
     if all(row.body is not None for row in rows):
         return rows
     total = 0
@@ -86,9 +85,9 @@ class Bodies:
         self._large = OnKeys(context, select(timeouts.c.due, timeouts.c.id, timeouts.c.body).where)
 
     def first_of(self, connection: Connection, rows: Rows) -> tuple[Rows, Mapping[Key, bytes]]:
-        """Return as many of *rows* as fit, and their large bodies.
+        """Return as many of the first *rows* as fit, and their large bodies.
 
-        They are locked, or of one moment: the bodies are still there.
+        The rows are locked, or from one snapshot, so the bodies still exist.
         """
         if all(row[_BODY] is not None for row in rows.values()):
             return rows, {}
@@ -102,7 +101,7 @@ class Bodies:
 
 
 def timeout_of(key: Key, row: Row[Any], bodies: Mapping[Key, bytes]) -> Timeout:
-    """Return the timeout of *row*, whose body is among *bodies* where it is large."""
+    """Return the timeout of *row*; a large body is in *bodies*."""
     values = row[: len(PLACED)]
     if row[_BODY] is None:
         values = (*values[:_BODY], bodies[key], *values[_BODY + 1 :])
@@ -115,10 +114,10 @@ class DispatchRows:
 
     rows: Rows = field(default_factory=dict)
     bodies: Mapping[Key, bytes] = field(default_factory=dict)
-    """Bodies that did not come along with their rows."""
+    """Bodies that were not read with their rows."""
     left: Sequence[Key] = ()
-    """Keys of free rows, whose bodies would be too much in memory with the other bodies. They are
-    unlocked once the rows are closed."""
+    """Keys of free rows whose bodies do not fit into memory with the others. They are unlocked once
+    the rows are closed."""
     passed_by: Collection[Key] = frozenset()
     """Asked keys without a free row, which other transactions may have locked."""
     parked: Collection[Key] = frozenset()
@@ -134,7 +133,7 @@ class LockedRows:
         self._clock = context.clock
         self._read_at = context.clock.now()
         if context.has_database_clock and found.rows:
-            # The latest: each row is asked for at a moment of its own.
+            # The latest time: each row is read at its own moment.
             self._read_at = max(row[_NOW] for row in found.rows.values())
         # Read the monotonic clock after the database clock: the error makes us late, never early.
         self._seen = context.clock.monotonic()
@@ -147,9 +146,9 @@ class LockedRows:
         self.recorded = False
 
     def now(self) -> Micros:
-        """Return the time that due times are compared with, as it was read with the rows.
+        """Return the time that due times are compared with, based on the time read with the rows.
 
-        It goes on by the monotonic time since, also if the host's clock is set.
+        It advances with the monotonic clock, even if the host's clock is set.
         """
         return self._read_at + round((self._clock.monotonic() - self._seen) * 1_000_000)
 
@@ -183,13 +182,13 @@ class DispatchLock:
             skip_locked=True, of=timeouts
         )
         free = is_free(context, bindparam("ahead", type_=BigInteger))
-        # The keys first: SQLite searches up to the first bound that it is given.
+        # The keys first: SQLite's search uses the first bound that it gets.
         self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *free))
 
     def lock_for_dispatch(
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction | None
     ) -> AbstractContextManager[LockedTimeouts]:
-        """Lock the rows of *keys* that are due *ahead* from now, until the context ends."""
+        """Lock the rows of *keys* that are due by *ahead* from now, until the context ends."""
         if transaction is not None:
             return self._in_transaction(token, keys, ahead, transaction)
         if self._context.database.dialect.row_locks:
@@ -226,7 +225,7 @@ class DispatchLock:
                 passed_by = found.passed_by
                 asked_token, token = token, self._claim_before_publish(token, found.rows)
                 if token != asked_token:
-                    passed_by = ()  # the new claim is on our rows alone
+                    passed_by = ()  # the new claim covers only our rows
             locked = LockedRows(self._context, found, close)
             yield locked
         finally:
@@ -274,7 +273,7 @@ class DispatchLock:
             self._give_back(fenced, found.rows, locked)
 
     def _notify_retries(self, outcomes: Sequence[Outcome]) -> None:
-        """Have the next claims look where timeouts were put that are to be tried again."""
+        """Have the next claims look where timeouts were moved for a retry."""
         tries = [one.next_try for one in outcomes if one.kind is OutcomeKind.RETRY]
         if tries:
             self._notify_stored(min(tries))
@@ -282,7 +281,7 @@ class DispatchLock:
     def _rows(
         self, connection: Connection, keys: Sequence[Key], token: str, ahead: Micros
     ) -> DispatchRows:
-        """Return the rows of *keys* due *ahead* from now; locked, where the database can."""
+        """Return the rows of *keys* due by *ahead* from now; locked if the database can."""
         if not keys:
             return DispatchRows()
         asked = set(keys)
@@ -305,7 +304,7 @@ class DispatchLock:
     def _lock_claim(
         self, connection: Connection, token: str, keys: Sequence[Key], ahead: Micros
     ) -> tuple[str, DispatchRows]:
-        """Make the claim of *token* ours for good; return the token to close and the rows."""
+        """Take over the claim of *token*; return the token to close, and the rows."""
         context = self._context
         me, now = context.liveness.name_of(context.me), context.now(connection)
         if token:
@@ -320,7 +319,7 @@ class DispatchLock:
                 .values(
                     taken_by=me,
                     taken_at=now,
-                    # From now on it is the dispatcher's life that counts, not the poller's.
+                    # From now on the dispatcher's session lock counts, not the poller's.
                     owner=me,
                     claimed_until=now + duration_micros(context.settings.claim_time),
                 )
@@ -328,7 +327,7 @@ class DispatchLock:
             reach("taking.fence_raised")
             if not locked.rowcount:
                 return "", DispatchRows()
-            # Keys of a forged order beyond its claim may belong to another claim.
+            # A forged order may have keys beyond its claim, which may belong to another claim.
             [claim] = [one for one in claims_of(connection, context) if one.token == token]
             covered = [key for key in keys if claim.interval.covers(key)]
             return token, self._rows(connection, covered, token, ahead)
@@ -341,11 +340,11 @@ class DispatchLock:
         return token, found
 
     def _claim_before_publish(self, token: str, rows: Rows) -> str:
-        """Return *token*, or if there is no such claim the token of a new claim on all *rows*.
+        """Return *token*; if there is no such claim, the token of a new claim on all *rows*.
 
-        A crash after the publish must leave a committed claim behind, or a later cancel could
-        not know that the timeout may have been sent. Overlapping claims of other owners do no harm:
-        the row lock decides.
+        A crash after the publish must leave a committed claim: otherwise a later cancel could not
+        know that the timeout may have been sent. Overlapping claims of other owners do no harm,
+        since the row lock decides.
         """
         context = self._context
         if context.atomic or not rows or all(row[_CLAIMED] for row in rows.values()):
@@ -363,7 +362,7 @@ class DispatchLock:
     def _give_back(
         self, token: str, rows: Rows, locked: LockedRows, passed_by: Collection[Key] = ()
     ) -> None:
-        """End the claim of rows that were locked and not closed; they may have been sent."""
+        """End the claim of rows that were locked but not closed; they may have been sent."""
         if locked.recorded or not token:
             return
 
@@ -376,7 +375,7 @@ class DispatchLock:
         try:
             self._context.database.run(work)
         except StorageUnavailable as error:
-            # The caller's own error is on its way up; the claim ends by itself, a little later.
+            # The caller's own error propagates; the claim ends by itself a little later.
             logger.warning(
                 "dispatcher could not release claim %s, which expires by itself: %s",
                 token,
@@ -388,10 +387,10 @@ class DispatchLock:
 def is_free(
     context: StoreContext, ahead: ColumnElement[int] | None = None
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a row may be dispatched now, or *ahead* from now.
+    """Return the conditions that a row may be dispatched now or by *ahead* from now.
 
-    Where the host's clock counts, now is the parameter ``now``. A row before its due time stays
-    unlocked: a cancel would take it for a running dispatch.
+    If the host's clock counts, now is the parameter ``now``. A row before its due time is not
+    locked: a cancel would take the lock for a running dispatch.
     """
     timeouts = context.tables.timeouts
     now = context.now_or_parameter
@@ -400,12 +399,12 @@ def is_free(
 
 
 class _NotClosed(Exception):
-    """Rolls a transaction back whose timeouts were not closed."""
+    """Rolls back a transaction whose timeouts were not closed."""
 
 
 @contextmanager
 def _ending(held: AbstractContextManager[Connection]) -> Iterator[None]:
-    """End the open transaction *held* with the body: commit, or roll back on any error."""
+    """End the open transaction *held* with the block: commit, or roll back on any error."""
     with _rolling_back(held):
         yield
     held.__exit__(None, None, None)
@@ -413,7 +412,7 @@ def _ending(held: AbstractContextManager[Connection]) -> Iterator[None]:
 
 @contextmanager
 def _rolling_back(held: AbstractContextManager[Connection]) -> Iterator[None]:
-    """Roll the open transaction *held* back on an error of the body."""
+    """Roll back the open transaction *held* if the block raises."""
     try:
         yield
     except BaseException as error:

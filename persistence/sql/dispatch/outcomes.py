@@ -1,4 +1,4 @@
-"""Close a claim: record how each dispatch ended, in one transaction."""
+"""Close a claim: record the outcome of each dispatch, in one transaction."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from timeoutmgr.persistence.sql.row_changes import RowChanges
 from timeoutmgr.persistence.sql.rows import PLACED, OnKeys, at_place, entry_of, is_wanted, record
 from timeoutmgr.resilience.after_fork import cached_property
 
-# --- A chunk that was sent whole, closed by PostgreSQL in one statement -----------------------
-# A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim
-# would each take a statement, and most chunks end like this. Where its messages go to queues of
-# the same database, the statement also sends them, see ``in_database``.
+# --- a chunk that was sent completely, closed by PostgreSQL in one statement ----------------------
+# Round trips dominate the cost of a chunk: rows, tombstones, history and the claim would each take
+# a statement, and most chunks end like this. If the messages go to queues of the same database, the
+# statement also sends them, see ``in_database``.
 
 MESSAGE: Final = ("message_id", "headers", "body", "content_type", "content_encoding")
 """The columns of the message itself."""
@@ -57,12 +57,12 @@ class BulkClose:
 
 
 def supports_bulk_close(context: StoreContext) -> bool:
-    """Return whether the database of *context* can."""
+    """Return whether the database of *context* supports this."""
     return context.settings.copy and context.database.dialect.name == "postgresql"
 
 
 def sent_whole(outcomes: Sequence[Outcome], passed_by: Collection[Key]) -> bool:
-    """Return whether all was dispatched at one instant, while no other process had a row."""
+    """Return whether all was dispatched at one instant, and no other process had a row."""
     return (
         bool(outcomes)
         and not passed_by
@@ -79,11 +79,11 @@ def closing(
     passed_on: Callable[[CTE], Insert] | None = None,
     announcing: ColumnElement[Any] | None = None,
 ) -> Executable:
-    """Return the statement that closes the rows which are *keyed*, with its parameters open.
+    """Return the statement that closes the rows which are *keyed*, without parameters.
 
-    The parameters are listed at ``BulkClose.close`` and in the condition. *passed_on* makes of the
-    rows that are removed a statement that keeps their messages elsewhere, *announcing* is an
-    expression that wakes their receivers.
+    For the parameters see ``BulkClose.close`` and the condition. From the removed rows, *passed_on*
+    makes a statement that stores their messages elsewhere; *announcing* is an expression that wakes
+    their receivers.
     """
     timeouts, keys = context.tables.timeouts, context.tables.keys
     history, claims = context.tables.history, context.tables.claims
@@ -104,10 +104,10 @@ def closing(
         ["endpoint", "id", "due", "version", "state", "maybe_sent", "closed_at"],
         select(
             *(removed.c.endpoint, removed.c.id, removed.c.due, literal_column("0")),
-            *(_text(state), null(), at),  # of an insert; the row that is there keeps its mark
+            *(_text(state), null(), at),  # for the insert; the existing row keeps its value
         ).order_by(removed.c.id),
     )
-    # The row is there: an insert finds it by its primary key, an update by an unknown plan.
+    # The row exists: an insert finds it by its primary key, an update by an unknown plan.
     closed = closed.on_conflict_do_update(
         index_elements=[keys.c.endpoint, keys.c.id],
         set_={"state": closed.excluded.state, "closed_at": closed.excluded.closed_at},
@@ -140,7 +140,7 @@ def closing(
 
 
 def _with(announced: Select[Any] | None, statement: Any, *besides: CTE) -> Executable:
-    """Return *statement* with *besides* as one statement, which ends in *announced*, if given."""
+    """Return *statement* and *besides* as one statement, which ends in *announced*, if given."""
     if announced is not None:
         return announced.add_cte(statement.cte("stated"), *besides)
     whole: Executable = statement.add_cte(*besides)
@@ -152,7 +152,7 @@ def _text(value: str) -> Any:
 
 
 _HEADERS: Final = PLACED.index("headers")
-"""The place in a locked row, which is faster to read than by its name."""
+"""Its position in a locked row: positions are faster than names."""
 _STATES = {OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED, OutcomeKind.FAILED: TimeoutState.FAILED}
 
 
@@ -173,7 +173,7 @@ class OutcomeWriter:
         self._retry = (
             update(timeouts)
             .where(*one_row)
-            .ordered_values(  # MySQL has a column's new value in later assignments
+            .ordered_values(  # in MySQL, later assignments see a column's new value
                 (timeouts.c.original_due, func.coalesce(timeouts.c.original_due, timeouts.c.due)),
                 (timeouts.c.due, bindparam("next_try_")),
                 (timeouts.c.attempts, timeouts.c.attempts + 1),
@@ -199,11 +199,10 @@ class OutcomeWriter:
         outcomes: Sequence[Outcome],
         passed_by: Collection[Key] = (),
     ) -> None:
-        """Record *outcomes* of the taken *rows* and end the claim of *token*.
+        """Record *outcomes* of the locked *rows*, and end the claim of *token*.
 
-        *passed_by* are the keys that were asked for and not found free, see ``end_claim``. The
-        key is closed before its row goes, so that there is no moment at which a redelivered
-        store message could find neither.
+        *passed_by* are requested keys that were not free, see ``end_claim``. The key is closed
+        before its row is deleted, so that a redelivered store message always finds one of the two.
         """
         ours = [outcome for outcome in outcomes if outcome.key in rows]
         if self._at_once is not None and sent_whole(ours, passed_by):
@@ -228,9 +227,9 @@ class OutcomeWriter:
     def _put_off(
         self, connection: Connection, rows: Mapping[Key, Any], outcomes: Sequence[Outcome]
     ) -> None:
-        """Count the attempts, and move the timeouts to where they are tried next.
+        """Count the attempts, and move the timeouts to the time of the next try.
 
-        There they stand in nobody's way. A key that was changed since, after a fence had fallen,
+        There they do not block other timeouts. A key that was changed since, after fencing failed,
         stays as it is.
         """
         retries = [
@@ -249,11 +248,11 @@ class OutcomeWriter:
         self._labels.move(connection, moved)
 
     def end_claim(self, connection: Connection, token: str, passed_by: Collection[Key]) -> None:
-        """End the claim of *token* (empty: none), unless other transactions lock rows of it.
+        """End the claim of *token* (empty: none), unless other transactions lock its rows.
 
-        Then it lapses: the poller drops it when no transaction locks a row of it any more. The lock
-        may be of another dispatcher, which ends the claim itself, or of a change, which knows of no
-        claim.
+        In that case it expires, and the poller drops it when no transaction locks its rows any
+        more. The lock may belong to another dispatcher, which ends the claim itself, or to a
+        change, which knows no claims.
         """
         if not token:
             return
@@ -263,7 +262,7 @@ class OutcomeWriter:
             remove_claims(connection, self._context, [token])
 
     def _is_there(self, connection: Connection, keys: Collection[Key]) -> bool:
-        """Return whether a row of *keys* is still stored, in whosever hands."""
+        """Return whether a row of *keys* is still stored, locked or not."""
         if not keys:
             return False
         found = connection.execute(*self._still_there.of(list(keys)))
@@ -285,7 +284,7 @@ class OutcomeWriter:
             self._remove_rows(connection, keys)
             self._labels.remove(connection, _headers(rows, keys))
             reach("closing.rows_removed")
-        # Also of timeouts that were changed after a claim had lapsed: sent is sent.
+        # Even for timeouts that were changed after a claim expired: they were sent.
         record(
             connection,
             self._context,

@@ -1,4 +1,4 @@
-"""The ledger of migrations in a SQL database: a row for each run, a row for each batch."""
+"""The ledger of migrations in an SQL database: a row for each run and each batch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from timeoutmgr.migration import Batch, BatchState, KeyRange, MigrationRun, Migr
 from timeoutmgr.migration.runs import batch_may_become, run_may_become
 from timeoutmgr.persistence.sql.context import StoreContext, lock_endpoint
 
-# --- claims on batches of a run: a row of ``batch_claims`` for each ---------------------------
-# Only the owner that a claim names may write its batch: a process that lost its session lock to a
-# broken connection, and does not know, gets no further. The caller of each method has the row of
-# the batch, or of the run, locked.
+# --- claims on batches of a run: each is a row of ``batch_claims`` --------------------------------
+# Only the owner that a claim names may write its batch: a process that unknowingly lost its session
+# lock with a broken connection cannot continue. The caller of each method has locked the row of the
+# batch or of the run.
 
 
 class BatchClaims:
@@ -34,18 +34,18 @@ class BatchClaims:
         self._claims = context.tables.batch_claims
 
     def numbers(self, connection: Connection, run_id: str) -> Collection[int]:
-        """Return the numbers of the claimed batches; an owner may be dead."""
+        """Return the numbers of the claimed batches, even of dead owners."""
         return self._owners(connection, run_id).keys()
 
     def of_others(self, connection: Connection, run_id: str, owner: str) -> list[int]:
-        """Return the numbers of the batches that living owners other than *owner* have claimed."""
+        """Return the numbers of the batches that other living owners than *owner* have claimed."""
         owners = self._owners(connection, run_id)
         others = {name for name in owners.values() if name != owner}
         alive = others - self._context.liveness.dead_owners(others)
         return [no for no, name in owners.items() if name in alive]
 
     def put(self, connection: Connection, run_id: str, no: int, owner: str) -> None:
-        """Claim a batch for *owner*; its owner before is dead."""
+        """Claim a batch for *owner*; its previous owner is dead."""
         claims = self._claims
         changed = connection.execute(
             update(claims).where(claims.c.run_id == run_id, claims.c.no == no).values(owner=owner)
@@ -87,7 +87,7 @@ class BatchClaims:
         connection.execute(delete(claims).where(claims.c.run_id == run_id, claims.c.no == no))
 
     def drop_all(self, connection: Connection, run_id: str) -> None:
-        """Delete the claims of a run that is over."""
+        """Delete all claims of a finished run."""
         for no in self.numbers(connection, run_id):
             self.drop(connection, run_id, no)
 
@@ -122,8 +122,8 @@ class SqlMigrationLedger:
     def create(
         self, run_id: str, terms: Terms, ranges: Iterable[KeyRange], runner: str
     ) -> MigrationRun:
-        """Write run and plan in one transaction; refuse while another run is open."""
-        # Read to its end first: it looks through connections of its own.
+        """Write run and plan in one transaction; refuse if another run is open."""
+        # Exhaust it first: it reads over connections of its own.
         planned = list(ranges)
         name = self._context.liveness.name_of(runner)
 
@@ -151,7 +151,7 @@ class SqlMigrationLedger:
         return self._context.database.run(work)
 
     def acquire(self, run_id: str, runner: str) -> MigrationRun:
-        """Make *runner* the runner of the run, unless the runner before is alive."""
+        """Make *runner* the runner of the run, unless the previous runner is alive."""
         name = self._context.liveness.name_of(runner)
 
         def work(connection: Connection) -> MigrationRun:
@@ -242,7 +242,7 @@ class SqlMigrationLedger:
             last = page[-1].no
 
     def totals(self, run_id: str) -> Mapping[str, int]:
-        """Return ``batches_<state>`` for each state there is, and the sums of the counts."""
+        """Return ``batches_<state>`` for each occurring state, and the sums of the counts."""
         batches = self._batches
         counts = {
             "planned": batches.c.count,
@@ -269,7 +269,7 @@ class SqlMigrationLedger:
     def move_run(
         self, run_id: str, state: MigrationRunState, *, report: Mapping[str, Any] | None = None
     ) -> None:
-        """Set a run's state, if it can follow."""
+        """Set a run's state, if the transition is allowed."""
 
         def work(connection: Connection) -> None:
             now_in = self._rows.locked(connection, run_id).state
@@ -285,7 +285,7 @@ class SqlMigrationLedger:
         self._context.database.run(work)
 
     def move_batch(self, run_id: str, batch: Batch, transaction: Transaction | None = None) -> None:
-        """Write *batch* as it is now, if its state can follow."""
+        """Write *batch*, if the transition to its state is allowed."""
 
         def work(connection: Connection) -> None:
             batches = self._batches
@@ -339,7 +339,7 @@ class SqlMigrationLedger:
     def _locked(
         self, connection: Connection, run: MigrationRun, *which: ColumnElement[bool]
     ) -> Batch | None:
-        """Return the first batch of the run that meets *which*, locked."""
+        """Lock and return the first batch of the run that meets *which*."""
         batches = self._batches
         statement = (
             select(batches)

@@ -1,8 +1,8 @@
-"""Timeouts that leave a SQL store: hidden batch by batch, removed once they are elsewhere.
+"""An SQL store as a source: timeouts are hidden batch by batch, and removed once moved.
 
 The flag ``hidden_by`` excludes a row from claims, dispatches, cancels and reschedules. It is set on
-a batch just before the batch moves: until then the source delivers, lists and cancels as ever, and
-no timeout gets late because its batch waits.
+a batch just before the batch moves: until then the source delivers, lists and cancels as usual, so
+no timeout is late because its batch waits.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ from timeoutmgr.persistence.sql.rows import (
 
 from .target import OPEN, StoreParticipant
 
-# --- A batch that left PostgreSQL is removed in one statement: rows, tombstones and history ---
-# The server has all that is to be written. To send it the ids, and each row of the history, took a
-# fifth more time of the two.
+# --- one statement removes a moved batch from PostgreSQL: rows, tombstones and history ------------
+# The server already has all the data. Sending it ids and history rows took a fifth more time.
 
 _STATE: Final = TimeoutState.MIGRATED.value
 
 
 class RemovingAtOnce:
-    """Removes batches of one endpoint; they are hidden, so no other process writes them."""
+    """Removes hidden batches of one endpoint; no other process writes hidden rows."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -104,7 +103,7 @@ def _statement(context: StoreContext) -> Select[Any]:
         )
         .cte("gone")
     )
-    # By id: processes that close some of the same keys wait in one order.
+    # By id: processes that close the same keys wait in the same order.
     ids = select(moved.c.id).order_by(moved.c.id).subquery("ids")
     closed = (
         update(keys)
@@ -145,7 +144,7 @@ class SqlSource(StoreParticipant):
         self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
 
     def survey(self, window: Window) -> Survey:
-        """Return the survey of a run that began now."""
+        """Return the survey of a run that would begin now."""
         timeouts = self._timeouts
         with self._context.database.read() as connection:
             now = self._context.now(connection)
@@ -187,7 +186,7 @@ class SqlSource(StoreParticipant):
             yield each if is_pending else replace(each, run_due=None, run_id=None)
 
     def _paused(self, connection: Connection) -> Iterator[Problem]:
-        """Yield the pauses: parked timeouts would move to a target that knows of no pause."""
+        """Yield pauses as problems: parked timeouts would move to a target without the pause."""
         pauses = self._context.tables.pauses
         mine = pauses.c.endpoint == self._context.endpoint
         for name in connection.execute(select(pauses.c.destination).where(mine)).scalars():
@@ -195,7 +194,7 @@ class SqlSource(StoreParticipant):
             yield Problem(self._name, f"dispatch to {what} is paused", "resume it first")
 
     def _arriving(self, connection: Connection) -> Iterator[Problem]:
-        """Yield the open runs into this store: continued later, a run brings back what left."""
+        """Yield open runs into this store as problems: continued later, they undo this move."""
         tokens = self._context.tables.fencing_tokens
         mine = (tokens.c.endpoint == self._context.endpoint, tokens.c.state == OPEN)
         for run_id in connection.execute(select(tokens.c.run_id).where(*mine)).scalars():
@@ -205,8 +204,8 @@ class SqlSource(StoreParticipant):
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield ranges of *size* timeouts and a smaller last range, nearest due first.
 
-        Where bodies are large, ranges have fewer. Keys and sizes are read one behind the other: a
-        sum over many bodies, which MySQL reads whole for that, would be taken for an outage.
+        With large bodies, ranges have fewer. Keys and sizes are streamed: a sum over many bodies,
+        which MySQL must read for that, would take so long that it looks like an outage.
         """
         timeouts, now = self._timeouts, self.now()
         statement = (
@@ -227,7 +226,7 @@ class SqlSource(StoreParticipant):
             return connection.execute(token).first() is not None
 
     def prepare(self, run_id: str) -> None:
-        """Do nothing: the flag has its column."""
+        """No-op: the flag has a column already."""
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Flag the rows of the batch's range that are still within *window*."""
@@ -258,7 +257,7 @@ class SqlSource(StoreParticipant):
             .order_by(timeouts.c.due, timeouts.c.id)
         )
         with self._context.database.read() as connection:
-            go_by_key(connection)  # a sort of whole rows would go through a file
+            go_by_key(connection)  # sorting whole rows would use a temporary file
             rows = connection.execute(statement).all()
         return [
             Item(timeout=from_placed(values), maybe_sent=bool(maybe_sent))
@@ -291,10 +290,10 @@ class SqlSource(StoreParticipant):
     ) -> int:
         at = self._context.now(connection)
         removed, closed = at_once.remove(connection, run_id, batch, at)
-        # One statement does all three: a crash at any of them has committed none.
+        # One statement does all three: a crash at any point has committed none.
         reach("leaving.rows_removed")
         if closed != removed:
-            # A row without its key: insert a tombstone, or a redelivery brings the timeout back.
+            # A row without a key: insert a tombstone, or a redelivery would bring the timeout back.
             ids = sorted(item.timeout.id for item in items)
             self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
         self._remove_labels(connection, items)
@@ -341,7 +340,7 @@ class SqlSource(StoreParticipant):
             return connection.execute(statement).scalar_one()
 
     def close(self) -> None:
-        """Leave the connections to the persistence."""
+        """No-op: the persistence owns the connections."""
 
     def _close(self, connection: Connection, items: Sequence[Item], run_id: str) -> None:
         if not items:
@@ -363,7 +362,7 @@ class SqlSource(StoreParticipant):
         reach("leaving.history_written")
 
     def _refuse_claims(self, connection: Connection) -> None:
-        """Refuse to hide due timeouts during a dispatch; the lock keeps another from beginning."""
+        """Refuse to hide due timeouts during a dispatch; the lock prevents a new dispatch."""
         lock_endpoint(connection, self._context)
         claims = claims_of(connection, self._context)
         dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
@@ -375,7 +374,7 @@ class SqlSource(StoreParticipant):
 
     def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:
         timeouts = self._timeouts
-        # Inside of a header's value, JSON puts a backslash before each quote.
+        # Inside a header's value, JSON puts a backslash before each quote.
         to_queue = [~timeouts.c.headers.contains(f'"{ROUTE}":')] if self._queues_only else []
         return [
             timeouts.c.endpoint == self._context.endpoint,

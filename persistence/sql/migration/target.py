@@ -1,8 +1,8 @@
-"""Timeouts that arrive in a SQL store: each id is taken once, and only while its run is open.
+"""An SQL store as a target: it accepts each id once, and only while its run is open.
 
-A run has a fencing token here. Each delivery locks the token shared until its commit, and the end
-of a run shuts the token: after that a late process delivers nothing of the run, and the state of an
-id in ``timeout_keys`` is final.
+A run has a fencing token here. Each delivery has a shared lock on the token until its commit, and
+the end of a run shuts the token: after that, a late process delivers nothing of the run, and the
+state of an id in ``timeout_keys`` is final.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TRIES: Final = 5
 
 
 class StoreParticipant:
-    """What the two sides of a migration have in common: the store of one endpoint."""
+    """The common part of source and target: the store of one endpoint."""
 
     def __init__(self, context: StoreContext, name: str) -> None:
         self._context = context
@@ -87,9 +87,9 @@ class SqlTarget(StoreParticipant):
         )
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return the open run out of this very store, and contradicting schedules, as problems.
+        """Return as problems an open run out of this same store, and contradicting schedules.
 
-        Arriving timeouts would leave with that run, and come back when it is continued.
+        Arriving timeouts would leave with that run and come back when it is continued.
         """
         run = SqlMigrationLedger(self._context).open_run()
         found = [*self._contradictions(survey.schedules)]
@@ -99,7 +99,7 @@ class SqlTarget(StoreParticipant):
         return found
 
     def adopt(self, schedules: Sequence[ScheduleRecord]) -> None:
-        """Keep copies of *schedules*, so that the endpoint goes on here where it was there.
+        """Keep copies of *schedules*, so that the endpoint continues here from its state there.
 
         A record stays if the endpoint has advanced it here since, or has paused it.
         """
@@ -120,14 +120,14 @@ class SqlTarget(StoreParticipant):
                 yield Problem(self._name, what, f"cancel timeout {given.run_id} at the source")
 
     def _has_twin(self, given: ScheduleRecord, here: ScheduleRecord, due: Micros) -> bool:
-        """Return whether the run of *given* would come beside a run that this store has or had."""
+        """Return whether this store has or had a run beside which the run of *given* would come."""
         if given.run_id == here.run_id or due > max(here.run_due or 0, here.done_until or 0):
             return False
         found = self.present([one for one in (given.run_id, here.run_id) if one is not None])
         return given.run_id not in found and (here.run_id in found or not _is_newer(given, here))
 
     def open(self, run_id: str) -> None:
-        """Insert the run's fencing token, open; a token that exists stays as it is."""
+        """Insert the run's fencing token as open; an existing token stays as it is."""
 
         def work(connection: Connection) -> None:
             if self._token_state(connection, run_id) is None:
@@ -138,7 +138,7 @@ class SqlTarget(StoreParticipant):
         self._context.database.run(work)
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
-        """Store timeouts with a new id, or an id that has left from here; count the rest."""
+        """Store timeouts whose id is new or has left this store; count the rest."""
         rows = {item.timeout.id: self._row(run_id, item) for item in items}
         contents = {item.timeout.id: content_of(item.timeout) for item in items}
         if len(rows) != len(items):
@@ -148,7 +148,7 @@ class SqlTarget(StoreParticipant):
             self._require_open(connection, run_id)
             seen = self._states(connection, list(rows))
             back = sorted(one for one, state in seen.items() if state == TimeoutState.MIGRATED)
-            # By id: processes that store some of the same keys wait in one order.
+            # By id: processes that store the same keys wait in the same order.
             new = sorted(rows.keys() - seen.keys())
             keys = [Key(rows[one]["due"], one) for one in new]
             entries = [contents[one] for one in new]
@@ -165,11 +165,11 @@ class SqlTarget(StoreParticipant):
             return len(new) + len(back)
 
         arrived = self._until_nobody_interferes(work)
-        # Read again, after the commit: the source removes its rows because of this answer.
+        # Read again after the commit: based on this answer, the source removes its rows.
         return Delivered(arrived, len(self.present(list(rows))) - arrived)
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        """Return the *ids* that are stored here, or were and ended here."""
+        """Return the *ids* that are stored here or have ended here."""
         with self._context.database.read() as connection:
             found = self._states(connection, ids)
         return {one for one, state in found.items() if state != TimeoutState.MIGRATED}
@@ -195,10 +195,10 @@ class SqlTarget(StoreParticipant):
         self._context.database.run(lambda connection: connection.execute(statement))
 
     def close(self) -> None:
-        """Leave the connections to the persistence."""
+        """No-op: the persistence owns the connections."""
 
     def _require_open(self, connection: Connection, run_id: str) -> None:
-        """Raise MigrationFailed unless the run's token is open; lock it against ``shut``."""
+        """Raise MigrationFailed unless the run's token is open; lock the token against ``shut``."""
         state = self._token_state(connection, run_id, lock=True)
         if state != OPEN:
             raise MigrationFailed(
@@ -266,7 +266,7 @@ def _adopt(locked: LockedSchedule, given: ScheduleRecord) -> None:
 
 
 def _is_newer(given: ScheduleRecord, here: ScheduleRecord) -> bool:
-    """Return whether *given*, of the source, was changed after the record of this store."""
+    """Return whether the source's *given* was changed later than this store's record."""
     if here.is_paused and not given.is_paused:
         return False
     there, kept = given.done_until or 0, (here.done_until or 0) if here.every else -1
@@ -281,8 +281,8 @@ def _due_of(row: dict[str, Any]) -> Micros:
 def _keys_of_ids(context: StoreContext) -> Subquery:
     """Return ids, states and contents of the keys that the parameter ``ids`` names.
 
-    PostgreSQL, before its first statistics, would read all keys of the endpoint for that. A limit
-    in a lateral query has it look each one up by the primary key.
+    Without statistics, PostgreSQL would read all keys of the endpoint. A limit in a lateral query
+    makes it look up each key by the primary key.
     """
     keys = context.tables.keys
     mine, columns = keys.c.endpoint == context.endpoint, (keys.c.id, keys.c.state, keys.c.content)
@@ -296,4 +296,4 @@ def _keys_of_ids(context: StoreContext) -> Subquery:
 
 
 class _StoredMeanwhile(Exception):
-    """Another process stored an id between the read and the insert; the transaction is undone."""
+    """Another process stored an id between the read and the insert; roll back the transaction."""

@@ -1,1 +1,1 @@
-"""How the tables of the timeout stores came to be, revision by revision."""
+"""Revisions of the timeout stores' tables."""

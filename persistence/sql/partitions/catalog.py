@@ -1,4 +1,4 @@
-"""The partitions that PostgreSQL has of the pending timeouts, read from its catalog."""
+"""The partitions of the pending timeouts, as read from PostgreSQL's catalog."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from timeoutmgr.database import Database
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros
 from timeoutmgr.resilience.after_fork import cached_property
 
-# --- which ranges of due times a partition each holds, and which change is due next; pure -----
-# Days for the near future, and ranges seven times as wide for later times, so that a few dozen
-# cover all of time. A range is cut into finer ranges long before its rows are due. The past is one
-# range, which takes in a day when hardly anything is left of it. Together they always cover all of
-# time: no row is ever without a place.
+# --- ranges of due times, a partition for each, and the next change to make; pure -----------------
+# One range per day for the near future, and ranges seven times as wide for later times, so that a
+# few dozen cover all of time. A range is cut into finer ranges long before its rows are due. The
+# past is one range; it absorbs a day when hardly anything is left of that day. Together, the ranges
+# always cover all of time: no row is ever without a partition.
 
 DAY: Final = 86_400_000_000
 WIDTHS: Final = (DAY, 7 * DAY, 49 * DAY, 343 * DAY)
 _LEADS: Final = {7 * DAY: 7 * DAY, 49 * DAY: 49 * DAY, 343 * DAY: 98 * DAY}
-"""By width: how long before it begins a range is cut into finer ranges."""
+"""By width: how long before its start a range is cut into finer ranges."""
 _FAR_LEAD: Final = 343 * DAY
 KEPT: Final = DAY
-"""How long a day stays by itself when it is over; a timeout that is stored later counts as past."""
+"""How long a past day keeps its own range; timeouts stored later go into the range of the past."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DueRange:
-    """Due times from *start* on and before *end*; None is without bound."""
+    """Due times from *start* on and before *end*; None means unbounded."""
 
     start: Micros | None
     end: Micros | None
 
     @property
     def name(self) -> str:
-        """Name of its table, behind prefix and ``timeouts_``."""
+        """The name of its table after the prefix and ``timeouts_``."""
         if self.start is None:
             return "all" if self.end is None else f"past_{_date(self.end)}"
         if self.end is None:
@@ -45,7 +45,7 @@ class DueRange:
         return f"{_date(self.start)}_{(self.end - self.start) // DAY}"
 
     def is_in(self, outer: DueRange) -> bool:
-        """Return whether *outer* holds all of it."""
+        """Return whether *outer* contains this range."""
         return _low(self) >= _low(outer) and _high(self) <= _high(outer)
 
 
@@ -61,12 +61,12 @@ class Change:
 
 
 def fresh(now: Micros) -> list[DueRange]:
-    """Return the ranges of a table that is made *now*."""
+    """Return the ranges of a table that is created *now*."""
     return _cut(ALL, _cuts(now))
 
 
 def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
-    """Return the change of the first of *ranges* that is too coarse for its time, or None."""
+    """Return the split of the first of *ranges* that is too coarse for its time, or None."""
     for one in ranges:
         new = _finer(one, now)
         if len(new) > 1:
@@ -75,17 +75,17 @@ def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
 
 
 def missing(ranges: Sequence[DueRange], now: Micros) -> int:
-    """Return how many more ranges there were if each of *ranges* was as fine as its time needs."""
+    """Return how many ranges are missing until each of *ranges* is as fine as its time needs."""
     return sum(len(_finer(one, now)) - 1 for one in ranges)
 
 
 def over(ranges: Sequence[DueRange], now: Micros) -> list[DueRange]:
-    """Return the *ranges* that are wholly past, in their order; the first is the past."""
+    """Return the *ranges* that lie entirely in the past, in order; the first is the past itself."""
     return [one for one in sorted(ranges, key=_low) if _high(one) <= _day(now) - KEPT]
 
 
 def joined(ranges: Sequence[DueRange]) -> Change:
-    """Return the change of adjacent *ranges* to one range."""
+    """Return the change that joins adjacent *ranges* into one."""
     return Change(tuple(ranges), (DueRange(ranges[0].start, ranges[-1].end),))
 
 
@@ -103,11 +103,11 @@ def _finer(one: DueRange, now: Micros) -> list[DueRange]:
 
 
 def _cuts(now: Micros) -> Iterator[Micros]:
-    """Yield where ranges begin that suit *now*, behind the past."""
+    """Yield the starts of the ranges that suit *now*, after the range of the past."""
     at = _day(now) - KEPT
     ends = (now + 7 * DAY, now + 49 * DAY, now + 98 * DAY, now + _FAR_LEAD)
     for width, end, coarser in zip(WIDTHS, ends, (*WIDTHS[1:], WIDTHS[-1]), strict=True):
-        # Up to where a range of the next width begins.
+        # Up to the start of a range of the next width.
         while at < end or at % coarser:
             yield at
             at += width
@@ -162,24 +162,24 @@ _COLUMNS: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The table of all pending timeouts, and where it is."""
+    """The table of all pending timeouts, and its schema."""
 
     database: Database
     timeouts: Table
 
     @property
     def name(self) -> str:
-        """Its name, quoted, with its schema; without a schema if the connection's own is used."""
+        """Its quoted name, with the schema unless the connection's own schema is used."""
         parts = (self.timeouts.schema, self.timeouts.name)
         return ".".join(_quoted(part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
 class Ranged:
-    """The pending timeouts of one installation, as they are partitioned now.
+    """The current partitioning of one installation's pending timeouts.
 
-    *known* is false if another tool has laid them out: we keep our hands off. *may_change*
-    says whether this database user may make and drop partitions.
+    *known* is false if another tool created the partitions: then we change nothing. *may_change*
+    says whether this database user may create and drop partitions.
     """
 
     schema: str | None
@@ -191,7 +191,7 @@ class Ranged:
 
     @property
     def is_one(self) -> bool:
-        """Whether a single partition holds all, as in an installation of before."""
+        """Whether a single partition holds all timeouts, as in older installations."""
         return self.ranges == (ALL,)
 
     @cached_property
@@ -200,20 +200,20 @@ class Ranged:
         return self.table("")
 
     def quoted(self, suffix: str) -> str:
-        """Return the name of the whole with *suffix* behind, quoted, without its schema."""
+        """Return the name of the whole table with *suffix* appended, quoted, without its schema."""
         return _quoted(self.name + suffix)
 
     def table(self, suffix: str) -> str:
-        """Return the table whose name has *suffix* behind that of the whole, quoted."""
+        """Return the quoted table whose name is that of the whole table with *suffix* appended."""
         schema = "" if self.schema is None else f"{_quoted(self.schema)}."
         return schema + self.quoted(suffix)
 
     def of(self, one: DueRange) -> str:
-        """Return the table of the range *one*, quoted."""
+        """Return the quoted table of the range *one*."""
         return self.table(f"_{one.name}")
 
     def columns_of(self, row: str = "") -> str:
-        """Return all columns, separated by commas, each behind *row* if a row is named."""
+        """Return all columns, separated by commas, each prefixed by *row* if it is given."""
         before = f"{row}." if row else ""
         return ", ".join(before + _quoted(column) for column in self.columns)
 
@@ -229,7 +229,7 @@ class Ranged:
 
 
 def read_ranges(connection: Connection, whole: Whole) -> Ranged | None:
-    """Return how *whole* is partitioned; None where it is not, or not there."""
+    """Return how *whole* is partitioned; None if it is not, or does not exist."""
     parent = connection.execute(_PARENT, {"name": whole.name}).one_or_none()
     if parent is None:
         return None
@@ -248,21 +248,21 @@ def read_ranges(connection: Connection, whole: Whole) -> Ranged | None:
 def _parts(connection: Connection, parent: int) -> Any:
     for _ in range(_LOOKS):
         parts = connection.execute(_PARTS, {"oid": parent}).all()
-        # Of a partition that is dropped in this moment the bounds cannot be told any more.
+        # If a partition is just being dropped, its bounds can no longer be read.
         if all(part.bounds is not None for part in parts):
             break
     return parts
 
 
 def bounds(one: DueRange) -> str:
-    """Return how DDL names the bounds of the range *one*."""
+    """Return the bounds of the range *one* as DDL."""
     start = "MINVALUE" if one.start is None else one.start
     end = "MAXVALUE" if one.end is None else one.end
     return f"FROM ({start}) TO ({end})"
 
 
 def condition(one: DueRange) -> str:
-    """Return the condition that a due time is in the range *one*."""
+    """Return the SQL condition that a due time is in the range *one*."""
     parts = [] if one.start is None else [f"due >= {one.start}"]
     return " AND ".join(parts if one.end is None else [*parts, f"due < {one.end}"])
 

@@ -1,15 +1,15 @@
-"""New partitions replace old partitions: at once if they are small, otherwise by copies.
+"""Replace old partitions by new ones: small partitions at once, large ones by copying.
 
-The pending timeouts of a large range are copied into tables beside it, a chunk at a time, while all
-processes go on: a trigger on the range repeats each write on the copies. Then one transaction
-replaces the range by the copies. Every transaction sees each row once: before the replacement in
-the range, after it in the copies. No transaction runs during the replacement, which locks the whole
-table for a few milliseconds.
+The pending timeouts of a large range are copied into separate tables, a chunk at a time, while all
+processes keep working: a trigger on the range repeats each write on the copies. Then one
+transaction replaces the range by the copies. Every transaction sees each row once: in the range
+before the replacement, in the copies after it. No transaction runs during the replacement, which
+locks the whole table for a few milliseconds.
 
-Every step is a transaction that begins anew from the catalog. A process that dies leaves either the
-old partitions, or copies that the trigger keeps up; the next process goes on. A step waits only for
-a moment for its locks, because later statements wait behind it. Without the locks it raises
-StorageConflict, and a later step tries again.
+Every step is a transaction that starts from the current catalog. A process that dies leaves either
+the old partitions, or copies that the trigger keeps up to date; the next process continues. A step
+waits only a moment for its locks, because later statements queue up behind it. If it does not get
+them, it raises StorageConflict, and a later step tries again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from timeoutmgr.errors import StorageConflict
 from .catalog import Change, DueRange, Ranged, Whole, bounds, condition, read_ranges
 
 FEW: Final = 1_000
-"""Up to so many rows are moved with the whole table locked."""
+"""Maximum number of rows that are moved while the whole table is locked."""
 CHUNK: Final = 500
-"""Rows that are copied in one transaction at most; their range takes no writes meanwhile."""
+"""Maximum rows copied in one transaction; their range accepts no writes meanwhile."""
 SMALLEST: Final = 50
 LOCK_WAIT: Final = "50ms"
-"""How long a step waits for a lock, and other statements behind it."""
+"""How long a step, and other statements behind it, wait for a lock."""
 AT_MOST: Final = "100ms"
 """How long a statement may take while the whole table, or a range, is locked."""
 
@@ -57,19 +57,18 @@ Key = tuple[str, int, str]
 
 
 class TooLong(StorageConflict):
-    """It would keep other transactions waiting for too long."""
+    """The change would keep other transactions waiting too long."""
 
 
 class CopiesLost(StorageConflict):
-    """The partitions changed meanwhile: another process has changed them."""
+    """The copies no longer fit: another process has changed the partitions meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A change whose rows are being copied: all up to *behind* are, and will be kept up.
+    """A change whose rows are being copied: rows up to *behind* are copied and kept up to date.
 
-    *trigger* tells these copies from later copies of another process. *chunk* rows are
-    copied next.
+    *trigger* distinguishes these copies from another process' later copies. *chunk* rows come next.
     """
 
     change: Change
@@ -79,13 +78,13 @@ class Copying:
     chunk: int = CHUNK
 
     def smaller(self) -> Copying:
-        """Return the same in smaller chunks."""
+        """Return the same copying with a smaller chunk."""
         return but(self, chunk=max(self.chunk // 2, SMALLEST))
 
 
 @contextmanager
 def unhurried(whole: Whole) -> Iterator[tuple[Connection, Ranged | None]]:
-    """Open a look that locks nothing; raises CopiesLost where a table goes away meanwhile."""
+    """Open a read that locks nothing; raises CopiesLost if a table disappears meanwhile."""
     with whole.database.read() as connection:
         try:
             yield connection, read_ranges(connection, whole)
@@ -98,18 +97,18 @@ def unhurried(whole: Whole) -> Iterator[tuple[Connection, Ranged | None]]:
 def holds_few(
     connection: Connection, ranged: Ranged, ranges: Sequence[DueRange], most: int
 ) -> bool:
-    """Return whether *ranges* hold no more than *most* rows together."""
+    """Return whether *ranges* together hold at most *most* rows."""
     parts = " UNION ALL ".join(f"SELECT FROM ONLY {ranged.of(one)}" for one in ranges)
     statement = text(f"SELECT count(*) FROM (SELECT FROM ({parts}) AS x LIMIT {most + 1}) AS y")
     return int(connection.execute(statement).scalar_one()) <= most
 
 
 def replace(whole: Whole, change: Change, most: int = FEW, at_most: str = AT_MOST) -> bool:
-    """Make *change* in one transaction; return false where it holds more than *most* rows.
+    """Make *change* in one transaction; return false if it has more than *most* rows.
 
     No statement may take longer than *at_most*.
 
-    Raises StorageConflict if other transactions are in the way, TooLong if it would be in theirs.
+    Raises StorageConflict if other transactions block the change, TooLong if it would block them.
     """
     with _alone(whole, at_most) as (connection, ranged):
         _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
@@ -122,7 +121,7 @@ def replace(whole: Whole, change: Change, most: int = FEW, at_most: str = AT_MOS
 
 
 def makes(ranged: Ranged, change: Change) -> Iterator[str]:
-    """Yield the statements that make *change*, and leave the old partitions beside."""
+    """Yield the statements that make *change*; the old partitions are detached and remain."""
     for old in change.old:
         yield f"ALTER TABLE {ranged.whole} DETACH PARTITION {ranged.of(old)}"
     for new in change.new:
@@ -139,9 +138,9 @@ def moves(ranged: Ranged, change: Change) -> Iterator[str]:
 
 
 def prepare(whole: Whole, change: Change) -> Copying:
-    """Make the tables for copies, and their trigger; go on with existing tables.
+    """Create the tables for copies, and their trigger; continue with existing tables.
 
-    Raises StorageConflict if other transactions are in the way.
+    Raises StorageConflict if other transactions block it.
     """
     with _alone(whole) as (connection, ranged):
         _require(whole, connection, change)
@@ -157,9 +156,9 @@ def prepare(whole: Whole, change: Change) -> Copying:
 def copy(whole: Whole, copying: Copying) -> Copying:
     """Copy the next chunk.
 
-    No transaction may write to the range meanwhile: a row that is changed between being read and
-    being copied would come back as it was. Rows are not locked for it, since a cancel takes a
-    locked row for a running dispatch.
+    No transaction may write to the range meanwhile: if a row changed between reading and copying,
+    its old version would come back. Rows are not locked for this, since a cancel takes a locked row
+    for a running dispatch.
     """
     with _alone(whole) as (connection, ranged):
         _require(whole, connection, copying.change, copying.trigger)
@@ -175,9 +174,9 @@ def copy(whole: Whole, copying: Copying) -> Copying:
 
 
 def verify(whole: Whole, copying: Copying) -> bool:
-    """Return whether there are as many copies as there is to copy, in one look.
+    """Return whether all rows have copies, by counting both in one snapshot.
 
-    It may take long, and keeps no transaction waiting.
+    This may take long, but keeps no transaction waiting.
     """
     with _alone(whole, most="0") as (connection, ranged):
         _require(whole, connection, copying.change, copying.trigger)
@@ -185,7 +184,7 @@ def verify(whole: Whole, copying: Copying) -> bool:
         for new in copying.change.new:
             if holds_few(connection, ranged, [new], 0):
                 continue
-            # Before its statistics come by themselves the plans would be guesses.
+            # Until statistics are gathered automatically, plans would be guesses.
             connection.execute(text(f"ANALYZE {ranged.of(new)}"))
             reach("partitions.analyzed")
         difference = text(
@@ -196,7 +195,7 @@ def verify(whole: Whole, copying: Copying) -> bool:
 
 
 def swap(whole: Whole, copying: Copying) -> None:
-    """Put the copies in the place of their originals."""
+    """Replace the originals by their copies."""
     with _alone(whole) as (connection, ranged):
         _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
         _require(whole, connection, copying.change, copying.trigger)
@@ -205,21 +204,21 @@ def swap(whole: Whole, copying: Copying) -> None:
 
 
 def discard(whole: Whole) -> None:
-    """Remove copies and their trigger; the originals stay."""
+    """Remove the copies and their trigger; the originals stay."""
     with _alone(whole) as (connection, ranged):
         connection.execute(text(";\n".join(_discarding(ranged))))
         reach("partitions.discarded")
 
 
 def has_copies(connection: Connection, ranged: Ranged) -> bool:
-    """Return whether there are copies that no process may need any more."""
+    """Return whether there are copies that perhaps no process needs any more."""
     there = text("SELECT to_regclass(:name) IS NOT NULL")
     return bool(connection.execute(there, {"name": ranged.table(_COPIES)}).scalar_one())
 
 
 @contextmanager
 def _alone(whole: Whole, most: str = AT_MOST) -> Iterator[tuple[Connection, Ranged]]:
-    """Open the only transaction that changes partitions, with the state that it finds."""
+    """Open a transaction with exclusive rights to change partitions; yield their current state."""
     with whole.database.begin() as connection:
         try:
             key = lock_number(f"{whole.timeouts.fullname} partitions")
@@ -232,7 +231,7 @@ def _alone(whole: Whole, most: str = AT_MOST) -> Iterator[tuple[Connection, Rang
                     f"another process changes partitions in {whole.database.describe()}"
                 )
             yield connection, ranged
-            # The commit may take its time: to be torn out of it is to know nothing.
+            # Do not time out the commit: an interrupted commit has an unknown outcome.
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         except exc.DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) == _CANCELED:
@@ -252,7 +251,7 @@ def _lost(whole: Whole) -> CopiesLost:
 def _require(
     whole: Whole, connection: Connection, change: Change, trigger: int | None = None
 ) -> None:
-    """Raise CopiesLost unless the originals are still there, and the copies too."""
+    """Raise CopiesLost unless both the originals and the copies still exist."""
     ranged = read_ranges(connection, whole)
     if ranged is None or not ranged.known or not set(change.old) <= set(ranged.ranges):
         raise _lost(whole)
@@ -271,7 +270,7 @@ def _trigger(connection: Connection, ranged: Ranged, change: Change) -> int | No
 
 
 def _are_for(connection: Connection, ranged: Ranged, change: Change) -> bool:
-    """Return whether the copies that there are have the ranges of *change*."""
+    """Return whether the existing copies have the ranges of *change*."""
     names = connection.execute(
         text(
             "SELECT CAST(CAST(inhrelid AS regclass) AS oid) FROM pg_inherits"
@@ -289,7 +288,7 @@ def _are_for(connection: Connection, ranged: Ranged, change: Change) -> bool:
 
 
 def _discarding(ranged: Ranged) -> Iterator[str]:
-    # With its trigger, and so first: a writer has the range, and waits for the copies.
+    # The range with its trigger first: a writer locks the range, then waits for the copies.
     yield f"DROP FUNCTION IF EXISTS {ranged.table(_MIRROR)}() CASCADE"
     yield f"DROP TABLE IF EXISTS {ranged.table(_COPIES)} CASCADE"
 
@@ -301,11 +300,11 @@ def _preparations(ranged: Ranged, change: Change) -> Iterator[str]:
     yield (f"CREATE TABLE {copies} (LIKE {ranged.whole} INCLUDING ALL) PARTITION BY RANGE (due)")
     for new in change.new:
         yield f"CREATE TABLE {ranged.of(new)} PARTITION OF {copies} FOR VALUES {bounds(new)}"
-        # By this the later ATTACH knows, without reading them, that all rows are in the range.
+        # This tells the later ATTACH, without a scan, that all rows are in the range.
         yield f"ALTER TABLE {ranged.of(new)} ADD CONSTRAINT in_range CHECK ({condition(new)})"
     key = "endpoint = {0}.endpoint AND due = {0}.due AND id = {0}.id"
-    # With the rights of its maker: other users may write to the whole table, and have no rights on
-    # copies.
+    # With the rights of its creator: other users may write to the whole table, but have no rights
+    # on the copies.
     yield f"""
         CREATE FUNCTION {mirror}() RETURNS trigger LANGUAGE plpgsql
         SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $mirror$

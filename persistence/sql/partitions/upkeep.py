@@ -1,7 +1,7 @@
-"""The partitions of the pending timeouts are kept in order, one short step at a time.
+"""Upkeep of the partitions of the pending timeouts, one short step at a time.
 
-Any process may do it, and all try. Nothing depends on it but the cost: if no user may change
-tables, timeouts lie in coarser ranges.
+Any process may do it, and all try. Only performance depends on it: if no user may change tables,
+the ranges of timeouts become coarser.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .conversion import CopiesLost, Copying, TooLong
 logger = logging.getLogger(__name__)
 
 _CHECK_AGAIN: Final = 3_600.0
-"""Seconds between two looks while there is nothing to do: a range is cut a week ahead."""
+"""Seconds between two checks while there is nothing to do: ranges are cut a week ahead."""
 _INSTALLING: Final = "10s"
 _TRIES: Final = 10
-"""Conflicts in a row after which the table is left in peace until the next call."""
+"""Consecutive conflicts after which the table is left alone until the next call."""
 
 
 class Partitions:
-    """Keeps the partitions of one installation; not for several threads at once."""
+    """Maintains the partitions of one installation; not safe for concurrent threads."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -44,17 +44,17 @@ class Partitions:
         self._has_warned = False
         self._conflicts = 0
         self.missing: int | None = None
-        """Partitions that were to be made when it was last looked; None before, or without any."""
+        """Partitions that were missing at the last check; None before it, or without partitions."""
 
     @property
     def rests(self) -> bool:
-        """Whether there was nothing to do when it was last looked, not long ago."""
+        """Whether a recent check found nothing to do."""
         return self._context.clock.monotonic() < self._next_check
 
     def step(self) -> bool:
         """Do the next step; return whether there is more to do now.
 
-        Raises StorageUnavailable. If other transactions are in the way it is left for another time.
+        Raises StorageUnavailable. If other transactions block the step, it is left for later.
         """
         context = self._context
         if context.database.dialect.name != "postgresql" or context.settings.partitions == "off":
@@ -75,7 +75,7 @@ class Partitions:
             return self._rest()
 
     def _give_way(self, error: StorageConflict) -> bool:
-        """Leave a step to another time; return whether it may soon be tried again."""
+        """Leave a step for later; return whether it may be tried again soon."""
         logger.debug(
             "partition upkeep waits for the next run: %s",
             on_one_line(error),
@@ -112,7 +112,7 @@ class Partitions:
         return True
 
     def _replaced(self, change: Change) -> bool:
-        """Replace at once; return false where it is to be copied after all."""
+        """Replace partitions at once; return false if they must be copied after all."""
         try:
             done = replacing.replace(self._whole, change)
         except TooLong:
@@ -124,7 +124,7 @@ class Partitions:
     def _change(self, connection: Connection, ranged: Ranged, now: Micros) -> Change | None:
         """Return the next change, or None."""
         if ranged.is_one and self._context.settings.partitions == "auto":
-            # Rows of an older installation are not moved without an order.
+            # Rows of an older installation are moved only if the settings ask for it.
             is_empty = replacing.holds_few(connection, ranged, ranged.ranges, 0)
             return split(ranged.ranges, now) if is_empty else None
         change = split(ranged.ranges, now)
@@ -171,9 +171,9 @@ class Partitions:
 
 
 def lay_out(whole: Whole) -> None:
-    """Give a table that is new, or empty, its ranges; for installations.
+    """Create the ranges of a new or empty table; for installations.
 
-    Where that cannot be now, a process does it when it runs.
+    If that is impossible now, a running process does it later.
     """
     with replacing.unhurried(whole) as (connection, ranged):
         if ranged is None or not ranged.known or not ranged.is_one or not ranged.may_change:
@@ -182,7 +182,7 @@ def lay_out(whole: Whole) -> None:
             return
         now = int(connection.execute(text(f"SELECT {whole.database.dialect.now}")).scalar_one())
     try:
-        # Nothing is stored yet, so hardly anybody waits.
+        # Nothing is stored yet, so hardly any transaction waits.
         change = Change(ranged.ranges, tuple(fresh(now)))
         replacing.replace(whole, change, most=0, at_most=_INSTALLING)
     except StorageConflict as error:
@@ -194,7 +194,7 @@ def lay_out(whole: Whole) -> None:
 
 
 def first_ranges(whole: Whole) -> str:
-    """Return the SQL that gives a new table, of one partition, its ranges as of now."""
+    """Return the SQL that gives a new, single-partition table the ranges for now."""
     schema, name = whole.timeouts.schema, whole.timeouts.name
     ranged = Ranged(schema, name, (ALL,), columns=(), known=True, may_change=True)
     change = Change((ALL,), tuple(fresh(SystemClock().now())))
@@ -203,7 +203,7 @@ def first_ranges(whole: Whole) -> str:
 
 
 def layout(whole: Whole, settings: SqlSettings) -> Layout | None:
-    """Return how *whole* is partitioned, and which partitions would be better."""
+    """Return how *whole* is partitioned, and how it could be improved."""
     with replacing.unhurried(whole) as (_, ranged):
         if ranged is None:
             return None
