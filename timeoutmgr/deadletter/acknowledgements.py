@@ -1,4 +1,4 @@
-"""Acknowledgements: control messages about the end of a delivery, and the step that reads them."""
+"""Acknowledgements: control messages about the end of a delivery, and the step for them."""
 
 import uuid
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _NAMESPACE: Final = uuid.UUID("c1f6a3e8-2f0b-5c8e-9a47-6f1d3b5a7e90")
 def acknowledgement(end: DeliveryEnd, to: str) -> Outgoing:
     """Return the control message for *to* on the *end* of a delivery.
 
-    Its id is a hash of its content: a receiver that compares ids sees a repeat as a repeat.
+    Its id is a hash of its content, so a receiver that compares ids recognises a repeat.
     """
     about, code = end.message.id, str(int(end.message_class))
     message_id = uuid.uuid5(_NAMESPACE, f"{len(about)}:{about}{code}:{to}:{end.queue}")

@@ -42,7 +42,7 @@ Address: TypeAlias = QueueAddress | NodeQueueAddress
 
 
 def read_name(text: str) -> FormatName | None:
-    r"""Return the format name or path name in *text*, or None for a plain queue name.
+    r"""Parse *text* as a format name or path name; return None for a plain queue name.
 
     A path name begins with ``.\``, or has a part that only path names have. Raises
     InvalidQueueName.
@@ -53,7 +53,7 @@ def read_name(text: str) -> FormatName | None:
 
 
 def resolve(text: str, here: str, nodes: Nodes) -> Address:
-    """Return the address that *text*, given to node *here*, stands for.
+    """Return the address that *text* denotes on node *here*.
 
     Raises InvalidQueueName if *text* breaks the grammar, InvalidMessage if it is not a queue here.
     """

@@ -23,7 +23,7 @@ from timeoutmgr.resilience.error_copy import without_failure
 
 # --- the two timers of a message: time to reach its queue, and time to be received. Pure ------
 # Both are relative: each host counts the time that a message spent there, and clocks of two hosts
-# are never compared. The shorter timer rules.
+# are never compared. The shorter timer applies.
 
 REACH_QUEUE_DEFAULT: Final = timedelta(days=4)
 """Default time to reach the queue: 345,600 seconds."""
@@ -99,13 +99,13 @@ TARGET_QUEUE: Final = "TimeoutManager.TargetQueue"
 DEAD_LETTER_QUEUE: Final = "TimeoutManager.DeadLetterQueue"
 
 LIMITS: Final = frozenset({headers.TIME_TO_BE_RECEIVED, TIME_TO_REACH_QUEUE, HOPS, SOURCE_GUID})
-"""Headers by which a retried message would end at once again, for the same reason."""
+"""Headers because of which a retried message would end again at once."""
 MOST_HOPS: Final = 15
 """Maximum number of hops of a message."""
 
 
 def without_limits(message: Message) -> Message:
-    """Return *message* for a retry, without its limits: they may be over by now."""
+    """Return *message* for a retry, without its limits, which may be exceeded by now."""
     kept = {name: value for name, value in message.headers.items() if name not in LIMITS}
     return with_headers(message, kept)
 
@@ -201,7 +201,7 @@ def read_headers(given: Mapping[str, str]) -> DeliveryHeaders:
 
 
 def one_hop_more(given: Mapping[str, str]) -> dict[str, str]:
-    """Return *given* with a hop more."""
+    """Return *given* with one more hop."""
     return {**given, HOPS: str(_number(given, HOPS, 1_000_000) + 1)}
 
 

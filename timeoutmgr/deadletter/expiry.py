@@ -1,4 +1,4 @@
-"""Time to be received in a queue that nobody reads: messages that end there, and their places."""
+"""Time to be received in an unread queue: removal of the messages that expire there."""
 
 import logging
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirySweep:
-    """The step of the sweep over the queues: expired messages go to their places.
+    """The sweep's step over the queues: it settles expired messages.
 
     A message that requests a dead letter becomes a dead letter of the node whose sweep finds it,
     or of its source if it is transactional; any other message is discarded, as by a receiver. A
@@ -60,7 +60,7 @@ class ExpirySweep:
     def _settle(
         self, received: Received, session: TransportSession, transaction: Transaction
     ) -> str:
-        """Settle a message; return the line for the log, to be written after the commit."""
+        """Settle a message; return the log line to be written after the commit."""
         message = received.message
         if not self.dead_letters.wants_dead_letter(message):
             return ""
@@ -104,7 +104,7 @@ class ExpirySweep:
         if set(needed) - {SendResult.CONFIRMED}:
             return None
         reach("expiry.source_told")
-        # An admin queue that is missing is the sender's own fault.
+        # A missing admin queue is the sender's own fault.
         session.send(placed.notifications, transaction=transaction)
         return placed
 

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sweeper(ThreadTask):
-    """The loop of the sweep, in a thread; ``sweep_kept`` and ``sweep_queues`` are the steps."""
+    """The sweep's loop, in a thread; ``sweep_kept`` and ``sweep_queues`` are its steps."""
 
     thread_name = "timeoutmgr-sweep"
 
@@ -72,7 +72,7 @@ class Sweeper(ThreadTask):
         self._telemetry = telemetry
 
     def sweep_kept(self) -> None:
-        """Move all overdue copies, and forget old attempts. Raises StorageUnavailable."""
+        """Move all overdue copies, and delete old attempts. Raises StorageUnavailable."""
         moved = 0
         while not self._stop.is_set():
             now = self._manager.sweep(self._clock.now())
@@ -91,7 +91,7 @@ class Sweeper(ThreadTask):
             )
 
     def sweep_queues(self) -> None:
-        """Take all expired messages out of their queues.
+        """Remove all expired messages from their queues.
 
         Raises StorageUnavailable and TransportUnavailable.
         """
@@ -130,18 +130,18 @@ class Sweeper(ThreadTask):
 
 
 ANSWER: Final = 1.0
-"""Seconds that a dispatch waits for an answer, once in an outage."""
+"""Seconds that a dispatch waits for an answer, once per outage."""
 LONGEST_ANSWER: Final = 5.0
-"""Seconds that a writer of SQLite waits, and a dispatch for a store that has answered late."""
+"""Seconds that an SQLite writer waits, or a dispatch for a store that has answered late."""
 Result = TypeVar("Result")
 
 
 class StoreCalls(ThreadTask):
-    """Makes calls to a store that may hang, for parts that must not; sits out its *outage*.
+    """Makes calls to a store that may hang, for callers that must not; waits out its *outage*.
 
-    A dispatch holds up good timeouts, and a pump with a transaction of SQLite all other writers:
-    neither waits behind calls of the other. A call waits *least* seconds or longer, its wait for
-    the calls before it included.
+    A waiting dispatch holds up good timeouts, and a pump in an SQLite transaction holds up all
+    other writers: neither waits for the other's calls. A call waits *least* seconds or longer,
+    including the wait for earlier calls.
     """
 
     thread_name = "timeoutmgr-dead-letters"
@@ -164,9 +164,9 @@ class StoreCalls(ThreadTask):
     def make(self, call: Callable[[], Result]) -> Result:
         """Return the result of *call*, which may be repeated, or raise its error.
 
-        Raises StorageUnavailable if it has no result in time, and at once while a call that began
-        has none, or the outage lasts: it may still be carried out. Before ``start`` nothing bounds
-        it.
+        Raises StorageUnavailable if it has no result in time (it may still be carried out), and at
+        once while an earlier call has no result or the outage lasts. Before ``start`` there is no
+        time limit.
         """
         if self._thread is None:
             return call()
@@ -183,7 +183,7 @@ class StoreCalls(ThreadTask):
             raise StorageUnavailable(text) from None
 
     def stop(self) -> None:
-        """Stop; returns when the thread has ended."""
+        """Stop; return when the thread has ended."""
         self._stop.set()
         if self._thread is not None:
             self._given.put(None)
@@ -211,16 +211,16 @@ class StoreCalls(ThreadTask):
             answer.set_result(result)
 
     def _sit_out(self) -> None:
-        """Return once the store answers; its outage is over then."""
+        """Return once the store answers, which ends its outage."""
         is_away = False
         while not self._stop.is_set():
             try:
                 self._outage.probe()
-            except Exception as error:  # other causes (rights, a newer schema) may be mended too
+            except Exception as error:  # other causes (rights, a newer schema) may be repaired too
                 is_away = True
                 self._stop.wait(self._outage.breaker.failure(error))
                 continue
-            if is_away:  # an outage that a pump has reported is the pump's
+            if is_away:  # the pump ends an outage that it has reported
                 self._outage.breaker.success()
             return
 
@@ -388,7 +388,7 @@ class DeadLetterQueues:
         )
 
     def _may_end(self, transport: Transport) -> Callable[[str, bool], bool]:
-        """Return which messages may end in their queue, on *transport*."""
+        """Return a function that says which messages may expire in their queue on *transport*."""
         if self.collect_from is not None:
             return ExpiringQueues(transport, self.collect_from)
         sweeps = isinstance(transport, ExpiresMessages)
@@ -458,7 +458,7 @@ class InstalledNode:
         return f"{store.ddl()}\n{store.node_ddl(self.manager.node, str(uuid.uuid4()))};\n"
 
     def check(self) -> None:
-        """Raise SchemaMissing where tables or node are missing."""
+        """Raise SchemaMissing if the tables or the node are missing."""
         self.manager.store.check()
         if self.manager.store.guid_of(self.manager.node) is None:
             raise SchemaMissing(

@@ -1,7 +1,7 @@
 """The queue manager of one node: the only writer of its dead letters and journals.
 
 Each method is one transaction, its own or the caller's, and may be repeated: a message that is
-placed twice lies there once, with its last known status.
+placed twice is stored once, with its last known status.
 """
 
 import logging
@@ -38,10 +38,10 @@ NODE_BYTES: Final = 8 * 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """Maximum bytes of headers and bodies on a node; None means without an own limit.
+    """Maximum bytes of headers and bodies on a node; None means no separate limit.
 
-    Over *dead_letters*, a new dead letter is discarded; over *journal*, a copy is not made. *node*
-    bounds all copies together: over it, the node refuses copies, and their messages wait.
+    Above *dead_letters*, a new dead letter is discarded; above *journal*, no copy is made. *node*
+    limits all copies together: above it, the node refuses copies, and their messages wait.
     """
 
     dead_letters: int | None = None
@@ -69,7 +69,7 @@ class QuotaUsage:
 
     @classmethod
     def lock(cls, connection: Connection, tables: DeadLetterTables, node: str) -> "QuotaUsage":
-        """Lock and return the usage of *node*; other transactions wait for the end of this."""
+        """Lock and return the usage of *node*; other transactions wait until this one ends."""
         nodes = tables.nodes
         found = connection.execute(
             nodes.select().where(nodes.c.node == node).with_for_update()
@@ -108,7 +108,7 @@ class QuotaUsage:
 
 
 REMEMBERED: Final = 30 * 86_400 * 1_000_000
-"""Microseconds for which a first attempt is remembered after the time to reach the queue."""
+"""Microseconds for which a first attempt is kept after the time to reach the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +151,9 @@ class QueueManager:
     def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
         """Put *copy* into its dead-letter queue, if its level asks for a dead letter.
 
-        The copy that awaited its acknowledgement is gone with that: a node has one copy at any
-        time. Raises NodeFull, StorageUnavailable, and MessageRejected for a message that no
-        database holds.
+        This removes the copy that awaited its acknowledgement: a node has one copy at any time.
+        Raises NodeFull, StorageUnavailable, and MessageRejected for a message that no database can
+        store.
         """
         return self._run(lambda c: self._place(c, copy), transaction)
 
@@ -167,9 +167,9 @@ class QueueManager:
     ) -> None:
         """Keep *copies* of messages about to be sent, until their final acknowledgement.
 
-        They die at *deadline* unless they have arrived by then, else at *received_by*; None is
-        never. A dead letter that is sent again is moved back to here. Raises NodeFull, and
-        MessageRejected for a copy that the database cannot be given.
+        They become dead letters at *deadline* unless they have arrived by then, otherwise at
+        *received_by*; None means never. A dead letter that is sent again is moved back to here.
+        Raises NodeFull, and MessageRejected for a copy that is too large for the database.
         """
 
         def work(connection: Connection) -> None:
@@ -214,10 +214,10 @@ class QueueManager:
     ) -> Placement | None:
         """Settle the message *key* by its final acknowledgement, whose class is *ended*.
 
-        Received: its copy is journaled if that was asked for, else forgotten. Not received: it is
+        If it was received, its copy is journaled on request, and otherwise deleted. If not, it is
         moved to the transactional dead-letter queue. A message that was given up before is marked
-        as late, and stays; it is never sent again from here. The row that is left names *channel*,
-        the way by which the acknowledgement came. None if the message is unknown.
+        as late, and stays; it is never sent again from here. A remaining row names *channel*, the
+        path of the acknowledgement. None if the message is unknown.
         """
         return self._run(lambda c: self._acknowledge(c, key, ended, reason, channel), transaction)
 
@@ -231,11 +231,11 @@ class QueueManager:
     def note_attempts(
         self, attempts: Sequence[FirstAttempt], *, transaction: Transaction | None = None
     ) -> None:
-        """Note *attempts* to send messages; an earlier attempt of the same message stays."""
+        """Record *attempts* to send messages; an earlier attempt of the same message is kept."""
         table = self.store.tables.first_attempts
 
         def work(connection: Connection) -> None:
-            self.lock(connection)  # so that no two insert the same row
+            self.lock(connection)  # so that no two transactions insert the same row
             for one in attempts:
                 found = connection.execute(select(table.c.due).where(self._is(table, one.key)))
                 noted = found.scalar_one_or_none()
@@ -248,7 +248,7 @@ class QueueManager:
         self._run(work, transaction)
 
     def first_attempt(self, key: tuple[str, str], due: Micros) -> Micros | None:
-        """Return when message *key*, *due* at that instant, was first tried; None if not noted."""
+        """Return when message *key* with this *due* time was first tried; None if not recorded."""
         table = self.store.tables.first_attempts
         one = and_(self._is(table, key), table.c.due == due)
 
@@ -260,14 +260,14 @@ class QueueManager:
         return at
 
     def guid(self) -> str | None:
-        """Return the GUID of the node as this process read it first."""
+        """Return the GUID of the node as this process first read it."""
         known = self.store.guids
         if self.node not in known and (found := self.calls(lambda: self.store.guid_of(self.node))):
             known[self.node] = found
         return known.get(self.node)
 
     def forget_attempts(self, now: Micros) -> None:
-        """Forget attempts of messages whose time to reach their queue was over long ago."""
+        """Delete attempts of messages whose time to reach their queue ended long ago."""
         table = self.store.tables.first_attempts
         old = and_(table.c.node == self.node, table.c.forget_at <= now)
         self._run(lambda connection: connection.execute(delete(table).where(old)), None)
@@ -277,8 +277,8 @@ class QueueManager:
     ) -> Placement:
         """Put *copy* of a delivered message into the journal of the node, or of a *target* queue.
 
-        Over its quota no copy is made, and delivery goes on. Raises MessageRejected for a copy that
-        the database cannot be given.
+        Above its quota no copy is made, and delivery continues. Raises MessageRejected for a copy
+        that is too large for the database.
         """
 
         def work(connection: Connection) -> Placement:
@@ -293,7 +293,7 @@ class QueueManager:
     def discard(
         self, table: Table, keys: Sequence[dict[str, Any]], *, transaction: Transaction | None
     ) -> int:
-        """Delete rows of *table* by their keys; return how many there were."""
+        """Delete rows of *table* by their keys; return how many were deleted."""
 
         def work(connection: Connection) -> int:
             usage = self.lock(connection)
@@ -317,7 +317,7 @@ class QueueManager:
         return made
 
     def lock(self, connection: Connection) -> QuotaUsage:
-        """Lock the node's row, the first thing in every transaction that changes anything."""
+        """Lock the node's row; every transaction that changes anything does this first."""
         return QuotaUsage.lock(connection, self.store.tables, self.node)
 
     def _place(self, connection: Connection, copy: StoredCopy) -> Placement:
@@ -365,7 +365,7 @@ class QueueManager:
         placed = Placement.NOT_ASKED
         negative = is_negative(copy.message_class)
         if negative and JournalLevel.DEADLETTER in copy.journal:
-            # A move within the node: it needs no room, however full the node is.
+            # A move within the node needs no room, however full the node is.
             placed = self._move_to_dead_letters(usage, copy)
             if placed is Placement.OVER_QUOTA:
                 self._report_discarded(copy)
@@ -436,10 +436,10 @@ class QueueManager:
     def _put(
         self, usage: QuotaUsage, table: Table, key: tuple[str, str], row: dict[str, Any]
     ) -> None:
-        """Put *row* into *table*, in place of the one copy that the node may have of *key*."""
+        """Put *row* into *table*, replacing the copy of *key* that the node may have."""
         places = (usage.tables.dead_letters, usage.tables.awaiting)
         sizes = [self._size(usage, one, self._is(one, key)) for one in places]
-        # Before any change: the transaction may be a caller's, who goes on.
+        # Before any change: the transaction may be a caller's, who continues it.
         self._require_room(usage, row["bytes"] - sum(sizes))
         for one, size in zip(places, sizes, strict=True):
             if size:
@@ -469,7 +469,7 @@ class QueueManager:
 
     def _is(self, table: Table, key: tuple[str, str]) -> Any:
         message_id, destination = key
-        if not is_storable(message_id + destination):  # an acknowledgement's own words
+        if not is_storable(message_id + destination):  # the acknowledgement's own words
             raise MessageRejected(f"no node keeps {key!r:.80}: a copy has plain text as its key")
         return and_(
             table.c.node == self.node,
@@ -484,9 +484,9 @@ class QueueManager:
 
 
 def _require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Raise MessageRejected for a new copy that fits in no statement.
+    """Raise MessageRejected for a new copy that is too large for a statement.
 
-    Room for the longest reason stays free, so that a copy that was kept can be moved later.
+    Room for the longest reason is kept free, so that a stored copy can be moved later.
     """
     reason = misfit(connection, rows, lambda _row: 4 * REASON_LENGTH)
     if reason is not None:
@@ -494,7 +494,7 @@ def _require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None
 
 
 def _overdue(kept: StoredCopy) -> MessageClass:
-    """Return the class of a kept message whose time is up, by which of its timers that was."""
+    """Return the class of a kept message whose time is up, depending on the timer."""
     if kept.message_class == MessageClass.ACK_REACH_QUEUE:
         return MessageClass.NACK_RECEIVE_TIMEOUT
     limit = kept.time_to_be_received

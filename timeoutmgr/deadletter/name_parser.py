@@ -1,6 +1,6 @@
-r"""Read format names and path names; an error points at the wrong character.
+r"""Parse format names and path names; an error points at the wrong character.
 
-A path name is one of these, its queue perhaps with a subqueue and ``;JOURNAL`` behind it::
+A path name is one of these; a subqueue and ``;JOURNAL`` may follow its queue::
 
     computer\queue                computer\private$\queue
     computer\queue\Journal$       computer\private$\queue\Journal$
@@ -54,7 +54,7 @@ _KINDS: Final = ("PUBLIC", "PRIVATE", "DIRECT", "MACHINE", "DL", "CONNECTOR", "M
 
 
 def parse_format_name(text: str) -> FormatName:
-    """Return the format name that *text* spells; raise InvalidQueueName at the first wrong sign."""
+    """Return the format name in *text*; raise InvalidQueueName at the first wrong character."""
     reader = _Reader(text)
     reader.accept_keyword(_PREFIX)
     elements = [reader.element()]
@@ -83,7 +83,7 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
 
 
 def is_format_name(text: str) -> bool:
-    """Return whether *text* begins as a format name does, valid or not."""
+    """Return whether *text* begins like a format name, valid or not."""
     if text[: len(_PREFIX)].upper() == _PREFIX:
         return True
     kind, equals, _ = text.partition("=")
@@ -145,7 +145,7 @@ class _Reader:
         return host
 
     def parts(self) -> tuple[str | None, bool]:
-        """Read the optional parts behind a queue's name: its subqueue, and ``;JOURNAL``."""
+        """Read the optional parts after a queue's name: its subqueue, and ``;JOURNAL``."""
         if self._journal():
             return None, True
         if not self.accept(";"):
@@ -190,7 +190,7 @@ class _Reader:
             self.fail(what)
 
     def end(self) -> None:
-        """Fail unless the whole text is read; a trailing NUL counts as a sign."""
+        """Fail unless the whole text is read; a trailing NUL counts as a character."""
         if self.at < len(self.text):
             self.fail("the end of the name")
 
@@ -264,7 +264,7 @@ class _Reader:
         )
 
     def _protocol(self) -> Protocol:
-        # The longer name first: HTTPS begins as HTTP does.
+        # The longer name first: HTTPS begins with HTTP.
         for protocol in sorted(Protocol, key=lambda each: -len(each.value)):
             if self.accept_keyword(f"{protocol.value}:"):
                 return protocol
@@ -313,7 +313,7 @@ class _Reader:
             self.fail(what, at=start)
         if not address.is_multicast:
             self.fail(what, at=start)
-        # The pattern of an IP address allows letters, and so has matched the port's digits.
+        # The pattern of an IP address allows letters, so it has also matched the port's digits.
         self.at = start + len(host)
         self.expect(":", "a colon and the port")
         return MulticastName(str(address), self._port(lowest=0))

@@ -16,8 +16,8 @@ r"""Format names: MSMQ's names of queues, as values that print themselves.
     host      = 1*256 letters, digits, ".", "_" and "-"
     port      = 0 to 65535 without a zero before it; a web server's begins at 1
 
-Keywords are read in any case and printed in upper case, GUIDs in lower case. ``name_parser`` reads
-them; ``str`` of a value is its name, and reading that gives the same value.
+Keywords are read in any case and printed in upper case, GUIDs in lower case. ``name_parser`` parses
+them; ``str`` of a value is its name, and parsing that returns the same value.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Protocol(StrEnum):
 
     @property
     def is_web(self) -> bool:
-        """Whether queues are reached by HTTP, so for sending only."""
+        """Whether queues are reached by HTTP, which allows sending only."""
         return self in (Protocol.HTTP, Protocol.HTTPS)
 
 
@@ -74,7 +74,7 @@ class PrivateName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectName:
-    """A queue by the address of its node and its own name; a part of it, or its journal.
+    """A queue, subqueue or journal, by the address of its node and the queue's own name.
 
     *host* has the protocol's form: an IP address, a name, ``network:node``, or ``host:port``.
     """
@@ -180,7 +180,7 @@ FormatName: TypeAlias = Element | MultiElementName
 
 
 def is_read_only(name: FormatName) -> bool:
-    """Return whether only the framework puts messages there: journals, dead letters."""
+    """Return whether only the framework puts messages there (journals, dead letters)."""
     match name:
         case DirectSystemName() | MachineName():
             return True

@@ -1,4 +1,4 @@
-"""Messages that a broker gives up: their class by its reason, and the step that collects them."""
+"""Messages that a broker gives up: their class, and the step that collects them."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ _ON_THE_WAY: Final = (".delay-level-", "nsb.delay-level-", "nsb.v2.delay-level-"
 
 
 def class_of_death(death: Death) -> MessageClass:
-    """Return the class of a message that RabbitMQ dead-lettered; *death* is the newest entry.
+    """Return the class of a message that RabbitMQ dead-lettered; *death* is its newest entry.
 
     A message that expired in a queue of the delay levels had not yet reached its own queue.
     """
@@ -42,16 +42,16 @@ def class_of_death(death: Death) -> MessageClass:
 
 
 _KNOWN_FOR: Final = 60.0
-"""Seconds for which an answer on a queue is remembered: a policy may change."""
+"""Seconds for which an answer about a queue is cached: a policy may change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpiringQueues:
-    """Which queues have the broker send expired messages to the queue *collect_from*.
+    """Knows for which queues the broker sends expired messages to the queue *collect_from*.
 
-    In any other queue a message that expires would be gone, and its dead letter with it: there it
-    is left to its receiver. So is a message that requests no dead letter: the collector makes a
-    dead letter of every message.
+    In any other queue, an expired message would be lost together with its dead letter, so expiry is
+    left to the receiver. The same applies to messages that request no dead letter, since the
+    collector makes a dead letter of every message.
     """
 
     transport: Transport
@@ -78,10 +78,10 @@ class ExpiringQueues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectDead:
-    """The step on the queue to which a broker's policy has its dead messages go.
+    """The step on the queue to which a broker's policy sends dead messages.
 
-    The policy has asked for them, so that their own level does not count. The copy of a
-    transactional one dies where its source is; here only if that cannot be told.
+    The policy asked for them, so their own level does not count. A transactional message becomes a
+    dead letter at its source; here only if the source is unknown.
     """
 
     manager: QueueManager
@@ -90,7 +90,7 @@ class CollectDead:
     joins: bool
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Place each of *batch*; raises MessageRejected for a message that no broker gave up."""
+        """Place each message of *batch*; raise MessageRejected for messages not given up."""
         for received in batch:
             death = received.death
             if death is None:
@@ -116,7 +116,7 @@ class CollectDead:
             self.telemetry.count("dead_letters_collected")
 
     def _acknowledges(self, end: DeliveryEnd, work: Work) -> bool:
-        """Tell another node, which keeps its copy of a transactional message until it hears."""
+        """Notify another node, which keeps its copy of a transactional message until then."""
         source = end.delivery.source_node
         if not end.delivery.transactional or source in (None, self.manager.node):
             return False

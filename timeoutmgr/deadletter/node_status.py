@@ -26,7 +26,7 @@ class QuotaShare:
 
     @property
     def part(self) -> float:
-        """The used part, 0 without a quota; over 1 if the quota was lowered since."""
+        """The used share; 0 without a quota, above 1 if the quota was lowered since."""
         if self.quota is None:
             return 0.0
         return self.used / self.quota if self.quota else 1.0

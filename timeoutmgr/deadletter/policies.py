@@ -1,4 +1,4 @@
-"""The policies of an endpoint with dead letters: of sends, of the pump, and of a dispatch."""
+"""The policies of an endpoint with dead letters: for sends, pumps and dispatches."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeepingSession:
-    """A wrapper of the sends of a transport session."""
+    """A wrapper around the sends of a transport session."""
 
     session: TransportSession
     dead_letters: DeadLetters
@@ -53,8 +53,8 @@ class KeepingSession:
     ) -> list[SendResult]:
         """Keep copies, send, and note the arrivals; raise as a session does."""
         outgoing = self.dead_letters.ending(outgoing)
-        # The copy comes first: a crash in between leaves a copy that expires in time, and not a
-        # message without a copy.
+        # Store the copy first: a crash in between leaves a copy that expires, not a message without
+        # a copy.
         self.dead_letters.before_sending(outgoing, transaction)
         reach("sending.source_keeps")
         results = self.session.send(outgoing, transaction=transaction)
@@ -71,9 +71,9 @@ class KeepingSession:
 def _outage_logged(
     actor: str, facts: str, number: int, breaks: Callable[[TimeoutManagerError], bool]
 ) -> Iterator[None]:
-    """Log an outage in which *number* *facts* could not be noted; raise one that *breaks*.
+    """Log an outage in which *number* *facts* could not be noted; raise it if it *breaks*.
 
-    A caller to whom it is raised sends messages again that are sent; a transaction undoes them.
+    After an error, the caller sends sent messages again, unless a transaction undoes them.
     """
     try:
         yield
@@ -111,7 +111,7 @@ class DeadLetterSending(SendingPolicy):
 
 
 def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[Outgoing]:
-    """Return the messages that their queues have."""
+    """Return the messages that their queues confirmed."""
     both = zip(outgoing, results, strict=True)
     return [sent for sent, result in both if result is SendResult.CONFIRMED]
 
@@ -121,17 +121,17 @@ def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[O
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHandling(HandlingPolicy):
-    """The handling policy of an endpoint with dead-letter queues, whose store *outage* is of."""
+    """The handling policy of an endpoint with dead-letter queues; *outage* is their store's."""
 
     dead_letters: DeadLetters
     outage: Outage
 
     def traces_expired(self, message: Message) -> bool:
-        """Return whether *message*, received too late, asks for a dead letter."""
+        """Return whether *message*, received too late, requests a dead letter."""
         return self.dead_letters.wants_dead_letter(message)
 
     def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return why *message* does not fit *queue*, by the rule of the queue."""
+        """Return why the rule of *queue* excludes *message*, or None."""
         return self.dead_letters.misfit(message, queue)
 
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
@@ -157,7 +157,7 @@ class DeadLetterHandling(HandlingPolicy):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFailures(FailurePolicy):
-    """The failure policy of an endpoint with dead-letter queues, whose store *outage* is of."""
+    """The failure policy of an endpoint with dead-letter queues; *outage* is their store's."""
 
     dead_letters: DeadLetters
     telemetry: Telemetry
@@ -166,7 +166,7 @@ class DeadLetterFailures(FailurePolicy):
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
     ) -> str | None:
-        """Place the message in a dead-letter queue first, settle it second."""
+        """First place the message in a dead-letter queue, then settle it."""
         try:
             with open_work() as work:
                 placed = self._place_received(received, error, work)
@@ -212,7 +212,7 @@ class DeadLetterFailures(FailurePolicy):
 
 @contextmanager
 def _of_the_store(outage: Outage) -> Iterator[None]:
-    """Raise that the store is away, or full, so that a pump sits out *outage*."""
+    """Report the store as away or full, so that the pump waits for the end of *outage*."""
     try:
         yield
     except StorageConflict:
@@ -227,7 +227,7 @@ def _received_fields(event: str, received: Received) -> dict[str, object]:
 
 
 # --- dead letters in the dispatch step: arrivals are noted, undeliverable messages are placed ---
-# Neither may raise for messages that are sent and not yet closed: they would be sent again.
+# Neither may raise for messages that are sent but not yet closed: they would be sent again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class DeadLetterForwarding(ForwardingPolicy):
         return self.dead_letters.refusal(timeout, at)
 
     def tried(self, timeouts: Sequence[Timeout], at: Micros, work: IsolatedSends) -> None:
-        """Note the first attempts of *timeouts*, with which their transit began."""
+        """Note the first attempts of *timeouts*, which began their transit."""
         with _outage_logged("dispatcher", "attempts", len(timeouts), partial(self._breaks, work)):
             self.dead_letters.tried(timeouts, at, work.scope)
 
@@ -292,8 +292,8 @@ class DeadLetterForwarding(ForwardingPolicy):
     def _breaks(self, work: IsolatedSends, error: TimeoutManagerError) -> bool:
         """Return whether *error* leaves the transaction of *work* in doubt.
 
-        A full node has changed nothing, and a store elsewhere is in no transaction of the queues.
-        Neither must hold up other messages.
+        A full node has changed nothing, and a separate store is not part of the queues'
+        transaction. Neither must hold up other messages.
         """
         if work.scope is None or isinstance(error, NodeFull):
             return False

@@ -46,7 +46,7 @@ class StoredCopyFilter:
     kept_before: Micros | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a window in which nothing is."""
+        """Refuse an empty time window."""
         require_window(InvalidMessage, kept_from=self.kept_from, kept_before=self.kept_before)
 
 
@@ -66,10 +66,10 @@ EVERYTHING: Final = StoredCopyFilter()
 
 @dataclass(frozen=True, slots=True)
 class StoredCopyQueue:
-    """An own queue of a node, or by its *name* the dead-letter queue of an application.
+    """A node's own queue or, with *name*, the dead-letter queue of an application.
 
     For a journal, *name* is the queue of that journal; without a name, it is the node's journal.
-    Of no *kind* are the copies that await their final acknowledgement.
+    Without a *kind*, it has the copies that await their final acknowledgement.
     """
 
     manager: QueueManager
@@ -110,7 +110,7 @@ class StoredCopyQueue:
     def receive(
         self, which: StoredCopyFilter = EVERYTHING, *, transaction: Transaction | None = None
     ) -> Iterator[StoredCopy | None]:
-        """Lend the oldest copy, and delete it if the block ends without an error.
+        """Yield the oldest copy, and delete it if the block ends without an error.
 
         With *transaction*, its commit deletes the copy. Two concurrent receivers get different
         copies, or the second waits.
@@ -229,7 +229,7 @@ class StoredCopyQueue:
         key: dict[str, Any] = {
             "message_id": copy.message.id,
             "destination": copy.destination,
-            # A message that was sent again may return at once: its new copy has another instant.
+            # A message that was sent again may come back at once: its new copy has another instant.
             "kept": copy.kept,
         }
         if self.kind is None:

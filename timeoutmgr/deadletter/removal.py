@@ -1,4 +1,4 @@
-"""Purge and delete queues so that each message gets its class, and its dead letter.
+"""Purge and delete queues so that each message gets its class and its dead letter.
 
 A broker that deletes or purges a queue by itself drops its messages.
 """
@@ -42,11 +42,11 @@ def remove_messages(
 ) -> RemovalResult:
     """Remove all messages from *queue*, then with *delete_queue* the queue itself.
 
-    A message is placed first and acknowledged second: a crash in between leaves both, and a second
-    purge mends it. Stop consumers first: their unacknowledged messages are invisible here. A
-    message whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for
-    reserved queues, TransportUnavailable and StorageUnavailable; and MessageRejected in the end, if
-    messages stay of which no copy can be kept.
+    A message is first placed, then acknowledged: a crash in between leaves both, and a second purge
+    repairs that. Stop consumers first: their unacknowledged messages are invisible here. A message
+    whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for reserved
+    queues, TransportUnavailable and StorageUnavailable; and MessageRejected at the end, if messages
+    remain that cannot be copied.
     """
     check_destination(queue, Limits(is_satellite=InstalledSatellites(transport)))
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
@@ -82,7 +82,7 @@ def _empty(
             for received in batch:
                 try:
                     removed.dead += _remove(session, receiver, dead_letters, received, why)
-                except MessageRejected as error:  # not of the messages behind it
+                except MessageRejected as error:  # not of the later messages
                     refused = error
                     continue
                 removed.messages += 1

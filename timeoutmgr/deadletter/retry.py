@@ -53,9 +53,9 @@ def retry(
 ) -> list[RetriedDeadLetter]:
     """Send *copies* of *queue* to their destinations; delete the accepted dead letters.
 
-    A copy is sent and confirmed first, deleted second. If queue and store share a database, both
-    are one transaction; otherwise a crash in between repeats the message under the same id. Of two
-    retries at once one sends. A transactional message is kept again until its final
+    A copy is first sent and confirmed, then deleted. If queue and store share a database, both
+    happen in one transaction; otherwise a crash in between repeats the message under the same id.
+    Of two concurrent retries, only one sends. A transactional message is kept again until its final
     acknowledgement. Raises TransportUnavailable and StorageUnavailable.
     """
     done: list[RetriedDeadLetter] = []
@@ -97,8 +97,8 @@ def _retry(
 ) -> Retry:
     outgoing = retried_message(copy)
     apart = service.manager.store.database.begin
-    # The lock of the node is held over the send: a second retry waits, and so does the final
-    # acknowledgement. A death here leaves the copy where it was.
+    # The node stays locked during the send: a second retry waits, and so does the final
+    # acknowledgement. A crash here leaves the copy where it was.
     with session.transaction() if service.joins else apart() as transaction:
         if not queue.holds(copy, transaction):
             return Retry.MISSING
@@ -113,7 +113,7 @@ def _retry(
             service.manager.place(copy, transaction=transaction)
     if result is not SendResult.CONFIRMED:
         return Retry(result.value)
-    session.send(acknowledgements)  # behind the commit: its failure must not repeat the message
+    session.send(acknowledgements)  # after the commit: its failure must not repeat the message
     return Retry.RETRIED
 
 

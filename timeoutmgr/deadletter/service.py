@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rejected(MessageRejected):
-    """A message that becomes a dead letter of *message_class*; no retry can mend it.
+    """Raised for a message that becomes a dead letter of *message_class*; no retry can help.
 
     Handlers and hooks raise it too: NACK_BAD_SIGNATURE if a signature does not match,
     NACK_BAD_ENCRYPTION if a body cannot be decrypted.
@@ -119,7 +119,7 @@ class JournalingRules:
     def level(
         self, own: JournalLevel | None, *, expires: bool, transactional: bool
     ) -> JournalLevel:
-        """Return the level of a message of this endpoint: its *own*, if it has any.
+        """Return the level of a message of this endpoint: its *own* level, or the default.
 
         *expires*: the message has a time to be received.
         """
@@ -135,7 +135,7 @@ class JournalingRules:
 
 
 class AcceptedMessages(StrEnum):
-    """Messages that an endpoint's queue accepts; in MSMQ, its creation settles that."""
+    """The kind of messages that an endpoint's queue accepts; MSMQ fixes it at creation."""
 
     BOTH = "both"
     TRANSACTIONAL = "transactional"
@@ -168,12 +168,12 @@ class DeadLetterService:
     journaled: frozenset[str] = frozenset()
     takes: AcceptedMessages = AcceptedMessages.BOTH
     may_end: Callable[[str, bool], bool] = lambda _queue, _wants_dead_letter: False
-    """Whether the transport may end a message in its queue, and one that wants a dead letter."""
+    """Whether the transport may expire a message (which wants a dead letter) in its queue."""
 
     # --- the sender's side
 
     def queue_of(self, destination: str) -> str:
-        """Return the queue that *destination* stands for; a plain name is the name of a queue."""
+        """Return the queue of *destination*; a plain name is the name of a queue."""
         return queue_of(destination, self.manager.node, self.manager.store.nodes)
 
     def delivery_headers(
@@ -210,7 +210,7 @@ class DeadLetterService:
         return made.as_headers()
 
     def ending(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Return *outgoing*; messages that may end in their queue have a time to live."""
+        """Return *outgoing* with a time to live for messages that may expire in their queue."""
         return [self._ending(one) for one in outgoing]
 
     def _ending(self, one: Outgoing) -> Outgoing:
@@ -253,7 +253,7 @@ class DeadLetterService:
     def after_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Note the messages that reached their queue; delayed messages have not."""
+        """Note the messages that reached their queue; delayed messages did not."""
         acks: list[Outgoing] = []
         for one in outgoing:
             if names.EXPIRE in one.message.headers or is_delayed_by_broker(one):
@@ -300,7 +300,7 @@ class DeadLetterService:
     def tried(
         self, timeouts: Sequence[Timeout], at: Micros, transaction: Transaction | None = None
     ) -> None:
-        """Note the first attempts of *timeouts*, with which their transit began."""
+        """Note the first attempts of *timeouts*, which began their transit."""
         attempts = [
             FirstAttempt(
                 key=(one.message.id, one.destination),
@@ -315,7 +315,7 @@ class DeadLetterService:
 
     def _is_in_transit_too_long(self, timeout: Timeout, limit: Micros, at: Micros) -> bool:
         # The time until a message is due, or until the first attempt, is not time in transit. No
-        # attempt comes before the due time, so that a message on time needs no look.
+        # attempt comes before the due time, so a message that is on time needs no query.
         if at - timeout.due < limit:
             return False
         try:
@@ -334,7 +334,7 @@ class DeadLetterService:
         return first is not None and at - first >= limit
 
     def passed_on(self, message: Message) -> Message:
-        """Return *message* with a hop more; a delayed retry returns here, and is not a hop."""
+        """Return *message* with one more hop; a delayed retry returns here, and is not a hop."""
         if names.RETRIES in message.headers:
             return message
         return replace(message, headers=one_hop_more(message.headers))
@@ -350,7 +350,7 @@ class DeadLetterService:
         attempts: int = 0,
         transaction: Transaction | None = None,
     ) -> DeadLetterResult | None:
-        """Place *message* on this node, or build the request to its source to move its copy."""
+        """Place *message* on this node, or build the request for its source to move its copy."""
         message_class = class_of_error(error)
         if message_class is None:
             return None
@@ -405,7 +405,7 @@ class DeadLetterService:
     def received(
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Journal a received message; settle the copy of its source, here or by a message."""
+        """Journal a received message; settle the copy at its source, here or by a message."""
         delivery = read_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
         end = DeliveryEnd(message, delivery, queue, ended, self.clock.now())
@@ -423,7 +423,7 @@ class DeadLetterService:
         return acks
 
     def _final(self, end: DeliveryEnd) -> list[Outgoing]:
-        """Return the final acknowledgement to a source elsewhere; empty if it is not allowed."""
+        """Return the final acknowledgement to a source elsewhere; nothing if it is not allowed."""
         try:
             return [final_acknowledgement(end, self.limits)]
         except InvalidMessage as error:
@@ -499,6 +499,6 @@ class DeadLetterService:
 
 
 def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
-    """Return the instant at which the transit of a message begins: if delayed, when due."""
+    """Return the instant at which a message's transit begins; if it is delayed, its due time."""
     due = names.DELIVER_AT if is_delayed_by_broker(outgoing) else names.EXPIRE
     return max(now, instant_of(outgoing.message.headers, due, now))

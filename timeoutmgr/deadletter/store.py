@@ -16,9 +16,9 @@ _MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
 class DeadLetterStore:
     """Keeps dead letters in SQLite, PostgreSQL, MySQL or MariaDB.
 
-    *url* may be a Database that other parts use too; a URL stands for the process' shared Database.
-    *schema* and *prefix* separate installations in a database. Raises ConfigurationError if they
-    are not plain identifiers.
+    *url* may be a Database that other parts also use; for a URL, the process' shared Database is
+    used. *schema* and *prefix* separate installations in a database. Raises ConfigurationError if
+    they are not plain identifiers.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class DeadLetterStore:
         self._revisions = _MIGRATIONS, f"{prefix}dead_letters_version", schema
         self._attributes = {"prefix": prefix}
         self.guids: dict[str, str] = {}
-        """GUIDs of nodes as this process read them first."""
+        """GUIDs of nodes as this process first read them."""
         self.database.refuse_attached(schema, "Use a prefix.")
 
     def install(self) -> None:
@@ -99,7 +99,7 @@ class DeadLetterStore:
 
 
 def checked_node(node: str) -> str:
-    """Return *node* if a node can have that id; raise ConfigurationError if not."""
+    """Return *node* if it is a valid node id; otherwise raise ConfigurationError."""
     usable = isinstance(node, str) and 0 < len(node) <= NODE_LENGTH and node.isprintable()
     if not usable or not node.isascii() or set(node) & set(" \\;,+\"'/:=@"):
         raise ConfigurationError(

@@ -54,7 +54,7 @@ class DeadLetterTables:
         return "awaiting" if table is self.awaiting else "letters"
 
 
-@lru_cache(maxsize=16)  # SQLAlchemy compiles a statement again for other Table objects
+@lru_cache(maxsize=16)  # cached: SQLAlchemy recompiles a statement for new Table objects
 def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 
@@ -91,7 +91,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     )
     target = Column("target", SmallInteger(), primary_key=True, autoincrement=False)
     journals = table("journal", *_copy_columns(target))
-    # Of delayed messages that could not be sent at once; *due* tells two of one id apart.
+    # For delayed messages that could not be sent at once; *due* distinguishes messages of one id.
     first_attempts = table(
         "first_attempts",
         Column("node", KeyText(NODE_LENGTH), primary_key=True),
