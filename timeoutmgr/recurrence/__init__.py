@@ -1,1 +1,1 @@
-"""Recurring timeouts: a schedule in the configuration, and the run that is stored ahead."""
+"""Recurring timeouts: schedules in the configuration, whose next run is stored ahead."""

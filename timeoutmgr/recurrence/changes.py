@@ -1,9 +1,8 @@
 """Changes of one locked schedule: store the next run, pause, resume, remove.
 
-A change is one transaction under the lock of the schedule. So of any number of processes one
-process stores a run, each other process sees it, and a crash leaves all of a change or nothing.
-The id of a run is made of endpoint, name and instant: the keys of the store refuse a second run of
-an instant even without the lock.
+A change is one transaction under the schedule's lock. So only one process stores a run, all others
+see it, and a crash leaves either the whole change or nothing. The id of a run is made of endpoint,
+name and instant: even without the lock, the store's keys refuse a second run of an instant.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from timeoutmgr.recurrence.definition import MOST_CAUGHT_UP, CatchUp, RecurringT
 from timeoutmgr.recurrence.occurrences import Occurrences, parse
 
 CHANNEL: Final = "recurring"
-"""The channel of a cancel by a changed schedule, in the history."""
+"""The channel that the history shows for a cancel by a changed schedule."""
 _CLOCKS_DIFFER: Final[Micros] = 60_000_000
-"""The clocks of two processes may differ by as much: neither replaces the run of the other."""
+"""Tolerated difference of two processes' clocks: neither replaces the other's run."""
 
 
 class StoresRuns(Protocol):
-    """Makes the message of a run, and stores it as a timeout."""
+    """Builds the message of a run, and stores it as a timeout."""
 
     @property
     def endpoint(self) -> str:
@@ -42,7 +41,7 @@ class StoresRuns(Protocol):
         ...
 
     def timeout_id(self, message_id: str) -> str:
-        """Return the id of the timeout that keeps the message *message_id*."""
+        """Return the id of the timeout for the message *message_id*."""
         ...
 
     def store(
@@ -60,8 +59,8 @@ class StoresRuns(Protocol):
 class Advance:
     """Effect of ``advance``: the record now, the instants of stored runs, and the skipped runs.
 
-    *skipped* says that occurrences were missed and get no run of their own. *replaced* is the
-    instant of the run that a clock stored while it was ahead.
+    *skipped* says that missed occurrences get no run of their own. *replaced* is the instant of a
+    run that was stored by a clock that was ahead, and is now replaced.
     """
 
     record: ScheduleRecord
@@ -71,7 +70,7 @@ class Advance:
 
 
 def needs_change(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
-    """Return whether ``advance`` may have to change *record*, as it was read without the lock."""
+    """Return whether ``advance`` may have to change *record*, which was read without the lock."""
     if record.every != definition.occurrences.text or _was_ahead(record, now):
         return True
     is_due = record.run_due is None or record.run_due <= now
@@ -83,8 +82,8 @@ def advance(
 ) -> Advance:
     """Store the missed runs that the policy asks for, and the next run, unless one is stored.
 
-    *started* is when this process started: of two processes whose ``every`` differs, the text of
-    the process that started later is in force, and the other process follows it.
+    *started* is when this process started: if the ``every`` of two processes differs, the process
+    that started later wins, and the other process follows it.
     """
     now = locked.now()
     record = _configured(locked, definition, started, now)
@@ -101,7 +100,7 @@ def advance(
 
 
 def pause(locked: LockedSchedule, channel: str) -> bool:
-    """Cancel the run that is stored ahead, and store none until ``resume``; False if paused."""
+    """Cancel the stored run, and store none until ``resume``; return False if already paused."""
     if locked.record.is_paused:
         return False
     locked.write(replace(_without_run(locked, channel), is_paused=True))
@@ -119,7 +118,7 @@ def resume(locked: LockedSchedule, channel: str) -> bool:
 
 
 def remove(locked: LockedSchedule, channel: str) -> None:
-    """Cancel the run that is stored ahead, and forget the schedule."""
+    """Cancel the stored run, and delete the schedule."""
     _without_run(locked, channel)
     locked.delete()
     locked.audit("remove-recurring", channel)
@@ -131,7 +130,7 @@ def _configured(
     """Return the record with the schedule in force. A new or changed schedule begins now."""
     record, occurrences = locked.record, definition.occurrences
     if _was_ahead(record, now):
-        # When that process started is not known: it gives way to a process that has just started.
+        # Its process' start is unknown: a process that has just started wins.
         record = replace(record, configured_at=now - _CLOCKS_DIFFER)
     if record.done_until is not None:
         if record.every == occurrences.text or started <= record.configured_at:
@@ -145,7 +144,7 @@ def _configured(
 
 
 def _was_ahead(record: ScheduleRecord, now: Micros) -> bool:
-    """Return whether the schedule was configured by a clock that was ahead, and is set right."""
+    """Return whether the schedule was configured by a clock that was ahead but is now correct."""
     return record.configured_at > now + _CLOCKS_DIFFER
 
 
@@ -155,7 +154,7 @@ def _in_force(record: ScheduleRecord, definition: RecurringTimeout) -> Occurrenc
 
 
 def _is_ahead(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
-    """Return whether the stored run is later than the next: the clock that chose it was set back.
+    """Return whether the stored run is later than the next: its clock was ahead, and set back.
 
     Until that run is due no other run would be stored.
     """
@@ -209,7 +208,7 @@ def _missed(
 
 
 def _runs_late(run: RunState | None, until: Micros) -> bool:
-    """Return whether the run that was stored ahead is sent after *until*, or still to be sent."""
+    """Return whether the stored run was sent after *until*, or is still to be sent."""
     if run is None or run.state is TimeoutState.CANCELLED:
         return False
     return run.closed_at is None or run.closed_at >= until
@@ -220,7 +219,7 @@ def _stored(
 ) -> str:
     """Store the run at *due* unless it is stored, and return the id of its timeout.
 
-    A pause cancels a run, and its id is used then. So the id also counts the cancels before.
+    A pause cancels a run and uses up its id. So the id also counts the earlier cancels.
     """
     for number in count():
         message_id = id_of(CHANNEL, runs.endpoint, definition.name, str(due), str(number))

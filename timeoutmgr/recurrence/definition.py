@@ -12,12 +12,12 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.recurrence.occurrences import Occurrences, parse
 
 MOST_CAUGHT_UP: Final = 1000
-"""Missed runs of one schedule that the policy ``all`` sends at once; it skips older runs."""
+"""Maximum missed runs of a schedule that the policy ``all`` sends at once; it skips older runs."""
 _NAME_LENGTH: Final = 200
 
 
 class CatchUp(StrEnum):
-    """Choice for the occurrences that a pause or an outage missed."""
+    """Policy for occurrences that were missed in a pause or an outage."""
 
     ONE = "one"
     """One run for all missed occurrences, at once. A run that was stored before and is sent late
@@ -25,7 +25,7 @@ class CatchUp(StrEnum):
     ALL = "all"
     """A run for each missed occurrence, at once; the newest MOST_CAUGHT_UP at most."""
     NONE = "none"
-    """No run. A run that was stored before an outage is sent late all the same."""
+    """No run. A run that was stored before an outage is still sent, late."""
 
 
 CatchUpName: TypeAlias = Literal["one", "all", "none"]
@@ -82,7 +82,7 @@ class RecurringTimeout:
 
 
 def check_schedule_name(name: str) -> str:
-    """Return *name* if a schedule can be called that; raise ConfigurationError if not."""
+    """Return *name* if a schedule can have it; otherwise raise ConfigurationError."""
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _NAME_LENGTH:
         raise ConfigurationError(
             f"the name of a recurring timeout is printable text of 1 to {_NAME_LENGTH} "

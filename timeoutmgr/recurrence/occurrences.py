@@ -1,8 +1,8 @@
-"""The instants of a schedule: its text is parsed, and APScheduler's triggers count. Pure: no I/O.
+"""The instants of a schedule: parses its text, and uses APScheduler's triggers. Pure: no I/O.
 
-A schedule in local time counts on the clock on the wall, which knows no zone. Each wall time then
-becomes an instant: if summer time skips it, the first instant after the gap; if it exists twice,
-the first of both. So each wall time gives one instant at most.
+A schedule in local time counts in naive wall-clock times. Each wall time then becomes an instant:
+if summer time skips it, the first instant after the gap; if it occurs twice, the first of both. So
+each wall time gives at most one instant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SPAN: Final = re.compile(
 
 
 class Trigger(Protocol):
-    """A trigger of APScheduler, as far as occurrences need it."""
+    """The part of an APScheduler trigger that occurrences need."""
 
     def get_next_fire_time(
         self, previous_fire_time: datetime | None, now: datetime, /
@@ -81,7 +81,7 @@ class Occurrences:
                     return None
                 wall = max(found, wall + MICROSECOND)
                 occurrence = to_micros(resolve(found.replace(tzinfo=None), self._zone))
-                # In the second of two equal hours the wall shows times whose instants have passed.
+                # In the second of two repeated hours, wall times have instants that have passed.
                 if occurrence > instant:
                     return occurrence if occurrence <= LATEST else None
         except (OverflowError, ValueError):
@@ -90,9 +90,8 @@ class Occurrences:
     def latest(self, after: Micros, until: Micros, limit: int) -> tuple[list[Micros], bool]:
         """Return the newest *limit* occurrences after *after*, up to *until*, oldest first.
 
-        The second value says whether there are older occurrences. The search goes back from
-        *until* in windows that double, so that its work depends on *limit*, not on the time since
-        *after*.
+        The second value says whether there are older occurrences. The search goes back from *until*
+        in doubling windows, so that its cost depends on *limit*, not on the time since *after*.
         """
         window = _SHORTEST
         while True:
@@ -103,9 +102,9 @@ class Occurrences:
             window *= 2
 
     def longest_wait(self, since: Micros) -> timedelta:
-        """Return the longest time from *since*, or an occurrence, to the occurrence after.
+        """Return the longest time from *since*, or from an occurrence, to the next occurrence.
 
-        Looks at the next 400: of a daily schedule this is a year, with both changes of the clock.
+        It checks the next 400: for a daily schedule, this is a year with both clock changes.
         """
         instants = [since, *islice(self._between(since, LATEST), 400)]
         waits = (later - earlier for earlier, later in pairwise(instants))
@@ -144,14 +143,14 @@ def parse(every: str | timedelta) -> Occurrences:
 
 
 def resolve(wall: datetime, zone: tzinfo) -> datetime:
-    """Return the instant of the naive time *wall* in *zone*: one, if it is skipped or repeated.
+    """Return the single instant of the naive time *wall* in *zone*.
 
     A skipped time becomes the first instant after the gap, a repeated time its first instant.
     """
     first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) == wall:
         return first
-    # In a gap: the offset of before leads behind the gap, the offset of after in front of it.
+    # In a gap, the earlier offset gives an instant after the gap, the later offset one before it.
     before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     behind, offset = first, first.astimezone(zone).utcoffset()
     while behind - before > timedelta(seconds=1):
@@ -164,13 +163,13 @@ def resolve(wall: datetime, zone: tzinfo) -> datetime:
 
 
 def _of_span(text: str, match: re.Match[str]) -> Occurrences:
-    """Return an interval of UTC, counted from 1970 or from the start that it names."""
+    """Return an interval in UTC, counted from 1970 or from the given start."""
     start = _EPOCH if match["start"] is None else _start(text, match["start"])
     return Occurrences(text, _interval(text, match, start), UTC)
 
 
 def _on_the_wall(text: str, match: re.Match[str]) -> Occurrences:
-    """Return days or weeks at a time of day in a zone."""
+    """Return days or weeks with a time of day in a zone."""
     unit = match["unit"].lower()
     if (unit, match["day"] is not None) not in {("day", False), ("week", True)}:
         raise _unclear(text, "a time of day goes with days, or with weeks on a weekday")
@@ -234,7 +233,7 @@ def _of_cron(text: str) -> Occurrences:
 
 
 def _weekdays(text: str, field: str) -> str:
-    """Return cron's weekdays by name: the numbers of APScheduler begin with Monday, not Sunday."""
+    """Return cron's weekdays by name: APScheduler's numbers begin with Monday, not Sunday."""
     found: set[int] = set()
     for part in field.split(","):
         days, has_step, step = part.partition("/")

@@ -1,4 +1,4 @@
-"""The task of a running endpoint that keeps the next run of each schedule stored."""
+"""A running endpoint's task: it keeps the next run of each schedule stored."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RecurringStore(TimeoutStore, KeepsSchedules, Protocol):
 class RecurringTask(ThreadTask):
     """Stores the next run of each schedule when the run before it is due.
 
-    Each process of the endpoint has this task. When a run is due the first process that locks the
-    schedule stores the next run, and each other process finds it stored. *wake* hears of stored
-    runs.
+    Each process of the endpoint has this task. When a run is due, the first process that locks the
+    schedule stores the next run, and the other processes find it stored. *wake* is called for
+    stored runs.
     """
 
     thread_name = "timeoutmgr-recurring"
@@ -76,7 +76,7 @@ class RecurringTask(ThreadTask):
             self._is_ready = True
         now = self._store.now()
         if self._started is None or self._started > now:
-            self._started = now  # not by a clock that was ahead: its config would stay in force
+            self._started = now  # an instant ahead would keep its config in force
         records = {record.name: record for record in self._store.schedules()}
         waits, failure = [IDLE], None
         for definition in self._definitions:
@@ -102,7 +102,7 @@ class RecurringTask(ThreadTask):
             )
         except StorageUnavailable:
             raise
-        except Exception as error:  # of a send middleware too
+        except Exception as error:  # also an error of a send middleware
             logger.error(
                 "endpoint %s could not store the next run of %.80r: %s",
                 self._runs.endpoint,
