@@ -1,7 +1,7 @@
-"""Moving pending timeouts from one place to another: durable, resumable, each in one place.
+"""Move pending timeouts to another place: durably, resumably, and each in one place only.
 
-The state machine and its ports; nothing here knows a database or a broker. A run is a plan
-of batches in a ledger; each process that reaches source, target and ledger may move the next batch.
+It has the state machine and its ports, and knows no database or broker. A run is a plan of batches
+in a ledger; any process that reaches source, target and ledger may move the next batch.
 """
 
 from timeoutmgr.migration.loops import Participants as Participants

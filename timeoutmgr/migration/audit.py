@@ -1,4 +1,4 @@
-"""The audit of a migration, in each store at its ends."""
+"""The audit of a migration, written in each store at its ends."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MigrationAudit:
 
     @contextmanager
     def kept(self, action: str, terms: Terms) -> Iterator[AuditedWork]:
-        """Have each audit keep that *action* begins, and how it ends.
+        """Record in each audit that *action* begins, and how it ends.
 
-        The rows tell what a person asked for; which timeout is where, the ledger knows.
+        The rows say what a person requested; the ledger knows where each timeout is.
         """
         work, by = AuditedWork(), ChangedBy(channel=CLI)
         with ExitStack() as stack:

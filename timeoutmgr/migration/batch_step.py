@@ -1,4 +1,4 @@
-"""The step: one batch, from wherever a crash has left it."""
+"""The step: move one batch, from any state in which a crash left it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.migration.ports import StepInputs
 from timeoutmgr.migration.runs import Batch, BatchState, MigrationRun
 
-# --- claim a batch before it is moved: two processes never move a batch at the same time ------
-# A store would insert each id once nevertheless; a queue would get the batch twice.
+# --- claim a batch before moving it, so that two processes never move it at the same time ---------
+# A store would still insert each id only once; a queue would get the batch twice.
 
 _RETRY_EVERY: Final = 0.25
 _MOST_TRIES: Final = 240
 
 
 def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Return *batch* as it is now, claimed; wait for its owner while that is alive.
+    """Claim *batch* and return its current state; wait for its owner while that is alive.
 
-    The owner is a worker whose runner has died: it ends its batch and gets no other. Raises
+    Such an owner is a worker whose runner died: it finishes its batch and gets no other. Raises
     MigrationRefused if the worker does not end its batch.
     """
     for _attempt in range(_MOST_TRIES):
@@ -37,7 +37,7 @@ def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
 
 
 def claim_next_batch(parts: StepInputs, run: MigrationRun) -> Batch | None:
-    """Return the first batch that is left to be done, claimed; None where there is none."""
+    """Claim and return the first batch that is not done; None if there is none."""
     found = parts.ledger.claim_next(run, parts.runner)
     if found is not None:
         reach("migration.claimed")
@@ -45,10 +45,10 @@ def claim_next_batch(parts: StepInputs, run: MigrationRun) -> Batch | None:
 
 
 def move(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Move *batch* on until it is done; return it with its counts.
+    """Move *batch* until it is done; return it with its counts.
 
-    Raises MigrationFailed where counts do not agree: the batch then stays as it is, hidden, to be
-    resumed or aborted.
+    Raises MigrationFailed if counts do not agree: the batch then stays hidden, to be resumed or
+    aborted.
     """
     if batch.state is BatchState.DONE:
         return batch
@@ -58,7 +58,7 @@ def move(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
 
 
 def hide(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Take *batch* out of the source poller's sight."""
+    """Hide *batch* from the source's poller."""
     hidden = replace(batch, state=BatchState.HIDDEN)
 
     def write(transaction: Transaction | None, count: int) -> None:
@@ -80,7 +80,7 @@ def send(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
         parts.ledger.move_batch(run.id, batch)
         reach("migration.sending")
     elif not parts.target.knows_what_it_has:
-        # The process before may have sent all of the batch.
+        # A previous process may have sent the whole batch.
         batch = replace(batch, repeated=len(items))
     delivered = parts.target.deliver(run.id, batch, items)
     reach("migration.delivered")
@@ -105,14 +105,14 @@ def _agree(run: MigrationRun, batch: Batch, one: str, first: int, other: str, se
         )
 
 
-# --- the step of an abort: an open batch is put where each of its timeouts is to be from now on ---
+# --- the step of an abort: put each timeout of an open batch where it belongs from now on ---------
 
 
 def finish_sending(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Send *batch* to its end, for a target that cannot list its messages.
+    """Send the whole *batch*, for a target that cannot list its messages.
 
-    A message cannot be recalled from a queue. Restored in the source, it would be in both places.
-    Sent once more, the whole batch is at the target, a part of it perhaps twice under one id.
+    A message cannot be recalled from a queue: restored in the source, it would be in both places.
+    After another send the whole batch is at the target, perhaps partly twice under one id.
     """
     done = send(parts, run, batch)
     reach("migration.finished")
@@ -120,7 +120,7 @@ def finish_sending(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
 
 
 def known_as_hidden(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Return *batch*, written down as hidden where a crash came before that."""
+    """Return *batch*, recorded as hidden if a crash prevented that."""
     if batch.state is not BatchState.PENDING or parts.source.hides_atomically:
         return batch
     items = parts.source.read(run.id, batch)
@@ -133,12 +133,12 @@ def known_as_hidden(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch
 
 
 def put_back(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
-    """Unhide the timeouts that the target lacks, and remove the others; the run is shut there."""
+    """Unhide the timeouts that the target lacks, and remove the rest; the run is shut there."""
     items = parts.source.read(run.id, batch)
     there: set[str] = set()
     if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:
         there = parts.target.present([item.timeout.id for item in items])
-    # Counted from the batch: a foreign source may have got a part back before a crash.
+    # Counted from the batch: a foreign source may have got part of it back before a crash.
     back = batch.collected - len(there)
     returned = replace(batch, state=BatchState.RETURNED, new=len(there), returned=back)
 

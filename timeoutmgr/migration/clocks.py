@@ -1,7 +1,7 @@
-"""The clocks of a migration: the place that due times come from owns the clock for their delays.
+"""The clocks of a migration: the place that set due times provides the clock for their delays.
 
-A delay is the time left until a due time, so it is counted by the clock that made the due time. A
-host that counts it by its own clock delivers early by as much as that clock is ahead.
+A delay is the time left until a due time, so it is computed by the clock that set the due time. A
+host that used its own clock would deliver early by as much as that clock is ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from timeoutmgr.migration.runs import Problem
 
 _SECOND: Final = 1_000_000
 _ASK_EVERY: Final = 1.0
-"""Seconds for which the answer of a place is used, plus the time that this host counted since."""
+"""Seconds for which a place's answer is reused, plus the time that has passed on this host."""
 REPORTED: Final = 1 * _SECOND
 """Offset of two clocks from which a run reports it."""
 REFUSED: Final = 30 * _SECOND
@@ -25,10 +25,10 @@ REFUSED: Final = 30 * _SECOND
 
 
 class OriginClock:
-    """The clock of the place that *ask* asks, as seen from a host; for one thread.
+    """The clock of a remote place, which *ask* queries; for one thread.
 
-    The host's monotonic clock is read after the place has answered, so that the time of the answer
-    makes a delay longer: late by a moment, never early.
+    The host's monotonic clock is read after the place has answered, so the latency of the answer
+    makes a delay longer: a moment late, never early.
     """
 
     def __init__(self, ask: Callable[[], Micros], host: Clock) -> None:
@@ -46,13 +46,13 @@ class OriginClock:
         return self._answer + int((at - self._asked) * _SECOND)
 
     def monotonic(self) -> float:
-        """Return seconds of this host that never go back."""
+        """Return this host's monotonic seconds."""
         return self._host.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Offset of two clocks: that of *place* is *ahead* of the clock of *other*, or behind it."""
+    """Offset of two clocks: how far the clock of *place* is *ahead* of the clock of *other*."""
 
     place: str
     other: str
@@ -81,7 +81,7 @@ class Offset:
 
 
 def offsets(parts: PlanInputs) -> list[Offset]:
-    """Return by how much the clocks of *parts* differ, where a run is to tell of it."""
+    """Return the offsets between the clocks of *parts* that a run must report."""
     return [one for one in _measured(parts) if abs(one.ahead) > REPORTED]
 
 

@@ -1,4 +1,4 @@
-"""The loops around the steps: all batches of a run, and all that an abort puts back."""
+"""The loops around the steps: move all batches of a run, or put them back in an abort."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Participants:
 
     *runner* names the process that works; *pause* waits for a number of seconds; *clock* is the
     clock of this host. *is_one_store* says that source and target are the same tables, as far as
-    their URLs show that.
+    URLs show it.
     """
 
     source: Source
@@ -56,7 +56,7 @@ class Participants:
     def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Move every batch that is not done; verify, and save the report.
 
-        Can be interrupted anywhere, and begun again with the same run.
+        It can be interrupted at any point, and started again with the same run.
         """
         # Before a run arrives whose schedule the target would not know, and after all changes.
         self._copy_schedules()
@@ -80,7 +80,7 @@ class Participants:
     def abort(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
         """Put back the open batches; timeouts at the target stay there.
 
-        Can be interrupted anywhere, and begun again.
+        It can be interrupted at any point, and started again.
         """
         self.ledger.move_run(run.id, MigrationRunState.ABORTING)
         reach("migration.aborting")
@@ -108,7 +108,7 @@ class Participants:
             target.adopt(source.schedules())
 
     def _claimed_batches(self, run: MigrationRun) -> Iterator[Batch]:
-        """Yield the run's batches, open and claimed batches once their owners have released them.
+        """Yield the run's batches; wait until owners release claimed batches that are open.
 
         A worker of another runner can claim no further batch.
         """

@@ -1,6 +1,6 @@
-"""Movers: processes that move the batches of one run side by side, for the process that holds it.
+"""Movers: processes that move batches of one run concurrently, for the process that holds it.
 
-The ledger settles which process moves which batch, so that a mover only asks for the next. Two
+The ledger decides which process moves which batch, so a mover only asks for the next batch. Two
 movers never have the same batch, and the claim of a mover ends with its process.
 """
 
@@ -30,15 +30,15 @@ from timeoutmgr.migration.runs import Batch, MigrationRun
 logger = logging.getLogger(__name__)
 
 Opener: TypeAlias = Callable[[], AbstractContextManager[StepInputs]]
-"""Opens source, target and ledger with connections of the process that calls it. It is pickled, so
-that it holds names, settings and words, and nothing that is open."""
+"""Opens source, target and ledger, with connections of the calling process. It is pickled, so it
+contains names, settings and text, but nothing open."""
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movers:
-    """*count* processes, each with what *opener* opens there."""
+    """*count* processes; each uses the places that *opener* opens there."""
 
     count: int
     opener: Opener
@@ -49,11 +49,11 @@ class Movers:
             raise ConfigurationError(f"processes must be at least 1, got {self.count}")
 
     def move(self, run: MigrationRun, left: int, on_batch: Callable[[Batch], None]) -> None:
-        """Have the processes move all batches that can be claimed; return when all have ended.
+        """Let the processes move all batches that can be claimed; return when all have ended.
 
-        No more of them start than batches are *left*. A process that is killed leaves its batch
-        open, for the holder of the run. Once all have ended, the first error of a process is
-        raised: StorageUnavailable or TransportUnavailable for an outage, else MigrationFailed.
+        No more processes start than batches are *left*. A killed process leaves its batch open, for
+        the holder of the run. Once all have ended, the first error of a process is raised:
+        StorageUnavailable or TransportUnavailable for an outage, else MigrationFailed.
         """
         count = min(self.count, left)
         with self._started(count, run) as processes:
@@ -84,7 +84,7 @@ class Movers:
 
 @dataclass(frozen=True, slots=True)
 class MoverError:
-    """The error that ended a mover, as the holder raises it: not every error can be pickled."""
+    """The error that ended a mover, for the holder to raise: not every error can be pickled."""
 
     kind: type[TimeoutManagerError]
     sentence: str
@@ -99,7 +99,7 @@ class MoverError:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Have processes that start in the block get no SIGINT; this process gets it after the block.
+    """Shield processes started in the block from SIGINT; this process gets it after the block.
 
     A terminal interrupts all processes of a command at once, and the holder ends its movers.
     """
@@ -170,7 +170,7 @@ def move_next(parts: StepInputs, run: MigrationRun) -> Batch | None:
     try:
         return move(parts, run, batch)
     except TimeoutManagerError:
-        # Or every other mover would try it too. Where the ledger is away they cannot either.
+        # Otherwise every other mover would try it too. If the ledger is away, they cannot either.
         with suppress(StorageUnavailable):
             parts.ledger.set_aside(run, batch)
         raise

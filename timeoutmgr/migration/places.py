@@ -1,4 +1,4 @@
-"""Source, target and ledger from the words of a user: a URL, ``native``, a table, a file."""
+"""Source, target and ledger as a user specifies them: a URL, ``native``, a table, or a file."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ NATIVE: Final = "native"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationSpec:
-    """One end of a migration, as a user names it.
+    """One end of a migration, as a user specifies it.
 
-    *url* None is the endpoint's own store, ``native`` the delay levels on its own broker, a
+    A *url* of None means the endpoint's own store, ``native`` the delay levels on its own broker, a
     broker's URL the levels there, a database's URL a store there, and a path that ends in ``.toml``
-    the store of that settings file. *names* is the name set of levels, with kombu's
-    *names_prefix*; *prefix* and *schema* name a store's tables.
+    the store of that settings file. *names* is the name set of levels, with kombu's *names_prefix*;
+    *prefix* and *schema* belong to a store's tables.
     """
 
     url: str | None = None
@@ -75,8 +75,8 @@ class LocationSpec:
 class MigrationRequest:
     """A whole migration, as a user requests it.
 
-    *layout* says that the source is another product's: its table (*table* there), or with *file*
-    an export of it. *ledger* is the URL of a store that keeps the ledger, where neither end does.
+    *layout* says that the source belongs to another product: its *table*, or with *file* an export.
+    *ledger* is the URL of a store for the ledger, if neither end keeps it.
     """
 
     source: LocationSpec = field(default_factory=LocationSpec)
@@ -92,7 +92,7 @@ class MigrationRequest:
 
 
 class MigrationContext:
-    """The places of one endpoint's migration; opened as they are needed, closed together."""
+    """The places of one endpoint's migration; opened on demand, closed together."""
 
     def __init__(self, settings: EndpointSettings, asked: MigrationRequest, endpoint: str) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ class MigrationContext:
         )
 
     def _is_one_store(self, source: Source, target: Target) -> bool:
-        """Return whether both ends are the same tables, as far as their URLs show that."""
+        """Return whether both ends are the same tables, as far as their URLs show it."""
         ends = (self._asked.source, self._asked.target)
         if any(one.is_levels for one in ends):
             return False
@@ -146,7 +146,7 @@ class MigrationContext:
         return here == there and _place(source.describe()) == _place(target.describe())
 
     def ledger(self) -> MigrationLedger:
-        """Return the ledger: in the named store, or that of the source, or of the target."""
+        """Return the ledger: of the specified store, or else of the source or the target."""
         asked = self._asked
         foreign = asked.layout is not None or asked.file is not None
         if asked.ledger is not None:
@@ -222,7 +222,7 @@ class MigrationContext:
             )
 
     def _wake(self, due: Micros) -> None:
-        """Wake the poller of the endpoint; without a wake it polls within one interval."""
+        """Wake the poller of the endpoint; otherwise it polls within one interval."""
         address = f"{self._endpoint}{TIMEOUTS}"
         try:
             with closing(self._settings.transport.session()) as session:
@@ -236,7 +236,7 @@ class MigrationContext:
             )
 
     def _own_source(self) -> Source:
-        # The levels lead to queues alone.
+        # The levels lead only to queues.
         return self._store(self._asked.source).migration_source(
             self._endpoint, self._settings.clock, queues_only=self._asked.target.is_levels
         )
@@ -268,7 +268,7 @@ class MigrationContext:
 
     @property
     def _is_experimental(self) -> bool:
-        """Whether the settings of the endpoint's own database admit SQL Server."""
+        """Whether the settings of the endpoint's own database allow SQL Server."""
         own = self._settings.persistence
         database = None if own is None else own.database
         return isinstance(database, Database) and database.settings.experimental
@@ -324,7 +324,7 @@ class MigrationContext:
         return persistence
 
     def _of_file(self, place: LocationSpec) -> Persistence:
-        """Return the store of a settings file, with all that the file says of it."""
+        """Return the store of a settings file, with all of the file's settings for it."""
         if place.prefix is not None or place.schema is not None:
             raise ConfigurationError(
                 f"{place.url} names its tables itself; leave prefix and schema out"
@@ -345,11 +345,11 @@ def _names(place: LocationSpec) -> NameSet:
 
 
 _ADDRESSES: Final = ("host", "hostaddr", "port", "service", "unix_socket")
-"""Parts of a URL's query that name another server; others are settings of a connection."""
+"""Parameters of a URL that name another server; all others are connection settings."""
 
 
 def _database_of(store: MigrationPlaces) -> object:
-    """Return which database *store* is in: a file, or a URL without its driver and its user."""
+    """Return the database of *store*: a file, or a URL without driver and user."""
     found = store.database
     if not isinstance(found, Database):
         return store
@@ -360,7 +360,7 @@ def _database_of(store: MigrationPlaces) -> object:
 
 
 def _place(described: str) -> str:
-    """Return schema and prefix of the tables in the description of a source or target."""
+    """Return the schema and prefix of the tables, for the description of a source or target."""
     return described.rpartition(" ")[2]
 
 

@@ -1,7 +1,7 @@
 """Ports of a migration: its source, its target and its ledger.
 
-The order of one batch is always the same: hide in the source, write ``sending`` into the ledger,
-deliver to the target, remove from the source. Each may be done again after a crash.
+The steps of a batch always have the same order: hide in the source, write ``sending`` into the
+ledger, deliver to the target, remove from the source. Each can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from timeoutmgr.migration.runs import (
 )
 
 LedgerWrite: TypeAlias = Callable[[Transaction | None, int], None]
-"""Writes to the ledger within the source's transaction, or after it (None) where they are apart.
+"""Writes to the ledger in the source's transaction, or after it (None) if they are separate.
 
-It is told how many timeouts the change concerned.
+It gets the number of timeouts that the change concerned.
 """
 
 
 class Origin(Protocol):
-    """The timeouts to be moved, as far as a plan needs them."""
+    """The origin of the timeouts to be moved, as far as a plan needs it."""
 
     def describe(self) -> str:
-        """Return a description without secrets: a run is resumed on the very same."""
+        """Return a description without secrets; a resumed run must have the same description."""
         ...
 
     def now(self) -> Micros:
@@ -43,7 +43,7 @@ class Origin(Protocol):
         ...
 
     def survey(self, window: Window) -> Survey:
-        """Return the survey of a run that began now; changes nothing."""
+        """Return the survey of a run that would begin now; change nothing."""
         ...
 
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
@@ -51,9 +51,9 @@ class Origin(Protocol):
         ...
 
     def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return whether the target, which is open for the run, is this very place.
+        """Return whether the target, which is open for the run, is this same place.
 
-        Two names may stand for one store: each timeout would be known there, and removed.
+        Two names may mean one store: then each timeout would be known there, and be removed.
         """
         ...
 
@@ -62,34 +62,34 @@ class Origin(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and scratch files."""
+        """Close connections and remove scratch files."""
         ...
 
 
 class Source(Origin, Protocol):
-    """Where timeouts are taken from. Every method raises StorageUnavailable (or the broker's)."""
+    """The source of a move. Every method raises StorageUnavailable (or the broker's error)."""
 
     @property
     def hides_atomically(self) -> bool:
-        """Whether hiding and writing that down is one transaction.
+        """Whether hiding and recording that is one transaction.
 
-        Where not, a batch may be hidden of which the ledger does not know yet.
+        If not, a batch may be hidden before the ledger knows.
         """
         ...
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Hide the batch's range, as far as it is still within *window*, from the source's poller.
 
-        Timeouts that are claimed, sent or cancelled meanwhile are left alone.
+        Timeouts that were claimed, sent or cancelled meanwhile are skipped.
         """
         ...
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
-        """Return the hidden timeouts of the batch, the same each time until they are removed."""
+        """Return the hidden timeouts of the batch: always the same until they are removed."""
         ...
 
     def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
-        """Remove *items*, which is all of the batch, with tombstones: the target has them."""
+        """Remove *items*, the whole batch, with tombstones: the target has them."""
         ...
 
     def restore(
@@ -100,20 +100,20 @@ class Source(Origin, Protocol):
         there: Collection[str],
         write: LedgerWrite,
     ) -> None:
-        """Remove the *items* whose ids are *there*, at the target, and unhide the rest."""
+        """Remove the *items* whose ids are *there* (at the target), and unhide the rest."""
         ...
 
     def hidden(self, run_id: str) -> int:
-        """Return how many the run holds hidden now; none after its end."""
+        """Return how many timeouts the run hides now; 0 after its end."""
         ...
 
 
 class Target(Protocol):
-    """Where timeouts are taken to."""
+    """The target of a move."""
 
     @property
     def knows_what_it_has(self) -> bool:
-        """Whether an id is taken once, and ``present`` can tell; no queue can."""
+        """Whether each id is accepted only once, and ``present`` can tell; no queue can."""
         ...
 
     def describe(self) -> str:
@@ -121,11 +121,11 @@ class Target(Protocol):
         ...
 
     def now(self) -> Micros | None:
-        """Return the time by which it delivers; None where it counts delays, as a queue does."""
+        """Return the time by which it delivers; None if it counts delays, like a queue."""
         ...
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return why the target could not accept the timeouts of *survey*; changes nothing."""
+        """Return why the target could not accept the timeouts of *survey*; change nothing."""
         ...
 
     def open(self, run_id: str) -> None:
@@ -149,11 +149,11 @@ class Target(Protocol):
         ...
 
     def shut(self, run_id: str) -> None:
-        """Refuse further deliveries of the run by any process: ``present`` is final then."""
+        """Refuse further deliveries of the run by any process: after that, ``present`` is final."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
@@ -168,7 +168,7 @@ class HasSchedules(Protocol):
 
 @runtime_checkable
 class AdoptsSchedules(Protocol):
-    """A target that can go on with the recurring timeouts of a source."""
+    """A target that can continue the recurring timeouts of a source."""
 
     def adopt(self, schedules: Sequence[ScheduleRecord]) -> None:
         """Keep copies of *schedules*, unless a record here is newer; twice is fine."""
@@ -176,10 +176,10 @@ class AdoptsSchedules(Protocol):
 
 
 class MigrationLedger(Protocol):
-    """The runs of one endpoint and the state of each batch. Plain rows, for any runner."""
+    """The runs of one endpoint and the state of each batch: plain rows that any runner can use."""
 
     def now(self) -> Micros:
-        """Return the time of the store that keeps it."""
+        """Return the time of the ledger's store."""
         ...
 
     def create(
@@ -191,7 +191,7 @@ class MigrationLedger(Protocol):
     def acquire(self, run_id: str, runner: str) -> MigrationRun:
         """Make *runner* the runner of the run.
 
-        Raises MigrationRefused while the process that did so before lives.
+        Raises MigrationRefused while the previous runner lives.
         """
         ...
 
@@ -203,7 +203,7 @@ class MigrationLedger(Protocol):
         """Claim batch *no* for *runner*, and return it as it is now.
 
         A batch that is over is returned unclaimed; None while another living owner has a claim.
-        Raises MigrationRefused once another runner than that of *run* works at the run.
+        Raises MigrationRefused once another runner than that of *run* works on the run.
         """
         ...
 
@@ -241,53 +241,53 @@ class MigrationLedger(Protocol):
     def move_run(
         self, run_id: str, state: MigrationRunState, *, report: Mapping[str, Any] | None = None
     ) -> None:
-        """Set a run's state; MigrationFailed where that cannot follow."""
+        """Set a run's state; MigrationFailed if the transition is not allowed."""
         ...
 
     def move_batch(self, run_id: str, batch: Batch, transaction: Transaction | None = None) -> None:
         """Write *batch* as it is now; a batch that is over loses its claim.
 
-        MigrationFailed if its state cannot follow, or if another owner has claimed it.
+        MigrationFailed if the transition is not allowed, or another owner has claimed the batch.
         """
         ...
 
 
 class PlanInputs(Protocol):
-    """The participants of a run, as far as its beginning needs them."""
+    """The participants of a run that are needed to begin it."""
 
     @property
     def source(self) -> Origin:
-        """Where from."""
+        """The source."""
         ...
 
     @property
     def target(self) -> Target:
-        """Where to."""
+        """The target."""
         ...
 
     @property
     def ledger(self) -> MigrationLedger:
-        """Where it is written down."""
+        """The ledger of the run."""
         ...
 
     @property
     def runner(self) -> str:
-        """The process that works."""
+        """The owner name of the process that works."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """The clock of the host that it works on."""
+        """The clock of its host."""
         ...
 
     @property
     def is_one_store(self) -> bool:
-        """Whether source and target are known to be the same tables, before anything is opened."""
+        """Whether source and target are obviously the same tables, before anything is opened."""
         ...
 
 
 class StepInputs(PlanInputs, Protocol):
-    """The participants of a run that hides batches, as far as its steps need them."""
+    """The participants that the steps of a run need, if the run hides batches."""
 
     @property
     def source(self) -> Source:
@@ -302,12 +302,12 @@ class StepInputs(PlanInputs, Protocol):
 
 @runtime_checkable
 class MigrationPlaces(Persistence, Protocol):
-    """A persistence that timeouts can be moved out of and into, and that keeps a ledger."""
+    """A persistence that can be source and target of migrations, and that keeps a ledger."""
 
     def migration_source(self, endpoint: str, clock: Clock, *, queues_only: bool = False) -> Source:
         """Return the pending timeouts of *endpoint*, as a source.
 
-        With *queues_only*, messages of other programs stay: they are sent by a route.
+        With *queues_only*, messages that are sent by a route (of other programs) stay.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Whole migrations, of any source and target, for commands and other programs."""
+"""Whole migrations between any source and target, for commands and other programs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from timeoutmgr.migration.runs import (
 
 logger = logging.getLogger(__name__)
 
-# --- before the first batch: look, judge, write the plan down, or find the run to go on with ---
+# --- before the first batch: preview, check, write the plan, or find the run to continue ----------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Preview of a run. With *problems* it would not start; with *warnings* it would."""
+    """Preview of a run. *problems* would prevent its start, *warnings* would not."""
 
     terms: Terms
     survey: Survey
@@ -41,7 +41,7 @@ class Preview:
 
 
 def preview(parts: PlanInputs, terms: Terms) -> Preview:
-    """Look at source and target; change nothing."""
+    """Inspect source and target; change nothing."""
     survey = parts.source.survey(terms.window)
     warnings = []
     if survey.earliest is not None and survey.earliest - parts.source.now() < SOON:
@@ -65,9 +65,9 @@ def preview(parts: PlanInputs, terms: Terms) -> Preview:
 
 
 def _one_store(parts: PlanInputs) -> Iterator[Problem]:
-    """Yield the problem of one store at both ends: each timeout would be known there.
+    """Yield the problem that source and target are one store, where each timeout would be known.
 
-    One store under two names, such as two names of its host, is noticed when the run is begun.
+    If one store has two names (of its host, say), this is noticed when the run begins.
     """
     if parts.is_one_store:
         what = "source and target are the same tables"
@@ -75,7 +75,7 @@ def _one_store(parts: PlanInputs) -> Iterator[Problem]:
 
 
 def refuse_problems(found: Preview) -> None:
-    """Raise MigrationRefused where *found* names a problem."""
+    """Raise MigrationRefused if *found* has a problem."""
     if found.problems:
         raise MigrationRefused(
             f"endpoint {found.terms.endpoint!r}: nothing was moved",
@@ -95,10 +95,10 @@ def refuse_clocks(parts: PlanInputs, endpoint: str) -> None:
 
 
 def begin(parts: PlanInputs, terms: Terms, new_id: Callable[[], str]) -> MigrationRun:
-    """Return the run of this runner: a new run, or the run left open.
+    """Return the run of this runner: a new run, or the open run.
 
     Raises MigrationRefused for any problem, for clocks that are too far apart, for terms that
-    differ from an open run, and while another process works at the run.
+    differ from an open run, and while another process works on the run.
     """
     refuse_clocks(parts, terms.endpoint)
     found = parts.ledger.open_run()
@@ -168,11 +168,11 @@ class Report:
 
     @property
     def verified(self) -> bool:
-        """Whether each timeout that was taken is answered for, in one place."""
+        """Whether each collected timeout is accounted for in one place."""
         return self.new + self.known + self.returned == self.collected
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the report as plain values."""
         values = {
             "taken" if name == "collected" else name: value for name, value in asdict(self).items()
         }
@@ -203,7 +203,7 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class AnyParticipants(PlanInputs, Protocol):
-    """The participants of a run; they carry its loops."""
+    """The participants of a run, with its loops."""
 
     def migrate(
         self, run: MigrationRun, on_batch: Callable[[Batch], None] = lambda _batch: None
@@ -223,7 +223,7 @@ class AnyParticipants(PlanInputs, Protocol):
 def refuse_any_problem(endpoints: Sequence[tuple[AnyParticipants, Terms]]) -> None:
     """Raise MigrationRefused for the problems of all *endpoints*, before anything is moved.
 
-    A run that is open was looked at when it began.
+    An open run was checked when it began.
     """
     reasons = [
         f"{terms.endpoint}: {problem}"
@@ -250,10 +250,10 @@ def move_all(
 
 
 def give_up(parts: AnyParticipants, others: Mapping[str, str] = _NOTHING) -> Report | None:
-    """Abort the open run; None where there is none.
+    """Abort the open run; return None if there is none.
 
-    Raises MigrationRefused where it was between other places, or was told *others* than these: a
-    batch that is sent to its end must not go to destinations by their old names.
+    Raises MigrationRefused if the run was between other places, or had different *others*: a batch
+    that is sent to its end must not go to destinations under their old names.
     """
     found = parts.ledger.open_run()
     if found is None:

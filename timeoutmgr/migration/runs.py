@@ -13,7 +13,7 @@ from timeoutmgr.contracts import Key, ScheduleRecord, Timeout
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, require_window
 
-# --- where a run and each of its batches stand, and which steps lead on. Pure -----------------
+# --- states of a run and its batches, and the allowed transitions. Pure ---------------------------
 # ::
 #
 # run planned → running → completed ├────────┴─────► aborting → aborted
@@ -21,12 +21,12 @@ from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, require_window
 #
 # batch pending → hidden → sending → done └────────┴────► returned
 #
-# ``hidden`` means that the source's poller does not see the batch any more and that surely nothing
-# of it was sent. ``sending`` is committed before the first is sent: the target may have any of it.
+# ``hidden`` means that the source's poller no longer sees the batch, and that certainly none of it
+# was sent. ``sending`` is committed before the first send: the target may have any of it.
 
 
 class MigrationRunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     PLANNED = "planned"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class MigrationRunState(StrEnum):
 
 
 class BatchState(StrEnum):
-    """Where a batch stands."""
+    """State of a batch."""
 
     PENDING = "pending"
     HIDDEN = "hidden"
@@ -81,30 +81,30 @@ _BATCH: Final = MappingProxyType(
 
 
 def run_may_become(now: MigrationRunState, then: MigrationRunState) -> bool:
-    """Return whether a run may go from *now* to *then*; to stay is to have been there already."""
+    """Return whether a run may go from state *now* to *then*; staying is allowed, for repeats."""
     return then is now or then in _RUN.get(now, ())
 
 
 def batch_may_become(now: BatchState, then: BatchState) -> bool:
-    """Return whether a batch may go from *now* to *then*; to stay is to have been there already."""
+    """Return whether a batch may go from state *now* to *then*; staying is allowed, for repeats."""
     return then is now or then in _BATCH.get(now, ())
 
 
-# --- which timeouts a run takes, by their due times. Pure -------------------------------------
+# --- the timeouts that a run moves, by due time. Pure ---------------------------------------------
 
 MINUTE: Final = 60_000_000
 SAFETY: Final = 15 * MINUTE
 SOON: Final = 4 * 60 * MINUTE
-"""A preview warns where the nearest timeout is due sooner than this."""
+"""A preview warns if the nearest timeout is due sooner than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Due from *cutoff* on and before *until* (None: any), and not within *safety* from now.
+    """Due times from *cutoff* on and before *until* (None: any), and not within *safety* of now.
 
     A timeout due that soon stays with the source, whose own poller delivers it on time. So a run
-    needs no pause of its endpoint, and nothing gets late by being moved. With *overdue* even
-    timeouts that are due already are moved, for a source without a poller.
+    needs no pause of its endpoint, and no timeout is late because of the move. With *overdue*, even
+    timeouts that are already due are moved, for a source without a poller.
     """
 
     cutoff: Micros | None = None
@@ -119,13 +119,13 @@ class Window:
         require_window(ConfigurationError, cutoff=self.cutoff, until=self.until)
 
     def first(self, now: Micros) -> Micros:
-        """Return the earliest due instant that is taken at *now*."""
+        """Return the earliest due time that is moved at *now*."""
         cutoff = EARLIEST if self.cutoff is None else self.cutoff
         return cutoff if self.overdue else max(cutoff, now + self.safety)
 
     @property
     def end(self) -> Micros:
-        """The instant before which a timeout must be due to be taken."""
+        """The instant before which a timeout must be due to be moved."""
         return LATEST + 1 if self.until is None else self.until
 
 
@@ -133,8 +133,8 @@ class Window:
 class Terms:
     """Terms of a run. A run is resumed with the same terms, or not at all.
 
-    *source* and *target* are described without secrets: this is stored. *others* has further
-    options of source and target (renamed destinations, the digest of a file).
+    *source* and *target* are descriptions without secrets, because they are stored. *others* has
+    further options of source and target (renamed destinations, the digest of a file).
     """
 
     endpoint: str
@@ -193,11 +193,11 @@ class KeyRange:
 class Batch:
     """A range with its state and its counts.
 
-    *collected* were hidden in the source and sent; of these *new* are at the target through this
-    run and *known* were there before, dispatched or cancelled, so that the target dropped them.
-    *returned* went back into the source. *repeated* may be at the target twice, under one id: a
-    crash lay between sending them and writing that down. *claim* names its
-    owner, as the ledger does: no other process can write the batch.
+    *collected* timeouts were hidden in the source and sent. Of these, *new* came to the target by
+    this run; *known* were there before, or dispatched or cancelled, so the target dropped them.
+    *returned* went back into the source. *repeated* may be at the target twice under one id,
+    because of a crash between sending and recording. *claim* names the owner, as in the ledger: no
+    other process can write the batch.
     """
 
     no: int
@@ -215,7 +215,7 @@ class Batch:
 class MigrationRun:
     """A run as the ledger knows it; *report* was saved at its end.
 
-    *runner* is the owner name of the process that works at it; batches are claimed for it.
+    *runner* is the owner name of the process that works on it; batches are claimed for it.
     """
 
     id: str
@@ -229,9 +229,9 @@ class MigrationRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A timeout on its way, with the flag of its row.
+    """A timeout that is being moved, with the flag of its row.
 
-    *maybe_sent* must outlive the move: a cancel at the target may not promise more than a cancel
+    *maybe_sent* must survive the move: a cancel at the target must not promise more than a cancel
     at the source could.
     """
 
@@ -241,14 +241,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Answer of the target for a batch: how many timeouts were new, and how many known already."""
+    """The target's answer for a batch: how many timeouts were new, and how many already known."""
 
     new: int
     known: int = 0
 
     @property
     def total(self) -> int:
-        """How many the target answers for."""
+        """The number of timeouts that the target has accounted for."""
         return self.new + self.known
 
 
@@ -265,7 +265,7 @@ class Survey:
     destinations: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     left: int = 0
-    """Due outside the window, or too soon, or sent by a route that the target does not know."""
+    """Number of timeouts outside the window, due too soon, or with a route the target lacks."""
     schedules: tuple[ScheduleRecord, ...] = ()
 
 
@@ -284,13 +284,13 @@ class Problem:
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Bytes of bodies in one batch, unless a single body has more.
 
-A batch is in memory as a whole, several times over while it is delivered: 5,000 bodies of a
-megabyte would end the process, and again each time that the run is continued.
+A whole batch is in memory, several times over while it is delivered: 5,000 bodies of a megabyte
+would kill the process, and again each time the run is continued.
 """
 
 
 def in_ranges(sized: Iterable[tuple[Key, int]], most: int) -> Iterator[KeyRange]:
-    """Yield ranges of at most *most* of *sized*: keys in their order, with the bytes of each."""
+    """Yield ranges of at most *most* keys of *sized*, which has keys in order with their bytes."""
     keys: list[Key] = []
     total = 0
     for key, size in sized:

@@ -1,1 +1,1 @@
-"""Timeouts that another product has stored: NServiceBus' tables, and exports of them."""
+"""Timeouts of another product as a source: NServiceBus' tables, and exports of them."""

@@ -1,7 +1,7 @@
-"""One row of an NServiceBus timeout table, translated. Pure.
+"""Translation of a row of an NServiceBus timeout table. Pure.
 
-Two layouts: that of SQL Persistence (``TimeoutData``: headers are JSON) and that of the MSMQ
-transport's delayed message store (headers are the XML of an MSMQ extension).
+There are two layouts: SQL Persistence (``TimeoutData``, with headers in JSON), and the MSMQ
+transport's delayed message store (with headers in the XML of an MSMQ extension).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GUID: Final = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\
 
 @dataclass(frozen=True, slots=True)
 class ForeignColumns:
-    """The columns of a table, as its product calls them."""
+    """The names of a table's columns in the other product."""
 
     name: str
     table: str
@@ -72,7 +72,7 @@ LAYOUTS: Final = MappingProxyType(
 
 
 def layout_called(name: str) -> ForeignColumns:
-    """Return the layout called *name*; raise ConfigurationError for another."""
+    """Return the layout *name*; raise ConfigurationError if it is unknown."""
     found = LAYOUTS.get(name)
     if found is None:
         raise ConfigurationError(f"unknown layout {name!r}; expected {', '.join(LAYOUTS)}")
@@ -80,13 +80,13 @@ def layout_called(name: str) -> ForeignColumns:
 
 
 class Untranslatable(MigrationFailed):
-    """A row that cannot become a timeout, and why."""
+    """Reason why a row cannot become a timeout."""
 
 
 def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     """Return when a row is due, in UTC.
 
-    A column of whole seconds has lost a fraction, and may be up to a second early: the header
+    A column of whole seconds has lost the fraction, and may be up to a second early; the header
     still has it. If the two differ by more, the row was moved on purpose.
     """
     column = micros_of(time)
@@ -96,7 +96,7 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
 
 @dataclass(frozen=True, slots=True)
 class RowTranslator:
-    """Translates rows of *layout* for *endpoint*; *renames* has destinations by their old names."""
+    """Translates rows of *layout* for *endpoint*; *renames* maps old destinations to new names."""
 
     layout: ForeignColumns
     endpoint: str
@@ -104,7 +104,7 @@ class RowTranslator:
     limits: Limits
 
     def timeout(self, row: Mapping[str, Any]) -> Timeout:
-        """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
+        """Return *row* (by column names) as a timeout; raise Untranslatable."""
         try:
             return self._timeout(row)
         except (MessageRejected, ValueError, KeyError, RecursionError) as error:
@@ -129,7 +129,7 @@ class RowTranslator:
         message_id = plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
         content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
         return Timeout(
-            # By the row and not by the message: of two rows of one message both are to come.
+            # The id depends on the row, not the message: two rows of one message must both arrive.
             id=timeout_id(self.endpoint, row_id),
             due=due,
             destination=destination,
@@ -183,7 +183,7 @@ def _text(name: Any, value: Any) -> str:
 
 
 def bytes_of(value: Any) -> bytes:
-    r"""Return a binary value: bytes, or as an export spells them: ``\x…``, ``0x…``, or base64."""
+    r"""Return a binary value from bytes or the text of an export: ``\x…``, ``0x…``, or base64."""
     if value is None:
         return b""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -200,9 +200,9 @@ def bytes_of(value: Any) -> bytes:
 
 
 def time_of(value: Any) -> datetime:
-    """Return a time: a datetime, or ISO 8601; without a zone it is UTC.
+    """Return a time from a datetime or ISO 8601 text; without a zone it is UTC.
 
-    Fractions of a microsecond are rounded up, or the message would be early by them.
+    Fractions of a microsecond are rounded up, so that the message is not early.
     """
     if isinstance(value, datetime):
         return value
@@ -220,10 +220,10 @@ def time_of(value: Any) -> datetime:
 
 
 def _row_id(value: Any) -> str:
-    """Return a row's id; a GUID in small letters and bare.
+    """Return a row's id; a GUID in lower case without braces.
 
-    A server's export has it in capitals, in braces some, its driver in neither: one row would get
-    two ids, and come twice.
+    Exports of a server have it in upper case, some in braces, its driver in neither: otherwise one
+    row would get two ids, and be sent twice.
     """
     text = str(value)
     return text.strip("{}").lower() if _GUID.fullmatch(text) else text
@@ -242,7 +242,7 @@ MOST_PROBLEMS: Final = 20
 def survey_rows(
     rows: Iterable[Mapping[str, Any]], translator: RowTranslator, *, left: int
 ) -> Survey:
-    """Return counts and problems of *rows*: of many problems the first, and a count of the rest."""
+    """Return counts and problems of *rows*; with many problems, the first and a count."""
     destinations: Counter[str] = Counter()
     problems: list[Problem] = []
     more = 0

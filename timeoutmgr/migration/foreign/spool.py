@@ -1,6 +1,6 @@
-"""An export file as a source: its rows are put in the order of their due times first.
+"""An export file as a source: its rows are first sorted by due time.
 
-A file has the order in which it was written, and may be larger than memory. It is spooled into a
+The rows of a file are in the order of writing, and may exceed memory. So they are spooled into a
 scratch SQLite file; a resumed run makes that again from the same file.
 """
 
@@ -36,7 +36,7 @@ from timeoutmgr.resilience.after_fork import cached_property
 
 
 class ExportFile:
-    """See :class:`timeoutmgr.migration.Source`; nothing is hidden: no poller reads a file."""
+    """See :class:`timeoutmgr.migration.Source`; it hides nothing, since no poller reads a file."""
 
     hides_atomically: Final = False
 
@@ -58,7 +58,7 @@ class ExportFile:
         self._scratch = tempfile.TemporaryDirectory(prefix="timeoutmgr-migrate-")
 
     def describe(self) -> str:
-        """Return the file's name and digest: a run goes on with the very same content."""
+        """Return the file's name and digest: a run continues only with the same content."""
         return f"{self._path.name} {self._layout.name} sha256:{self._digest}"
 
     def now(self) -> Micros:
@@ -89,14 +89,14 @@ class ExportFile:
         yield from in_ranges(((Key(due, id_), many) for due, id_, many in rows), size)
 
     def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is no store of ours."""
+        """Return false: this is not one of our stores."""
         return False
 
     def prepare(self, run_id: str) -> None:
         """Do nothing."""
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
-        """Count the batch; a file lies still."""
+        """Count the batch; a file does not change."""
         write(None, self._one(f"SELECT count(*) FROM spooled {_RANGE}", *_bounds_of(batch)))
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
@@ -189,7 +189,7 @@ def _bounds_of(batch: Batch) -> tuple[Any, ...]:
 
 
 def _due(row: Mapping[str, Any]) -> Micros:
-    """Return when *row* is due; the beginning of time where it does not say: a survey tells why."""
+    """Return when *row* is due; if unknown, the beginning of time: the survey tells why."""
     try:
         return check_due(due_of(time_of(row["Time"]), read_headers(row["Headers"])))
     except (ValueError, RecursionError):
@@ -201,7 +201,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_rows(path: Path, layout: ForeignColumns) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of *path* by the product's names of columns; raise ConfigurationError."""
+    """Yield the rows of *path* with the product's column names; raise ConfigurationError."""
     rows = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_csv(path)
     names: dict[str, str] | None = None
     for row in _readable(rows, path):

@@ -1,8 +1,8 @@
 """A foreign timeout table in a live database as a source.
 
-Its own timeout manager may be running. So a batch is hidden by moving its rows into a table of the
-run's own, in one transaction; an abort moves them back. Delivered rows stay there as a copy,
-until an administrator drops the table.
+Its own timeout manager may be running. So one transaction hides a batch by moving its rows into a
+separate table of the run; an abort moves them back. Delivered rows stay there as a copy until an
+administrator drops the table.
 """
 
 from __future__ import annotations
@@ -126,16 +126,16 @@ class ForeignTable:
             yield from in_ranges(sized, size)
 
     def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is no store of ours."""
+        """Return false: this is not one of our stores."""
         return False
 
     def prepare(self, run_id: str) -> None:
-        """Create the table that the run's rows are moved into; twice is fine."""
+        """Create the table for the run's rows; twice is fine."""
         side = self._side(run_id)
         self._database.run(lambda connection: side.create(connection, checkfirst=True))
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
-        """Move the batch's rows aside; count all of it that is aside, also since before a crash.
+        """Move the batch's rows aside; count all rows aside, also those from before a crash.
 
         Its own timeout manager keeps unreadable rows, which would block the batch.
         """
@@ -143,7 +143,7 @@ class ForeignTable:
         ours = and_(*self._within(window, now), self._in_range(self._rows, batch))
 
         def work(connection: Connection) -> int:
-            # Locked first: rows that the other timeout manager deletes meanwhile are its own.
+            # Lock first: rows that the other timeout manager deletes meanwhile belong to it.
             locked = select(*self._wanted(self._rows)).where(ours).with_for_update()
             rows = [row._asdict() for row in connection.execute(locked)]
             ids = [row["Id"] for row in rows if self._is_readable(row)]
@@ -203,7 +203,7 @@ class ForeignTable:
         self._database.dispose()
 
     def _is_readable(self, row: Mapping[str, Any]) -> bool:
-        """Return whether *row* can be moved; a row newer than the survey may be of any kind."""
+        """Return whether *row* can be moved; a row newer than the survey may be unreadable."""
         try:
             self._item(row)
         except Untranslatable as error:
@@ -283,7 +283,7 @@ class ForeignTable:
             Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
             for one in self._rows.c
         ]
-        # Databases cut long names off at the end: the id of the run must stay.
+        # Databases truncate long names at the end, but the id of the run must stay.
         name = f"timeoutmgr_{run_id}_{self._name}"[:_NAME_LENGTH]
         side = Table(name, MetaData(schema=self._schema), *columns)
         # Delivered rows stay in the table: without the index, each batch would scan all of them.

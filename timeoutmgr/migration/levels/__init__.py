@@ -1,1 +1,1 @@
-"""RabbitMQ delay levels as the source or the target of a migration."""
+"""RabbitMQ delay levels as the source or target of a migration."""

@@ -36,22 +36,22 @@ from timeoutmgr.native.names import NameSet
 from timeoutmgr.transport.amqp.relay import Relay, Relayed
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
-# --- delay levels as the origin: parts of a second, then 28 levels, the longest first ---------
-# A message waits for its part of a second, and then falls from a level into shorter levels. A
-# drain in that order meets each message once, or not at all because it was delivered meanwhile.
+# --- delay levels as the origin: sub-second queues, then 28 levels, the longest first -------------
+# A message first waits for its part of a second, then falls from its level into shorter levels. A
+# drain in that order meets each message once, or never if it was delivered meanwhile.
 
 MOST_HELD: Final = 60_000
-"""Messages of other senders that a drain passes over in a level; AMQP counts them in 16 bits."""
+"""Messages of other senders that a drain skips in a level; AMQP counts them in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelsOrigin:
     """The levels called *names* on the broker of *transport*.
 
-    A broker does not tell its time: *clock* is that of the store that keeps the ledger.
+    A broker does not tell its time, so *clock* is the clock of the store with the ledger.
 
-    Levels belong to all programs on a broker. With *sender* None all messages are moved, with
-    a name the messages that this endpoint sent. *renames* has destinations by their old names.
+    Levels belong to all programs on a broker. If *sender* is None, all messages are moved,
+    otherwise only messages that this endpoint sent. *renames* maps old destinations to new names.
     """
 
     transport: KombuTransport
@@ -70,7 +70,7 @@ class LevelsOrigin:
         return self.clock.now()
 
     def survey(self, window: Window) -> Survey:
-        """Count the messages in the levels; their senders and due times are not known yet."""
+        """Count the messages in the levels; their senders and due times are still unknown."""
         if window.cutoff is not None or window.until is not None:
             raise ConfigurationError(
                 "delay levels are moved whole: a queue cannot be searched by due time; leave "
@@ -86,14 +86,14 @@ class LevelsOrigin:
         )
 
     def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
-        """Yield a range for each queue: its place stands where due times stand otherwise."""
+        """Yield a range for each queue, with the queue's position in place of due times."""
         counts = self._counts()
         last = len(counts) - 1
         for place, (name, count) in enumerate(counts.items()):
             yield KeyRange(Key(last - place, name), Key(last - place, name), count or 0)
 
     def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is no store of ours."""
+        """Return false: this is not one of our stores."""
         return False
 
     def prepare(self, run_id: str) -> None:
@@ -105,11 +105,11 @@ class LevelsOrigin:
             return session.count(batch.range.first.id)
 
     def opened(self, batch: Batch) -> AbstractContextManager[Relay]:
-        """Lend the queue of a batch's level; an unacknowledged message returns to its position."""
+        """Open the queue of a batch's level; unacknowledged messages return to their positions."""
         return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_HELD))
 
     def close(self) -> None:
-        """Leave the transport to its owner."""
+        """No-op: the owner closes the transport."""
 
     def _counts(self) -> dict[str, int | None]:
         """Return how many messages each queue holds, in the order in which they fall through."""
@@ -134,7 +134,7 @@ OnBatch = Callable[[Batch], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainParticipants:
-    """Levels, the sink of their messages, and a ledger, with the loops of a run between them.
+    """Levels, a sink for their messages, and a ledger, with the loops of a run between them.
 
     *runner* names the process that works; *clock* is the clock of this host.
     """
@@ -148,7 +148,7 @@ class DrainParticipants:
 
     @property
     def target(self) -> Target:
-        """Where the sink puts them."""
+        """The place that gets the messages."""
         return self.sink.target
 
     @property
@@ -176,7 +176,7 @@ class DrainParticipants:
         return made
 
     def abort(self, run: MigrationRun) -> Report:
-        """Leave the messages in the levels, except for messages that the target has as well."""
+        """Leave the messages in the levels, except for messages that the target also has."""
         self.ledger.move_run(run.id, MigrationRunState.ABORTING)
         reach("draining.aborting")
         self.target.shut(run.id)
@@ -194,7 +194,7 @@ class DrainParticipants:
 
 
 def drain_level(parts: DrainParticipants, run: MigrationRun, batch: Batch) -> Batch:
-    """Move all fit messages of one level; return the batch with its counts."""
+    """Move all suitable messages of one level; return the batch with its counts."""
     resumed = batch.state is BatchState.SENDING
     batch = _begin(parts, run, batch)
     waiting = parts.source.waiting(batch)
@@ -210,7 +210,7 @@ def drain_level(parts: DrainParticipants, run: MigrationRun, batch: Batch) -> Ba
 def sweep(parts: DrainParticipants, batch: Batch) -> None:
     """Remove from a level the messages that the target has: a chunk that a crash left in both.
 
-    The whole level is read: messages that fall into it from a longer level stand behind.
+    The whole level is read: messages that fall into it from a longer level are at the end.
     """
     left = min(parts.source.waiting(batch), MOST_HELD)
     if not left:

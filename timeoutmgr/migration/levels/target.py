@@ -1,4 +1,4 @@
-"""Into native delay levels: each timeout is published with the delay that is left to it then."""
+"""Native delay levels as a target: each timeout is published with its remaining delay."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE: Final = 5_000
-"""Messages that are written before their confirms are waited for: a batch, as it is by default."""
+"""Messages that are written before a wait for their confirms: the default size of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelsTarget:
-    """See :class:`timeoutmgr.migration.Target`; the levels called *names* of a RabbitMQ.
+    """See :class:`timeoutmgr.migration.Target`; the delay levels *names* of a RabbitMQ broker.
 
-    *clock* is that of the place that due times come from: see :class:`OriginClock`.
+    *clock* is the clock of the place that set the due times: see :class:`OriginClock`.
 
-    A queue cannot list its messages. So a batch that a crash interrupted is sent once more, each
-    message under the id it had: nothing is lost, and some of one batch may be there twice.
+    A queue cannot list its messages. So a batch that a crash interrupted is sent again, each
+    message under its old id: nothing is lost, but some messages of the batch may be there twice.
     """
 
     transport: KombuTransport
@@ -58,7 +58,7 @@ class LevelsTarget:
 
     @property
     def knows_what_it_has(self) -> bool:
-        """No queue does."""
+        """False: no queue knows this."""
         return False
 
     def describe(self) -> str:
@@ -66,7 +66,7 @@ class LevelsTarget:
         return f"{self.transport.describe()} {self.names.name}"
 
     def now(self) -> None:
-        """Return no time: a level counts a delay, and has no clock."""
+        """Return None: a level counts a delay, and has no clock."""
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the missing levels and destinations, and a due time beyond the longest level."""
@@ -102,19 +102,19 @@ class LevelsTarget:
                 yield Problem(repr(name), why, remedy)
 
     def check(self, destination: str) -> None:
-        """Raise InvalidMessage where no message may go to *destination*, or it cannot be bound."""
+        """Raise InvalidMessage if no message may go to *destination*, or it cannot be bound."""
         check_destination(destination, self.limits)
         check_bindable(destination)
 
     def open(self, run_id: str) -> None:
-        """Do nothing: a broker has no fencing token."""
+        """No-op: a broker has no fencing token."""
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Publish *items* and wait until the broker has confirmed each."""
         for name in {item.timeout.destination for item in items}:
             try:
                 self.check(name)
-            except InvalidMessage as error:  # it was stored after the plan
+            except InvalidMessage as error:  # stored after the plan was made
                 why = "; cancel its timeouts and run again, or abort"
                 raise MigrationFailed(f"run {run_id}, batch {batch.no}: {error}{why}") from error
         outgoing = [
@@ -148,14 +148,14 @@ class LevelsTarget:
         raise NotImplementedError("a queue cannot be asked for a message")
 
     def shut(self, run_id: str) -> None:
-        """Do nothing: a broker has no fencing token; only the ledger excludes a second runner."""
+        """No-op: a broker has no fencing token; only the ledger excludes a second runner."""
 
     def close(self) -> None:
-        """Leave the transport to its owner."""
+        """No-op: the owner closes the transport."""
 
 
 def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult]) -> None:
-    """Raise MigrationFailed where the broker has not confirmed each."""
+    """Raise MigrationFailed unless the broker has confirmed each message."""
     others = [result.value for result in results if result is not SendResult.CONFIRMED]
     if others:
         raise MigrationFailed(
@@ -169,7 +169,7 @@ def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult])
 
 @dataclass(frozen=True, slots=True)
 class LevelMessage:
-    """A message out of a level, with its destination and due time."""
+    """A message from a level, with its destination and due time."""
 
     relayed: Relayed
     waiting: Waiting
@@ -187,27 +187,27 @@ class Sink(Protocol):
 
     @property
     def target(self) -> Target:
-        """Where it puts them."""
+        """The place that gets the messages."""
         ...
 
     def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
-        """Return why some of *messages* cannot be taken, by their place."""
+        """Return why some of *messages* cannot be accepted, by their position."""
         ...
 
     def accept(
         self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
     ) -> Delivered:
-        """Take all of *messages* durably; they are acknowledged after that."""
+        """Accept all of *messages* durably; they are acknowledged after that."""
         ...
 
     def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
-        """Return the *messages* that the target has already, if it can list them."""
+        """Return the *messages* that the target already has, if it can list them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSink:
-    """Into the store of one endpoint; *wake* asks its poller to poll at a due time."""
+    """Stores messages for one endpoint; *wake* asks its poller to poll at a due time."""
 
     target: Target
     endpoint: str
@@ -259,12 +259,12 @@ class StoreSink:
 
 @dataclass(frozen=True, slots=True)
 class LevelsSink:
-    """Into levels of other names on the same broker, each message whole."""
+    """Publishes whole messages into levels of other names on the same broker."""
 
     target: LevelsTarget
 
     def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
-        """Return which have a destination that does not exist, or lie beyond the levels."""
+        """Return messages with a missing destination, or a delay beyond the levels."""
         found = {}
         for place, one in enumerate(messages):
             try:
@@ -291,7 +291,7 @@ class LevelsSink:
         return Delivered(len(messages))
 
     def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
-        """Return none: no queue can tell."""
+        """Return nothing: no queue can tell."""
         return []
 
     def _publishing(self, one: LevelMessage) -> EncodedMessage:

@@ -45,8 +45,8 @@ class Unreadable(Exception):
 def waiting(headers: Mapping[str, Any], routing_key: str | None) -> Waiting:
     """Return destination and due instant of a message; raise Unreadable.
 
-    An absolute instant counts first. Without it the due time is TimeSent plus the delay: of a
-    message that was delayed twice, TimeSent is that of the first delay, and the sum is too early.
+    An absolute instant has priority. Without it, the due time is TimeSent plus the delay; if a
+    message was delayed twice, TimeSent is that of the first delay, and the sum is too early.
     """
     found = None if routing_key is None else read_routing_key(routing_key)
     if found is None:
@@ -97,7 +97,7 @@ def micros_of(time: datetime) -> Micros:
 
 
 def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> Timeout:
-    """Return *message* as a timeout of *endpoint*'s store; its id is the id of a store."""
+    """Return *message* as a timeout of *endpoint*, under the id that a store would use."""
     kept = {**message.headers, names.DELIVER_AT: to_wire(found.due)}
     kept.pop(names.DELAY_IN_SECONDS, None)
     return Timeout(
@@ -111,14 +111,14 @@ def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> 
 
 
 def saga_of(headers: Mapping[str, str]) -> str | None:
-    """Return the saga that *headers* name, if a store can keep its id."""
+    """Return the saga in *headers*, if a store can store its id."""
     saga = headers.get(names.SAGA_ID)
     usable = saga not in (None, names.NO_SAGA) and 0 < len(saga) <= 200 and saga.isprintable()
     return saga if usable else None
 
 
 def plain(what: str, value: str, longest: int) -> str:
-    """Return *value* if every store and broker can hold it; raise ValueError if not."""
+    """Return *value* if every store and broker can store it; otherwise raise ValueError."""
     if len(value) > longest or len(value.encode()) > SHORT_STRING:
         raise ValueError(
             f"the {what} has more than {longest} characters, or {SHORT_STRING} bytes of UTF-8"
