@@ -1,6 +1,6 @@
-"""Commands of a framework's own command line, given on to ``timeoutmgr`` in a process of its own.
+"""Commands of a framework's own command line, passed on to ``timeoutmgr`` in its own process.
 
-The other process takes signals, exit codes and ``run --processes`` as ever.
+That process handles signals, exit codes and ``run --processes`` as usual.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import NoReturn
 def become(app: str, arguments: Sequence[str], more: Mapping[str, str]) -> NoReturn:
     """Replace this process by ``timeoutmgr`` with the configuration *app*.
 
-    *more* are variables of its environment.
+    *more* are environment variables for it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -27,11 +27,11 @@ def run(app: str, arguments: Sequence[str], more: Mapping[str, str]) -> int:
 
 
 def _command(app: str, arguments: Sequence[str]) -> list[str]:
-    # At the end of the options of the group: a command may follow, or --help alone.
+    # At the end of the group's options: a command may follow, or only --help.
     return [sys.executable, "-m", "timeoutmgr", "--app", app, *arguments]
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment, with the places from which this process imports."""
+    """Return the environment, with this process' import path."""
     path = os.pathsep.join(each or os.getcwd() for each in sys.path)
     return {**os.environ, **more, "PYTHONPATH": path}

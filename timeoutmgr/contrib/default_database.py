@@ -1,4 +1,4 @@
-"""A configuration from a framework's settings; its own database is the default for our tables."""
+"""A configuration from a framework's settings; the framework's database is the default."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ def configuration_in(
 ) -> EndpointConfiguration:
     """Return the configuration of the dict *given*, which has the keys of a settings file.
 
-    A transport or persistence that neither the dict nor the environment names is the database at
+    If neither the dict nor the environment sets a transport or persistence, it is the database at
     *database_url*. Raises ConfigurationError, which names *setting*.
     """
     if not isinstance(given, Mapping):

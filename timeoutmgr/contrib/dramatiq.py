@@ -1,7 +1,7 @@
-"""dramatiq: delays and retries of a RabbitMQ broker rest in a database.
+"""dramatiq: delays and retries of a RabbitMQ broker are stored in a database.
 
-``dramatiq.set_broker(DurableRabbitmqBroker(url=…, store=…))`` is the one change. Workers send
-what is due.
+``dramatiq.set_broker(DurableRabbitmqBroker(url=…, store=…))`` is the only change. Workers send due
+messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _NAMESPACE: Final = uuid.UUID("c6e1f7a4-8b53-5b9c-a0ad-6d6f5a1b7c10")
 _RUN: Final = "timeoutmgr_run"
-"""An option of each message, fresh for each send but a retry, into which dramatiq copies it."""
+"""An option of each message: new for each send, except that dramatiq copies it into a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Handled:
     message_id: str
     retries: int
     has_ended: bool
-    """Whether the actor has ended: an error of a send then reaches no actor, only a log."""
+    """Whether the actor has ended: after that, an error of a send reaches only a log."""
 
     def is_retried_by(self, message: Any) -> bool:
         """Return whether *message* is the retry that follows."""
@@ -54,10 +54,10 @@ _HANDLED: Final[ContextVar[_Handled | None]] = ContextVar("timeoutmgr_handled", 
 
 
 class DurableRabbitmqBroker(RabbitmqBroker):
-    """A broker whose delayed messages rest in *store* until they are due.
+    """A broker that keeps delayed messages in *store* until they are due.
 
-    *store* is the URL of a database, and *name* that of the endpoint, for programs that share a
-    database. *url* and *options* are those of ``RabbitmqBroker``. With *in_worker* each worker
+    *store* is the URL of a database; *name* is the name of the endpoint, for programs that share a
+    database. *url* and *options* are as for ``RabbitmqBroker``. With *in_worker*, each worker
     dispatches due messages.
     """
 
@@ -81,7 +81,7 @@ class DurableRabbitmqBroker(RabbitmqBroker):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint that this process stores with; made and installed at its first use."""
+        """The endpoint with which this process stores; created and installed at its first use."""
         return self._endpoint()
 
     def configuration(self) -> EndpointConfiguration:
@@ -134,8 +134,8 @@ class DurableRabbitmqBroker(RabbitmqBroker):
 class _Handling(Middleware):
     """Knows the message that each thread handles.
 
-    dramatiq asks the last middleware first when an actor ends: those that send retries and the next
-    message of a pipeline follow.
+    When an actor ends, dramatiq calls the last middleware first: the middleware for retries and
+    pipelines follows.
     """
 
     def before_process_message(self, broker: Any, message: Any) -> None:
@@ -155,7 +155,7 @@ def _note(message: Any, *, has_ended: bool) -> None:
 
 
 def _log_repeats(sent: Sequence[Sent]) -> None:
-    """Log a retry that the store has already, since its message was delivered again."""
+    """Log a retry that the store already has because its message was delivered again."""
     for one in sent:
         if one.repeat is not None:
             logger.info(
@@ -176,7 +176,7 @@ class _Dispatch(Middleware):
         """Start the endpoint; in the background if a server is away, and the worker goes on."""
         try:
             self._dispatch.start(self._broker.configuration())
-        except Exception:  # dramatiq would log it, and say that the worker is ready for action
+        except Exception:  # dramatiq would log it, and report that the worker is ready for action
             log_not_started()
 
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
@@ -185,7 +185,7 @@ class _Dispatch(Middleware):
 
 
 def _place_of(url: str) -> str:
-    """Return *url* without pika's options of a connection; ``ssl_options`` stay, to be refused."""
+    """Return *url* without pika's connection options; ``ssl_options`` stay, to be refused."""
     return url if "ssl_options=" in url else re.sub(r"\?[^;]*", "", url)
 
 
@@ -202,7 +202,7 @@ def _to_send(message: Any, delay: int) -> ToSend:
             AMQP,
             b"".join(properties.encode()),
             message.encode(),
-            # The id tells all: a repeat carries another traceback, say, and is no other message.
+            # The id decides: a repeat with another traceback, say, is still the same message.
             message_id,
         ),
         SendOptions(

@@ -1,4 +1,4 @@
-"""Handlers that are registered before there is a configuration, as a framework's modules load."""
+"""Handlers that a framework's modules register on import, before a configuration exists."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -15,9 +15,9 @@ from timeoutmgr.resilience.after_fork import ThreadSafe
 Registered = TypeVar("Registered", bound=AnyHandler | ListHandler)
 
 Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Returns what is entered before a call of a handler, and left after the call."""
+"""Returns a context manager that surrounds each call of a handler."""
 AsyncSurroundings: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
-"""Returns the same for a coroutine, which runs on the loop, beside others."""
+"""Returns the same for a coroutine, which runs on the loop beside other coroutines."""
 
 
 class HandlerRegistry(ThreadSafe):
@@ -53,15 +53,15 @@ class HandlerRegistry(ThreadSafe):
         surroundings: Surroundings,
         async_surroundings: AsyncSurroundings,
     ) -> None:
-        """Add all handlers to *config*, which refuses wrong functions.
+        """Add all handlers to *config*, which rejects wrong functions.
 
-        Each call is made inside of *surroundings*, that of a coroutine function inside of
+        Each call runs inside *surroundings*, or for a coroutine function inside
         *async_surroundings*.
         """
         with self._lock:
             handlers = list(self._handlers)
         for message_type, function, options in handlers:
-            # Here, since the wrapper would pass each check.
+            # Check here, since the wrapper would pass every check.
             role = f"a handler of {message_type!r:.80}"
             check_callable(function, role, ("message", "context"), may_await=True)
             if is_coroutine_function(function):

@@ -1,7 +1,7 @@
 """OpenTelemetry: spans of sends, satellites and handlers, linked across the delay.
 
-Uses the API alone; the program brings the SDK. Needs the extra:
-``pip install 'timeoutmgr[tracing]'``. ``trace_messages(config)`` is the one change.
+Uses only the API; the program provides the SDK. Needs the extra: ``pip install
+'timeoutmgr[tracing]'``. ``trace_messages(config)`` is the only change.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 SYSTEM: Final = "timeoutmgr"
 NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
-"""Header by which NServiceBus asks a receiver to begin a trace."""
+"""Header with which NServiceBus asks a receiver to begin a trace."""
 
 
 def trace_messages(
@@ -60,20 +60,20 @@ def trace_messages(
     provider: TracerProvider | None = None,
     join_traces: bool = False,
 ) -> None:
-    """Have each send and each handled message of *config* make a span.
+    """Create a span for each send and each handled message of *config*.
 
-    A send makes a span ``create <destination>``, whose context travels in the headers of the
-    message: ``traceparent``, and what else the program propagates. A message that bears a
+    A send creates a span ``create <destination>``, whose context travels in the message headers:
+    ``traceparent``, and whatever else the program propagates. A message that already has a
     ``traceparent`` keeps it. Its handlers run in a span ``process <endpoint>``: after a delay in a
     new trace that is linked to the send, or with *join_traces* in the trace of the send.
 
-    Each batch that the endpoint stores makes a span ``process <endpoint>.Timeouts``, each batch
-    that it sends when due a span ``send <destination>``, and each batch that it acknowledges a span
-    ``settle <queue>``. Each begins a trace, with a link to the send of each message.
+    Each batch that the endpoint stores creates a span ``process <endpoint>.Timeouts``, each due
+    batch that it sends a span ``send <destination>``, and each batch that it acknowledges a span
+    ``settle <queue>``. Each of these begins a trace, with a link to the send of each message.
 
-    Set the telemetry of *config* before, and register all handlers: for coroutine functions the
-    span is awaited. Raises ConfigurationError if *config* is traced already; and for handlers of
-    lists, when the settings are checked.
+    Set the telemetry of *config* and register all handlers first; spans of coroutine functions are
+    awaited. Raises ConfigurationError if *config* is already traced; and for handlers of lists,
+    when the settings are checked.
     """
     settings = config.settings()
     if any(isinstance(each, _Sends) for each in settings.send_middleware):
@@ -115,7 +115,7 @@ class _Spans:
                 span.end()
 
     def _note(self, span: Span, error: Exception) -> None:
-        """Note *error* in *span*; an error whose text raises is noted without it."""
+        """Record *error* in *span*; if the error's text raises, record it without text."""
         name = type(error).__qualname__
         with self.tried():
             span.set_attribute("error.type", name)
@@ -124,9 +124,9 @@ class _Spans:
                 span.record_exception(error)
 
     def propagated(self, given: Mapping[str, str], around: Context) -> Context:
-        """Return *around* with what the sender of the headers *given* propagated.
+        """Return *around* with the context that the sender propagated in the headers *given*.
 
-        A malformed header, of which a propagator may raise, leaves it as it is.
+        If a propagator raises because of a malformed header, *around* is returned as it is.
         """
         with self.tried():
             return propagate.extract(given, context=around)
@@ -134,7 +134,7 @@ class _Spans:
 
     @contextmanager
     def tried(self) -> Iterator[None]:
-        """Log the first error of the body, with its traceback, and raise none."""
+        """Log the first error of the block with its traceback, and suppress errors."""
         try:
             yield
         except Exception:
@@ -209,7 +209,7 @@ class _Handling:
 
 
 class _Satellites:
-    """A telemetry that makes spans of what is stored and sent, and passes all on to *behind*."""
+    """A telemetry that creates spans for stores and sends, and passes everything on to *behind*."""
 
     def __init__(self, behind: Telemetry, spans: _Spans, endpoint: str) -> None:
         self._behind = behind
@@ -236,7 +236,7 @@ class _Satellites:
             self._behind.late(at, sent)
 
     def snapshot(self) -> Mapping[str, float]:
-        """Return what is behind, if it is kept."""
+        """Return the snapshot of the telemetry behind, if it has any."""
         return self._behind.snapshot() if isinstance(self._behind, HasSnapshot) else {}
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""An endpoint that is made at its first use, once in each process, and what frameworks store."""
+"""An endpoint that is created at its first use, once per process; stores frameworks' messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ _NO_PLACE: Final = object()
 class ProcessEndpoint(Generic[AnyEndpoint]):
     """The endpoint that *make* returns at the first use. Safe for many threads.
 
-    A forked process goes on with the endpoint of its parent, whose connections begin anew. *place*
-    returns where an endpoint that is made now has its messages; as soon as that is another place,
-    the endpoint is closed and the next use makes another endpoint.
+    A forked process continues with its parent's endpoint, with new connections. *place* returns
+    where a new endpoint would have its messages; as soon as that changes, the endpoint is closed
+    and the next use creates another endpoint.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class ProcessEndpoint(Generic[AnyEndpoint]):
         self._lock = RLock()
 
     def forget(self) -> None:
-        """Close the endpoint; the next use makes another endpoint."""
+        """Close the endpoint; the next use creates another endpoint."""
         self.forget_unless_at(_NO_PLACE)
 
     def forget_unless_at(self, place: object) -> None:
-        """Close the endpoint if its messages are at another place than *place*."""
-        if self._made is None:  # a thread that makes the endpoint holds the lock for long
+        """Close the endpoint unless its messages are at *place*."""
+        if self._made is None:  # a thread that creates the endpoint holds the lock for long
             return
         with self._lock:
             if self._made is None or self._made_at == place:
                 return
             made, self._made = self._made, None
-        made.close()  # not under the lock: it waits for handlers, which may use the endpoint
+        made.close()  # without the lock: closing waits for handlers, which may use the endpoint
 
 
 def installed(configuration: EndpointConfiguration) -> Endpoint:
@@ -70,7 +70,7 @@ def installed(configuration: EndpointConfiguration) -> Endpoint:
 
 
 def check(endpoint: Endpoint, message: ToSend) -> None:
-    """Raise the error that *message* meets when it is stored; store nothing.
+    """Raise the error that storing *message* would raise; store nothing.
 
     Middleware sees the message once, when it is stored.
     """
@@ -81,9 +81,9 @@ def check(endpoint: Endpoint, message: ToSend) -> None:
 
 
 def store(endpoint: Endpoint, messages: Sequence[ToSend], on_sent: OnSent | None = None) -> None:
-    """Store *messages* of a framework, whose programs know nothing of our bulks.
+    """Store *messages* of a framework, whose programs do not know our bulk errors.
 
-    Raises the error that ended it, as a single send does.
+    Raises the error that ended the bulk, as a single send does.
     """
     try:
         endpoint.store_many(messages, on_sent=on_sent)

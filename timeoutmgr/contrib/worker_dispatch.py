@@ -1,4 +1,4 @@
-"""The endpoint that dispatches what is due in a worker of a framework."""
+"""The endpoint that dispatches due messages in a framework's worker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from timeoutmgr.resilience.thread_task import ThreadTask
 logger = logging.getLogger(__name__)
 
 AWAY_ERRORS: Final = (StorageUnavailable, TransportUnavailable)
-"""Errors of a server that is away."""
+"""Errors which mean that a server is away."""
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 60.0
-"""Seconds between two attempts to start, at first and at last."""
+"""Minimum and maximum seconds between two attempts to start."""
 
 
 class WorkerDispatch:
@@ -72,7 +72,7 @@ class LateStart(ThreadTask):
 
 
 def log_not_started() -> None:
-    """Log the error that is handled now, after which the worker goes on and dispatches nothing."""
+    """Log the current error: the worker continues, but dispatches nothing."""
     logger.exception(
         "worker dispatches nothing that is due: start it anew once this is mended",
         extra={"event": "dispatch_not_started"},

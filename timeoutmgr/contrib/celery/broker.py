@@ -1,4 +1,4 @@
-"""The broker of an app, as the transport to which the due tasks of its store go."""
+"""The broker of an app, as the transport to which the store's due tasks go."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CHANGE_NO_SEND: Final[Mapping[str, object]] = {
     ),
     **{"fanout_prefix": True, "fanout_patterns": True},
 }
-"""Options that lead a message to no other place, and the values with which they do not."""
+"""Options that do not redirect a message, with the values for which this holds."""
 
 
 def options_to(connection: Any, store: str) -> dict[str, Any]:
-    """Return the options with which a transport in *store* sends to the broker of *connection*.
+    """Return the options for a transport in *store* that sends to the broker of *connection*.
 
-    Only its settings are read. Options that lead to another place are passed on to kombu's channel.
-    Raises ConfigurationError for one that cannot be, so that workers would look elsewhere.
+    Only the settings of *connection* are read. Options that redirect messages are passed on to
+    kombu's channel. Raises ConfigurationError for others: workers would look elsewhere.
     """
     given: Mapping[str, Any] = connection.transport_options or {}
     url = ";".join(connection.alt) or str(connection.as_uri(include_password=True))
@@ -53,7 +53,7 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
         _refuse("broker_transport_options", led)
     _refuse("broker_login_method", {connection.login_method}.difference(_PASSWORDS))
     options: dict[str, Any] = {"channel_options": led} if led and not is_amqp else {}
-    # The app itself connects so, with the same password.
+    # The app itself connects in this way, with the same password.
     options |= {"accept_loss": True, "allow_plaintext": True, **_tls(connection.ssl)}
     return {"destinations": transport_from_url(url, **options)}
 

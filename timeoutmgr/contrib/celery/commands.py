@@ -1,7 +1,7 @@
 """``celery -A proj timeouts …``: the commands of ``timeoutmgr`` for the stored tasks of an app.
 
-Celery's command line loads this module by its entry point, before it opens a broker: so
-``timeoutmgr+postgresql://…`` is known to it as a broker too.
+Celery's command line loads this module by its entry point before it opens a broker, so it also
+knows ``timeoutmgr+postgresql://…`` as a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ register()
 assert takeover, "the import adds a command to celery inspect"
 
 APP = "TIMEOUTMGR_CELERY_APP"
-"""The variable that tells the app to the process of a command."""
+"""The environment variable that names the app for a command's process."""
 
 
 @click.command(
@@ -49,7 +49,7 @@ def timeouts(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _path_of(app: Any) -> str:
-    """Return the module and the name of *app*: Celery 5.3 tells the app alone, not its path."""
+    """Return module and name of *app*: Celery 5.3 passes only the app, not its path."""
     for module, found in list(sys.modules.items()):
         known = vars(found) if isinstance(found, ModuleType) and module != "__main__" else {}
         for name, value in list(known.items()):
@@ -61,5 +61,5 @@ def _path_of(app: Any) -> str:
 
 
 def configuration() -> EndpointConfiguration:
-    """Return the configuration of the app that the environment names. Raises ConfigurationError."""
+    """Return the configuration of the environment's app. Raises ConfigurationError."""
     return delays_of(find_app(os.environ[APP])).configuration()

@@ -1,4 +1,4 @@
-"""Durable delays of a Celery app: the tasks that rest in a store, and changes of them."""
+"""Durable delays of a Celery app: tasks that wait in a store, and changes of them."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ logger = logging.getLogger(__name__)
 retry_over_time: Any = functional.retry_over_time  # has no annotations
 
 DELAYS: Final = "timeoutmgr_delays"
-"""The attribute of an app that holds its DurableDelays."""
+"""The attribute of an app that contains its DurableDelays."""
 OnDuplicate: TypeAlias = Literal["add", "replace"]
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedTask:
-    """A stored task; its arguments are known by the text that Celery made of them alone."""
+    """A stored task; its arguments are available only as the text that Celery made of them."""
 
     id: str
     name: str
@@ -84,14 +84,14 @@ class DelayedTask:
 
 
 class DurableDelays:
-    """Makes countdown, eta and retry of *app* durable: delayed tasks rest in *store*.
+    """Makes countdown, eta and retry of *app* durable: delayed tasks wait in *store*.
 
     *store* is the URL of a database; the app's own broker gets the tasks when they are due. *name*
     is the name of the endpoint, for apps that share a database. A task that is due within
-    *min_delay* seconds is published at once. With *in_worker* each worker of the app dispatches
-    due tasks; otherwise run ``celery timeouts run``. *on_duplicate* decides about a task id that is
-    given again with another eta before it is due: ``add`` makes a second task, ``replace`` moves
-    the pending task. *configure* may change the endpoint's configuration before it is used.
+    *min_delay* seconds is published at once. With *in_worker* each worker of the app dispatches due
+    tasks; otherwise run ``celery timeouts run``. *on_duplicate* says what happens if a task id is
+    used again with another eta before the task is due: ``add`` creates a second task, ``replace``
+    moves the pending task. *configure* may change the endpoint's configuration before it is used.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DurableDelays:
         if DELAYS in vars(app):
             raise ConfigurationError(f"app {app.main!r} has DurableDelays already; use these")
         setattr(app, DELAYS, self)
-        # By names, which Celery imports: the classes ask for the delays of their app.
+        # By name, so that Celery imports them: the classes ask for the delays of their app.
         app.amqp_cls = f"{__package__}.hooks:DelayingAMQP"
         app.control_cls = f"{__package__}.hooks:DelayingControl"
         for made in ("amqp", "control"):
@@ -141,7 +141,7 @@ class DurableDelays:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint that this process sends with; made and installed at its first use."""
+        """The endpoint with which this process sends; created and installed at its first use."""
         return self._endpoint()
 
     def configuration(self) -> EndpointConfiguration:
@@ -163,24 +163,24 @@ class DurableDelays:
     def marked(
         self, body: Any, headers: Mapping[str, Any] | None, run: str
     ) -> Mapping[str, Any] | None:
-        """Return *headers* with *run*, but for the retry of a running task, which bears its run.
+        """Return *headers* with *run*, except for the retry of a running task, which has its run.
 
-        So the retry of a task that was delivered again is known, and that of a task that was sent
-        again, under the same id and with headers of its first send, is another retry.
+        So the retry of a redelivered task is recognised as a repeat, while the retry of a task that
+        was sent again, with the same id and the headers of its first send, is another retry.
         """
         task = TaskMessage(body, headers or {})
         is_marked = RUN in task.headers and self._is_retry_of_a_running(task)
         return headers if is_marked or not task.about else {**task.headers, RUN: run}
 
     def keeps(self, producer: Any, body: Any, options: dict[str, Any]) -> bool:
-        """Keep the task that *producer* is asked to publish; return whether it is kept.
+        """Store the task that *producer* is asked to publish; return whether it is stored.
 
-        It is not if it is for another broker, if it is due by now, in no transaction, and replaces
-        no task, or if it is a retry or a due replacement that cannot be stored. Raises kombu's
-        OperationalError if the store is away for longer than the app's retry policy.
+        It is not stored if it is for another broker; if it is already due, outside a transaction,
+        and replaces no task; or if it is a retry or a due replacement that cannot be stored. Raises
+        kombu's OperationalError if the store is away for longer than the app's retry policy.
         """
         task = TaskMessage(body, options.get("headers") or {})
-        if not task.about:  # an event, which has an eta as well
+        if not task.about:  # an event, which also has an eta
             return False
         due, now = task.due(), datetime.now(UTC)
         is_delayed = due is not None and due - now > self._min_delay
@@ -194,7 +194,7 @@ class DurableDelays:
         except Exception as error:
             if is_kept and not self._is_retry_of_a_running(task):
                 raise
-            # A task that is due needs no store. With an error here Celery rejects the running task,
+            # A due task needs no store. After an error here, Celery would reject the running task,
             # which would be lost. A worker that receives the retry stores or keeps it.
             logger.warning(
                 "app could not store task %.80s (retry %d), Celery publishes it with its eta: %s",
@@ -217,7 +217,7 @@ class DurableDelays:
         return request is not None and task.retries > (request.retries or 0)
 
     def _running(self, task: TaskMessage) -> Any:
-        """Return the request of the running task that bears the id of *task*; None without one."""
+        """Return the request of the running task with the id of *task*; None if there is none."""
         known = self.app.tasks.get(task.name)
         request = None if known is None else known.request_stack.top
         return request if request is not None and request.id == task.id else None
@@ -243,8 +243,8 @@ class DurableDelays:
             )
         to_send = _to_send(task, foreign, due, message_id, OnConflict.REPLACE if replaces else None)
         if task.retries:
-            # By an exception a retry ends the block that it is made in: it must not end with it. A
-            # redelivered task retries under the same id with a later eta: stored once is right.
+            # A retry raises an exception and so ends its block, but must not be dropped with it. A
+            # redelivered task retries under the same id with a later eta: it must be stored once.
             self._store_all([to_send], [], retry, policy)
         else:
             self._send(to_send, retry, policy)
@@ -256,7 +256,7 @@ class DurableDelays:
             self._send_first([task], partial(self._send_in, session))
         elif gathered is not None:
             self._insist(lambda: check(self.endpoint, task), retry, policy)
-            # The last replacement counts; other tasks of one id are for the store to compare.
+            # The last replacement counts; the store compares other tasks of the same id.
             is_replaceable = task.options.on_conflict is not None
             gathered[task.options.saga_id if is_replaceable else len(gathered)] = task
         else:
@@ -267,17 +267,17 @@ class DurableDelays:
             to = (one.destination, one.message_type, one.body)
             return self.endpoint.send(*to, options=one.options, session=session)
 
-        for one in tasks:  # a transaction that failed cannot try again
+        for one in tasks:  # a failed transaction cannot try again
             sent.append(self._insist(partial(send, one), retry=False))
 
     def _store_all(
         self, tasks: Sequence[ToSend], sent: list[Sent], retry: Any = True, policy: Any = None
     ) -> None:
-        """Store *tasks* and add the answers to *sent*; a repeated try goes on behind these."""
+        """Store *tasks* and add the answers to *sent*; a repeated try continues after these."""
         self._insist(lambda: store(self.endpoint, tasks[len(sent) :], sent.extend), retry, policy)
 
     def _insist(self, call: Callable[[], Result], retry: Any = True, policy: Any = None) -> Result:
-        """Return the result of *call*, which is repeated while the store is away."""
+        """Return the result of *call*; repeat it while the store is away."""
         given = {**(self.app.conf.task_publish_retry_policy or {}), **(policy or {})}
         retries = given.get("max_retries", 3) if retry is not False else 0
         try:
@@ -301,10 +301,10 @@ class DurableDelays:
     def _send_first(
         self, tasks: Sequence[ToSend], send: Callable[[Sequence[ToSend], list[Sent]], None]
     ) -> None:
-        """Have first sends sent; under their next id if *on_duplicate* replaces pending tasks.
+        """Send first sends; under their next id if *on_duplicate* replaces pending tasks.
 
-        *send* adds the answers to a list. Raises ContentConflict if a task is not stored, which
-        must not be dropped without a word. Once a task is stored, the error counts the others.
+        *send* adds the answers to a list. Raises ContentConflict if a task is not stored, since it
+        must not be dropped silently. Once a task is stored, the error counts the other tasks.
         """
         used: dict[str, str] = {}
         left = tasks
@@ -326,7 +326,7 @@ class DurableDelays:
     def _is_refused(self, sent: Sent) -> bool:
         if sent.repeat is not RepeatKind.SUPERSEDED:
             return sent.repeat is RepeatKind.CONFLICT
-        # By a clock that is behind, it was sent before the task of that id, which may have ended.
+        # With a clock that is behind, it was sent before the task of that id, which may have ended.
         found = self._insist(lambda: self.endpoint.timeouts.show(sent.message_id))
         return found is not None and found[0] is not TimeoutState.PENDING
 
@@ -338,17 +338,17 @@ class DurableDelays:
         return replace(task, options=replace(task.options, message_id=message_id))
 
     def _replaceable(self, saga: str) -> str:
-        """Return the id of the pending task of *saga*, or the last id that such a task had."""
+        """Return the id of *saga*'s pending task, or the last id that such a task had."""
         pending = self.endpoint.timeouts.stored(TimeoutFilter(saga_id=saga))
-        # A retry of the task that runs is not replaced.
+        # A retry of the running task is not replaced.
         first = (one.message.id for one in pending if _task_headers(one).get("retries") == 0)
         return next(first, "") or self._last_id(saga, ())
 
     def _last_id(self, saga: str, used: Container[str]) -> str:
         """Return the last known id of the tasks of *saga*; the next if that is *used*.
 
-        The store compares the contents: a task that ended is not made again by the same send.
-        Programs that send together find the same id.
+        The store compares the contents, so the same send does not recreate a task that ended.
+        Programs that send at the same time find the same id.
         """
 
         def is_new(number: int) -> bool:
@@ -365,9 +365,9 @@ class DurableDelays:
 
     @cached_property
     def _broker(self) -> Any:
-        """The app's broker, as a connection that is never opened; made once, since it takes long.
+        """The app's broker, as a connection that is never opened; built once, since it takes long.
 
-        It is asked for at the first send, when the configuration of the app is final.
+        It is needed at the first send, when the configuration of the app is final.
         """
         return self.app.connection_for_write()
 
@@ -383,12 +383,12 @@ class DurableDelays:
     def inside(
         self, session: CallerSession | None = None, *, using: str | None = None
     ) -> Iterator[None]:
-        """Have the tasks that are sent in this block exist if the transaction of *session* commits.
+        """Make tasks sent in this block exist only if the transaction of *session* commits.
 
-        *session* is a session or connection of SQLAlchemy, or a driver's connection, to the
-        database of the store; or *using* is the alias of a database of Django's, whose transaction
-        is open. A task without a delay is published a moment after the commit. A retry belongs to
-        no block: it is stored at once. Raises CombinationRefused without an open transaction.
+        *session* is a SQLAlchemy session or connection, or a driver's connection, to the store's
+        database; or *using* is the alias of a Django database with an open transaction. A task
+        without a delay is published a moment after the commit. A retry does not belong to the
+        block: it is stored at once. Raises CombinationRefused without an open transaction.
         """
         if (session is None) is (using is None):
             raise ConfigurationError("inside expects either a session or using=, the alias")
@@ -400,11 +400,11 @@ class DurableDelays:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Store the delayed tasks that are sent in this block at its end, 500 in a transaction.
+        """Store the delayed tasks that are sent in this block at its end, 500 per transaction.
 
-        An error in the block drops them, but no retry: that is stored at once. A task that cannot
-        be stored raises its error when it is sent. Raises kombu's OperationalError while the store
-        is away. An error at the end that leaves some tasks stored is a BulkInterrupted, or an
+        An error in the block drops them, except for retries, which are stored at once. A task that
+        cannot be stored raises its error when it is sent. Raises kombu's OperationalError while the
+        store is away. An error at the end that leaves some tasks stored is a BulkInterrupted, or an
         OperationalError with that cause; a block with the same ids and etas completes it.
         """
         gathered: dict[object, ToSend] = {}
@@ -417,16 +417,16 @@ class DurableDelays:
             self._send_first([*gathered.values()], self._store_all)
 
     def move_in(self, message: Any, payload: Any, queue: Any) -> bool:
-        """Store the delayed task of a *message* that a worker received from *queue*.
+        """Store the delayed task in *message*, which a worker received from *queue*.
 
         Return whether the store has it, so that the message may be acknowledged. *payload* is the
-        decoded body with protocol 1, else None. Raises TimeoutManagerError.
+        decoded body with protocol 1, otherwise None. Raises TimeoutManagerError.
         """
         task = TaskMessage(payload, message.headers)
         due = task.due()
         if due is None or due - datetime.now(UTC) <= self._min_delay:
             return False
-        # A task that was dispatched is due by the store's clock, whatever the clock of this host.
+        # A dispatched task is due by the store's clock, whatever this host's clock says.
         if due - from_micros(self.endpoint.timeouts.now()) <= self._min_delay:
             return False
         foreign = foreign_received(message, queue, is_amqp=self._is_amqp)
@@ -439,7 +439,7 @@ class DurableDelays:
         return sent[0].repeat is None or self._rests(sent[0])
 
     def _rests(self, sent: Sent) -> bool:
-        """Return whether a timeout is pending, or was cancelled: not if it was dispatched."""
+        """Return whether a timeout is pending or was cancelled (not dispatched)."""
         found = self.endpoint.timeouts.show(sent.id or "")
         return found is not None and found[0] in (TimeoutState.PENDING, TimeoutState.CANCELLED)
 
@@ -454,12 +454,12 @@ class DurableDelays:
         yield from islice((one for one in found if task in (None, one.name)), limit)
 
     def reschedule(self, task_id: str, *, eta: datetime) -> ChangeResult | None:
-        """Move a stored task to *eta*; return the answer of the store, None if none is stored."""
+        """Move a stored task to *eta*; return the store's answer, None if there is no such task."""
         timeouts = self.endpoint.timeouts
         return self._change(task_id, lambda one: timeouts.reschedule(one, deliver_at=eta))
 
     def send_now(self, task_id: str) -> ChangeResult | None:
-        """Have a stored task published at once; return the answer, None if none is stored."""
+        """Publish a stored task at once; return the answer, None if there is no such task."""
         return self._change(task_id, self.endpoint.timeouts.send_now)
 
     def _change(self, task_id: str, change: Callable[[str], ChangeResult]) -> ChangeResult | None:
@@ -467,10 +467,10 @@ class DurableDelays:
         return answers[0] if answers else None
 
     def revoke(self, task_id: str) -> bool:
-        """Remove each stored copy of a task; return whether workers can have none of them.
+        """Remove each stored copy of a task; return whether certainly no worker has a copy.
 
-        The result of the task becomes REVOKED, and a chord hears of its part, if the app accepts
-        the serializer of the task. A result backend that fails is logged.
+        The result of the task becomes REVOKED, and its chord is notified, if the app accepts the
+        task's serializer. A failure of the result backend is logged.
         """
         timeouts = self.endpoint.timeouts
         answers = []
@@ -482,7 +482,7 @@ class DurableDelays:
         return bool(answers) and all(each is CancelResult.CANCELLED for each in answers)
 
     def revoke_stamped(self, stamps: Mapping[str, Any]) -> Sequence[str]:
-        """Revoke each stored task that bears one of *stamps*, as its worker would; return the ids.
+        """Revoke each stored task that has one of *stamps*, as its worker would; return the ids.
 
         The store finds the tasks by their labels.
         """
@@ -499,9 +499,9 @@ class DurableDelays:
         return tuple(revoked)
 
     def _parts_of_groups(self, label: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the fields of the tasks with *label* that may be of a chord, by their timeouts.
+        """Return the fields of the tasks with *label* that may belong to a chord, by timeout id.
 
-        They are read before: a cancel by labels answers without the bodies.
+        Read them beforehand: a cancel by labels answers without the bodies.
         """
         found = self.endpoint.timeouts.stored(TimeoutFilter(labels=label_texts(label)))
         return {one.id: self._fields(one) for one in found if _task_headers(one).get("group")}
@@ -512,7 +512,7 @@ class DurableDelays:
             self.app.backend.mark_as_revoked(
                 task_id, "revoked", request=request, store_result=not request.ignore_result
             )
-        except Exception as error:  # of any driver; the task is removed, and more may follow
+        except Exception as error:  # of any driver; the task is removed, and the rest must follow
             logger.warning(
                 "app could not publish that task %.80s is revoked: %s",
                 task_id,
@@ -524,7 +524,7 @@ class DurableDelays:
         foreign = _foreign_of(timeout)
         try:
             return {} if foreign is None else fields_of(foreign, self.app.conf.accept_content)
-        except Exception as error:  # a serializer may raise any
+        except Exception as error:  # a serializer may raise anything
             logger.warning(
                 "app cannot read whether the revoked task of timeout %.80r is of a chord: %s",
                 timeout.id,
@@ -562,14 +562,14 @@ def _to_send(
 
 
 def _unsent(tasks: Sequence[ToSend], sent: Sequence[Sent]) -> list[ToSend]:
-    """Return *tasks* that by the answers *sent* are not, or perhaps not, stored."""
+    """Return the *tasks* that, judging by the answers *sent*, may not be stored."""
     refusals = (RepeatKind.CONFLICT, RepeatKind.SUPERSEDED)
     both = zip_longest(tasks, sent)
     return [task for task, one in both if one is None or one.repeat in refusals]
 
 
 def _raise_interrupted(stored: int, unsent: Sequence[ToSend], error: Exception) -> NoReturn:
-    """Raise the error of a block that has *stored* tasks, and *unsent* tasks for *error*."""
+    """Raise the error of a block with *stored* tasks, and tasks *unsent* due to *error*."""
     interrupted = BulkInterrupted(stored, unsent, error)
     interrupted.__cause__ = error
     if not isinstance(error, OperationalError):
@@ -581,10 +581,10 @@ def _raise_interrupted(stored: int, unsent: Sequence[ToSend], error: Exception) 
 
 
 def _place(connection: Any) -> tuple[Any, ...]:
-    """Return where *connection* leads: of several hosts, it may be at any."""
+    """Return where *connection* leads: with several hosts, to any of them."""
     if connection.alt:
         return connection.transport_cls, *connection.alt
-    # A connection that kombu opened has the usual parts for missing parts, and no localhost.
+    # A connection opened by kombu has defaults for missing parts, and no localhost.
     usual = connection.transport.default_connection_params
     names = ("userid", "virtual_host", "hostname", "port")
     place = [getattr(connection, name) or usual.get(name) for name in names]
@@ -615,7 +615,7 @@ def _task_headers(timeout: Timeout) -> dict[str, Any]:
 
 def _delayed_task(timeout: Timeout) -> DelayedTask:
     headers = _task_headers(timeout)
-    if "task" not in headers:  # protocol 1: all is in the body, which is never decoded
+    if "task" not in headers:  # protocol 1: everything is in the body, which is never decoded
         headers = {}
     return DelayedTask(
         id=str(headers.get("id") or timeout.saga_id),

@@ -1,4 +1,4 @@
-"""Celery's own classes for sending and for revoking, which ask the delays of their app first."""
+"""Subclasses of Celery's senders and remote control that first ask the delays of their app."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 class DelayingAMQP(AMQP):  # type: ignore[misc]  # celery is untyped
     """Celery's sender of tasks, whose producer stores delayed tasks.
 
-    Each way of sending passes here, after routes, serializer and headers are final:
+    Every way of sending passes here, when routes, serializer and headers are final:
     ``apply_async``, ``send_task``, beat, canvas and retries.
     """
 
@@ -35,9 +35,9 @@ class DelayingAMQP(AMQP):  # type: ignore[misc]  # celery is untyped
 
 
 class DelayingProducer:
-    """A producer of kombu's for one send, but for tasks that are kept instead of being published.
+    """A kombu producer for one send; it stores tasks that must not be published yet.
 
-    Celery may ask it several times: the same send is the same run.
+    Celery may call it several times: the same send is the same run.
     """
 
     def __init__(self, producer: Any, delays: DurableDelays) -> None:
@@ -49,7 +49,7 @@ class DelayingProducer:
         return attrgetter(name)(self._producer)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Publish a task, or keep it until it is due."""
+        """Publish a task, or store it until it is due."""
         options["headers"] = self._delays.marked(body, options.get("headers"), self._run)
         if self._delays.keeps(self._producer, body, options):
             return None
@@ -57,9 +57,9 @@ class DelayingProducer:
 
 
 class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
-    """Celery's remote control, which removes stored tasks before it tells the workers.
+    """Celery's remote control; it removes stored tasks before it notifies the workers.
 
-    If the store is away, workers are told all the same, before kombu's OperationalError is raised.
+    If the store is away, workers are still notified; then kombu's OperationalError is raised.
     """
 
     def revoke(
@@ -70,7 +70,7 @@ class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
         signal: str | None = TERM_SIGNAME,
         **options: Any,
     ) -> Any:
-        """Revoke a task, or several: remove them for good, and tell workers that may have them."""
+        """Revoke tasks: remove them permanently, and notify workers that may have them."""
         ids = [task_id] if isinstance(task_id, str) else list(task_id)
         delays, left = delays_of(self.app), dict.fromkeys(ids)
         with _after_the_broadcast() as attempt:
@@ -83,7 +83,7 @@ class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
             return super().revoke(named, destination, terminate, signal, **options)
 
     def revoke_by_stamped_headers(self, headers: Any, *arguments: Any, **options: Any) -> Any:
-        """Revoke tasks by their stamps: remove them for good, and tell workers of the others."""
+        """Revoke tasks by stamps: remove stored tasks permanently, and notify workers."""
         delays = delays_of(self.app)
         with _after_the_broadcast() as attempt:
             attempt(lambda: delays.revoke_stamped(stamps_of(headers)))
@@ -91,7 +91,7 @@ class DelayingControl(Control):  # type: ignore[misc]  # celery is untyped
 
 
 def stamps_of(headers: Any) -> Mapping[str, Any]:
-    """Return the stamps that *headers* of a revocation name: a table, or texts ``name=value``."""
+    """Return the stamps in a revocation's *headers*: a table, or texts ``name=value``."""
     if isinstance(headers, Mapping):
         return headers
     return dict(one.split("=", 1) for one in headers)
@@ -101,7 +101,7 @@ def stamps_of(headers: Any) -> Mapping[str, Any]:
 def _after_the_broadcast() -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Yield an attempt at the store; raise its first failure when the block ends.
 
-    A store that failed once is not asked again: each time would take as long.
+    A store that failed once is not asked again: each attempt would take as long.
     """
     failures: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Delayed tasks and a worker: moved into the store, counted by ``inspect delayed``, revoked."""
+"""Delayed tasks in a worker: move into the store, count for ``inspect delayed``, and revoke."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from timeoutmgr.message.redaction import on_one_line
 logger = logging.getLogger(__name__)
 
 _REST: Final = 10.0
-"""Seconds for which tasks are parked after the store failed: a dead server takes long to fail."""
+"""Seconds for which tasks are parked after the store failed: a dead server fails slowly."""
 
 
 def begin(consumer: Any) -> None:
-    """Have the *consumer* of a worker take delayed tasks over, from its next start on."""
+    """Make the *consumer* of a worker take over delayed tasks from its next start on."""
     takeover = consumer.timeoutmgr_takeover = Takeover(consumer)
     update = consumer.update_strategies
 
@@ -47,7 +47,7 @@ class Takeover:
         self._rests_until = float("-inf")
 
     def before(self, strategy: Any) -> Any:
-        """Return Celery's *strategy* of a task for the messages that are not taken over."""
+        """Wrap Celery's *strategy* of a task, which gets the messages that are not taken over."""
 
         def receive(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
             about = message.headers if body is None else body
@@ -68,7 +68,7 @@ class Takeover:
             if task_id in state.revoked or bears(about, state.revoked_stamps):
                 return False
             return self._delays.move_in(message, body, queue)
-        except Exception as error:  # Celery's own way takes every task that ours cannot take
+        except Exception as error:  # Celery's own way handles every task that ours cannot handle
             if isinstance(error, StorageUnavailable | TransportUnavailable):
                 self._rests_until = self._monotonic() + _REST
             logger.warning(
@@ -81,7 +81,7 @@ class Takeover:
 
 
 def _queue_of(consumer: Any, delivery: Any) -> Any:
-    """Return the one queue that a message came from; None if several may be it."""
+    """Return the queue from which a message came; None if it may be several."""
     queues = consumer.task_consumer.queues
     exchange, key = delivery.get("exchange") or "", delivery.get("routing_key")
     if exchange:
@@ -113,9 +113,9 @@ def _revoke_stamped(delays: DurableDelays, given: Mapping[str, Any]) -> None:
 
 
 def _also_in_the_store(name: str, remove: Callable[[DurableDelays, Any], None]) -> None:
-    """Have Celery's control command *name* remove stored tasks too, for apps with delays.
+    """Make Celery's control command *name* also remove stored tasks, for apps with delays.
 
-    It comes from programs without the delays, and from ``celery control``.
+    Programs without the delays send it, and ``celery control``.
     """
     command = Panel.data[name]
 
@@ -125,7 +125,7 @@ def _also_in_the_store(name: str, remove: Callable[[DurableDelays, Any], None]) 
         if DELAYS in vars(state.app):
             try:
                 remove(delays_of(state.app), given)
-            except Exception as error:  # the worker itself has obeyed
+            except Exception as error:  # the worker itself has already obeyed
                 logger.warning(
                     "worker could not remove stored tasks by command %s: %s",
                     name,

@@ -1,4 +1,4 @@
-"""A task message of Celery: its ids, its due time, and the foreign message made of it. Pure."""
+"""A Celery task message: its ids, its due time, and its foreign message. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from timeoutmgr.transport.virtual.foreign import kombu_payload
 maybe_list: Any = functional.maybe_list  # has no annotations
 
 RUN: Final = "timeoutmgr-run"
-"""A header of each task, fresh for each send but a retry, into which Celery copies it."""
+"""A header of each task: new for each send, except that Celery copies it into a retry."""
 STAMP: Final = "stamp"
 """The name of the labels of stored tasks; a value is the name and value of a stamp."""
 _OF_A_REPEAT: Final = frozenset({RUN, "origin"})
@@ -44,7 +44,7 @@ _LADDER_BITS: Final = 28
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """A task as Celery is about to publish it: protocol 1 has all in the body."""
+    """A task that Celery is about to publish; with protocol 1, everything is in the body."""
 
     body: Any
     headers: Mapping[str, Any]
@@ -53,7 +53,7 @@ class TaskMessage:
     def about(self) -> Mapping[str, Any]:
         """The fields of the task: in the headers, or with protocol 1 in the body.
 
-        Empty for a message that is no task.
+        Empty for a message that is not a task.
         """
         for fields in (self.headers, self.body):
             if isinstance(fields, Mapping) and "task" in fields:
@@ -76,7 +76,7 @@ class TaskMessage:
         return int(self.about.get("retries") or 0)
 
     def due(self) -> datetime | None:
-        """Return the eta in UTC; None without one. A naive eta is UTC, as workers read it.
+        """Return the eta in UTC, or None. A naive eta is UTC, as workers read it.
 
         Raises InvalidMessage for an eta that is outside the years 1 to 9999 in UTC.
         """
@@ -87,19 +87,19 @@ class TaskMessage:
         return from_micros(check_due(to_micros(maybe_make_aware(found))))
 
     def moved_id(self, queue: str, content: str) -> str:
-        """Return the id of a task that a worker received from *queue*, and moved into the store.
+        """Return the id of a task that a worker received from *queue* and moved into the store.
 
-        It is made of the *content* too: a program that lacks the delays may use a task id again.
-        Each queue of a broadcast has a copy of its own.
+        It also depends on *content*, since a program without the delays may reuse a task id. Each
+        queue of a broadcast has its own copy.
         """
         return str(uuid.uuid5(_NAMESPACE, json.dumps(["moved", self.id, queue, content])))
 
     def message_id(self, run: str, *, is_delayed: bool, retried_eta: object = None) -> str:
-        """Return an id that a redelivered sender gives again, and no other send does.
+        """Return an id that is the same if a redelivered task sends again, and otherwise unique.
 
-        A first send is known by its task id and eta; a retry by its run too, since a task id may be
-        used again, and by the eta *retried_eta* of the task that it retries, since programs that
-        retry without end set the number of retries back; an undelayed send by its run alone.
+        A first send is identified by task id and eta. A retry also by its run, since a task id may
+        be reused, and by *retried_eta*, the eta of the retried task, since programs that retry
+        endlessly reset the number of retries. An undelayed send is identified by its run alone.
         """
         if not is_delayed:
             parts = ["at once", self.id, run]
@@ -113,14 +113,14 @@ class TaskMessage:
 def stamp_labels(headers: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
     """Return the labels by which a store finds a task with *headers*: one for each stamp.
 
-    A store keeps a bounded number; workers know the stamps beyond it.
+    A store keeps a limited number; workers know the stamps beyond it.
     """
     found = [*map(_storable, _stamp_texts(headers.get("stamps") or {}))]
     return {STAMP: found[:MOST_LABELS]} if found else {}
 
 
 def bears(headers: Mapping[str, Any], stamps: Mapping[str, Any]) -> bool:
-    """Return whether a task with *headers* bears one of *stamps*, whose values may be lists."""
+    """Return whether a task with *headers* has one of *stamps*, whose values may be lists."""
     borne, wanted = _stamp_texts(headers.get("stamps") or {}), _stamp_texts(stamps)
     return any(text in borne for text in wanted)
 
@@ -139,7 +139,7 @@ def _stamp_texts(stamps: Mapping[str, Any]) -> Mapping[str, None]:
 
 
 def saga_of(task_id: str) -> str:
-    """Return the saga id of the timeouts of a task: its id, hashed if it is too long to be one."""
+    """Return the saga id of a task's timeouts: the task id, hashed if it is too long."""
     return _storable(task_id)
 
 
@@ -153,7 +153,7 @@ def _storable(text: str) -> str:
 def foreign_task(producer: Any, body: Any, options: Mapping[str, Any], *, is_amqp: bool) -> Foreign:
     """Return the task that *producer* is asked to publish with *options*, as a foreign message.
 
-    It is prepared by kombu's own code, for the kind of broker that *is_amqp* tells, and without a
+    kombu's own code prepares it, for the kind of broker that *is_amqp* says, and without a
     connection.
     """
     given = dict(options)
@@ -191,14 +191,14 @@ def foreign_received(message: Any, queue: Queue, *, is_amqp: bool) -> Foreign:
     if not is_amqp and "priority" in given:
         properties["priority"] = given["priority"]
     about = message.content_type, message.content_encoding
-    # By its name: an exchange may have put copies into other queues.
+    # By the queue's name: an exchange may have put copies into other queues.
     route = Route("", queue.name, (_declaration(queue),))
     parts = (given.get("priority"), *about, headers, properties)
     return _foreign(route, message.body, parts, is_amqp=is_amqp)
 
 
 def fields_of(foreign: Foreign, accept: Sequence[str]) -> Mapping[str, Any]:
-    """Return the fields of a stored task, with the chord and the callbacks that its body has.
+    """Return the fields of a stored task, with the chord and callbacks from its body.
 
     Raises ContentDisallowed for a serializer that *accept* lacks, or any error of a serializer.
     """
@@ -228,7 +228,7 @@ def _foreign(route: Route, content: Any, about: tuple[Any, ...], *, is_amqp: boo
     headers, properties = about[-2:]
     prepared = (_prepare_amqp if is_amqp else _prepare_virtual)(content, *about)
     digest = _digest(content, headers, properties)
-    # With protocol 1 the eta is in the body, which is not to be decoded.
+    # With protocol 1, the eta is in the body, which must not be decoded.
     due_header = "eta" if headers.get("eta") else ""
     return foreign_from_kombu(prepared, route, digest, due_header)
 
@@ -245,9 +245,9 @@ _OF_A_CHANNEL: Final = (
 )
 _NO_PROPERTIES: Final = frozenset(
     {"retry", "retry_policy", "mandatory", "immediate", "timeout", "confirm_timeout", "priority"}
-    # Counted from the send, it would end the task early; the worker obeys the header ``expires``.
+    # Counted from the send, it would end the task early; workers obey the header ``expires``.
     | {"expiration"}
-    # Of another user's connection, the broker would refuse the message.
+    # The broker would refuse another user's message.
     | {"user_id"}
 )
 _AMQP_CHANNEL: Final[Any] = pyamqp.Channel  # kombu has no annotations
@@ -262,7 +262,7 @@ def _prepare_virtual(*arguments: Any) -> Any:
 
 def _digest(content: Any, headers: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
     kept = {name: value for name, value in headers.items() if name not in _OF_A_REPEAT}
-    # The queue of replies is that of the process that sends.
+    # The reply queue belongs to the sending process.
     others = {name: value for name, value in properties.items() if name != "reply_to"}
     text = json.dumps([kept, others], sort_keys=True, default=repr)
     body = content.encode() if isinstance(content, str) else bytes(content)

@@ -1,4 +1,4 @@
-"""The parts of a worker that dispatch due tasks, and that take delayed tasks over."""
+"""Worker steps that dispatch due tasks, and that take over delayed tasks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
-    """Makes the endpoint that sends, before the pool forks its processes, which then go on with it.
+    """Creates the sending endpoint before the pool forks its processes, which then continue it.
 
-    Otherwise the first retry in each process would import and install it: a second of the processor
-    in which the process runs no task.
+    Otherwise the first retry in each process would import and install it: a second of CPU time in
+    which the process runs no task.
     """
 
     def __init__(self, worker: Any, **options: Any) -> None:
@@ -38,7 +38,7 @@ class SenderStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
 class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is untyped
     """Runs the satellites of the app's delays in the worker's main process.
 
-    It starts behind the pool: processes that are forked before it inherit no thread of it.
+    It starts after the pool, so that forked processes inherit none of its threads.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -61,10 +61,10 @@ class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # celery is 
 
 
 class TakeoverStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
-    """Has delayed tasks stored that other programs published, instead of parking them in memory.
+    """Stores delayed tasks that other programs published, instead of parking them in memory.
 
     A program without the delays publishes a delayed task at once. The worker stores it, and only
-    then acknowledges it: a crash in between stores it again under the same id, which is once.
+    then acknowledges it: after a crash in between, the same id makes a second store harmless.
     """
 
     def __init__(self, consumer: Any, **_options: Any) -> None:

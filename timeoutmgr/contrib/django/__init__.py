@@ -1,7 +1,7 @@
 """Django: settings in ``TIMEOUTMGR``, sends in the ORM's transaction, ``manage.py timeoutmgr``.
 
 Add ``"timeoutmgr.contrib.django"`` to ``INSTALLED_APPS``. Handlers are registered with ``handler``
-in modules ``timeouts`` or ``handlers`` of the installed apps. ``endpoint`` is made at its first
+in modules ``timeouts`` or ``handlers`` of the installed apps. ``endpoint`` is created at its first
 use, once in each process.
 """
 

@@ -13,14 +13,14 @@ from timeoutmgr.contrib.django.system_checks import check_sqlite_transactions, c
 
 
 class TimeoutManagerApp(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """Registers the system checks, and follows settings and databases that tests change."""
+    """Registers the system checks, and reacts to settings and databases that tests change."""
 
     name = "timeoutmgr.contrib.django"
     label = "timeoutmgr"
     verbose_name = "Timeout manager"
 
     def ready(self) -> None:
-        """Register what the app adds to Django."""
+        """Register the app's checks and signal handlers."""
         checks.register(check_timeoutmgr)
         checks.register(check_sqlite_transactions)
         setting_changed.connect(_follow_settings)

@@ -1,4 +1,4 @@
-"""The endpoint's configuration, from Django's settings and the handlers of the installed apps."""
+"""The endpoint's configuration from Django's settings and the installed apps' handlers."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -36,10 +36,10 @@ def _usable_connections() -> Iterator[None]:
 
 @asynccontextmanager
 async def _own_connections() -> AsyncIterator[None]:
-    """Give a coroutine a thread for the ORM, and so connections, as Django does for a request.
+    """Give a coroutine its own ORM thread, and so connections, as Django does for a request.
 
-    In a thread that coroutines share, the transaction that one leaves open would contain the rows
-    of the others. The connections are closed at the end, as the thread ends.
+    In a shared thread, the transaction that one coroutine leaves open would contain the rows of
+    other coroutines. The connections are closed at the end, when the thread ends.
     """
     async with ThreadSensitiveContext():
         end = sync_to_async(_end_connections)
@@ -52,7 +52,7 @@ async def _own_connections() -> AsyncIterator[None]:
 
 
 def _end_connections(error: BaseException | None) -> None:
-    """Close the connections of this thread; a transaction that is open fails the handler."""
+    """Close the connections of this thread; an open transaction fails the handler."""
     try:
         with ended_transactions():
             if error is not None:
@@ -65,8 +65,8 @@ def _end_connections(error: BaseException | None) -> None:
 def ended_transactions() -> Iterator[None]:
     """Roll back the transactions that the block leaves open, and raise HandlerFailed.
 
-    An error of the block gets the sentence as a note. A transaction that was open before, as that
-    of a test, stays open.
+    An error of the block gets the sentence as a note. A transaction that was open before (a test's,
+    say) stays open.
     """
     outer = [one for one in connections.all(initialized_only=True) if one.in_atomic_block]
     try:
@@ -80,13 +80,13 @@ def ended_transactions() -> Iterator[None]:
 
 
 def _rolled_back(outer: Sequence[Any]) -> list[str]:
-    """Roll back and close connections in a transaction except *outer*; return what they left."""
+    """Roll back and close connections in a transaction, except *outer*; return a description."""
     left = []
     for one in connections.all(initialized_only=True):
         if one.connection is None or one in outer:
             continue
         if one.in_atomic_block or one.get_autocommit() != one.settings_dict["AUTOCOMMIT"]:
-            # Inside of atomic, Django refuses a rollback and keeps the closed connection.
+            # Inside atomic, Django refuses a rollback and keeps the closed connection.
             one.in_atomic_block = one.closed_in_transaction = False
             with suppress(Error):
                 one.rollback()
@@ -106,7 +106,7 @@ handler: Final = _registry.handler
 def configuration() -> EndpointConfiguration:
     """Return a new configuration, with the handlers of all installed apps.
 
-    Django is set up if it is not yet. Raises ConfigurationError.
+    Sets up Django if needed. Raises ConfigurationError.
     """
     return _configured(database_settings)
 
@@ -114,7 +114,7 @@ def configuration() -> EndpointConfiguration:
 def configuration_to_send() -> EndpointConfiguration:
     """Return ``configuration()``, for an endpoint that uses the database in this process.
 
-    In a test that may not use Django's own database, Django's error is raised.
+    Raises Django's error in a test that may not use Django's database.
     """
     return _configured(_usable_database)
 
@@ -150,7 +150,7 @@ def settings_dict() -> dict[str, Any]:
 
 
 def is_test_environment() -> bool:
-    """Return whether a test runner has set Django up for tests, by the sign that is documented."""
+    """Return whether a test runner has set up Django for tests, by the documented sign."""
     return "outbox" in vars(mail)
 
 
@@ -161,10 +161,10 @@ def database_settings() -> dict[str, Any]:
 
 
 def _usable_database() -> dict[str, Any]:
-    """Return the settings; have Django refuse a test that may not use the database.
+    """Return the settings; let Django refuse a test that may not use the database.
 
-    Django makes no test database for such a test: its messages would be in the real database.
-    Raises ConfigurationError for a database in memory, which has no connections but Django's.
+    Django creates no test database for such a test: its messages would go into the real database.
+    Raises ConfigurationError for a database in memory, to which only Django can connect.
     """
     if is_test_environment():
         connections[alias()].ensure_connection()

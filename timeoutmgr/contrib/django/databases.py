@@ -19,11 +19,11 @@ _OF_A_SESSION: Final = frozenset(
     {"isolation_level", "use_unicode", "autocommit", "conv", "cursorclass", "sql_mode", "compress"}
     | {"init_command", "read_timeout", "write_timeout"}
 )
-"""Options of MySQL that change what Django's own sessions do, and not where they connect."""
+"""Options of MySQL that affect Django's own sessions, not where they connect."""
 _CARRIED: Final = frozenset(
     {"charset", "unix_socket", "read_default_file", "read_default_group", "connect_timeout"}
 )
-"""Options of MySQL that PyMySQL has too."""
+"""Options of MySQL that PyMySQL also has."""
 _TLS: Final = frozenset({"ca", "cert", "key", "capath", "cipher", "check_hostname"})
 _HOSTNAME_CHECKED: Final[Mapping[str, bool | None]] = MappingProxyType(
     {
@@ -34,7 +34,7 @@ _HOSTNAME_CHECKED: Final[Mapping[str, bool | None]] = MappingProxyType(
         "VERIFY_IDENTITY": True,
     }
 )
-"""By ``ssl_mode``; None where the mode asks for no TLS."""
+"""By ``ssl_mode``; None if the mode does not use TLS."""
 
 
 def database_url(database: Mapping[str, Any]) -> str:
@@ -54,7 +54,7 @@ def database_url(database: Mapping[str, Any]) -> str:
 
 
 def is_in_memory(database: Mapping[str, Any]) -> bool:
-    """Return whether *database* is a SQLite in the memory of this process."""
+    """Return whether *database* is an in-memory SQLite database."""
     name = str(database.get("NAME") or "")
     return ":memory:" in name or "mode=memory" in name
 
@@ -91,7 +91,7 @@ def _mysql(database: Mapping[str, Any]) -> URL:
 
 
 def _tls(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options of TLS for PyMySQL. Raises ConfigurationError for one that it has not."""
+    """Return the TLS options for PyMySQL. Raises ConfigurationError for options it lacks."""
     ssl = given.get("ssl") or {}
     mode = str(given.get("ssl_mode", "REQUIRED" if ssl is True else "PREFERRED")).upper()
     of_files = {} if ssl is True else _files_of(ssl)
@@ -106,7 +106,7 @@ def _tls(given: Mapping[str, Any]) -> dict[str, str]:
             "without authorities; name them as ca or capath in ssl"
         )
     is_checked = _HOSTNAME_CHECKED[mode]
-    if of_files and is_checked is None:  # mysqlclient looks at no host name without a mode
+    if of_files and is_checked is None:  # without a mode, mysqlclient does not check the host name
         is_checked = False
     if is_checked is not None:
         of_files.setdefault("check_hostname", is_checked)
@@ -156,7 +156,7 @@ def _server(
 
 
 def _hosts_with_ports(host: str, port: str) -> tuple[str, ...]:
-    """Return each of several hosts with its port, as libpq pairs them: one port is for all."""
+    """Return each host with its port, paired as by libpq: a single port is for all hosts."""
     hosts, ports = host.split(","), port.split(",")
     if len(ports) == 1:
         ports *= len(hosts)

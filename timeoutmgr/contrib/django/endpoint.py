@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class DjangoEndpoint(Endpoint):
     """An endpoint whose ``send`` joins the open transaction of a Django database.
 
-    Inside ``transaction.atomic`` the message is sent by Django's commit, and a rollback sends
-    nothing. Outside of it the message is sent at once. *using* is the alias of the database.
-    ``session=`` takes a connection of ``django.db`` as well.
+    Inside ``transaction.atomic``, Django's commit sends the message, and a rollback sends nothing.
+    Outside, the message is sent at once. *using* is the alias of the database. ``session=`` takes a
+    connection of ``django.db`` as well.
     """
 
     def __init__(self, config: EndpointConfiguration, *, using: str) -> None:
@@ -41,7 +41,7 @@ class DjangoEndpoint(Endpoint):
 
     @property
     def has_broker(self) -> bool:
-        """Whether the queues are in no database: only a stored timeout joins a transaction then."""
+        """Whether the queues are on a broker: then only a stored timeout joins a transaction."""
         return self._parts.settings.transport.database is None
 
     def _send_named(self, message: ToSend, session: CallerSession | None) -> Sent:
@@ -79,7 +79,7 @@ def _made() -> DjangoEndpoint:
 
 def _place(database: Mapping[str, Any]) -> tuple[Any, ...]:
     place = (database.get(key) for key in ("ENGINE", "HOST", "PORT", "USER", "NAME"))
-    # pytest collects before it sets Django up, and may have the endpoint made by its questions.
+    # pytest collects before it sets up Django, and its inspections may create the endpoint.
     return (is_test_environment(), *place)
 
 
@@ -87,15 +87,15 @@ _process_endpoint: Final = ProcessEndpoint(_made, place=lambda: _place(database_
 
 
 class _LazyEndpoint(LazyObject):  # type: ignore[misc]  # Django ships no types
-    """Stands for the endpoint of this process, whichever it is at a use."""
+    """Stands for the endpoint that this process has at the moment of use."""
 
     _wrapped = property(lambda _self: _process_endpoint())
-    # Test runners ask each name of a module for its class, before there is a test database.
+    # Test runners ask each name in a module for its class before a test database exists.
     __class__ = property(lambda _self: DjangoEndpoint)
 
 
 endpoint: Final = cast(DjangoEndpoint, _LazyEndpoint())
-"""The endpoint of this process, made at its first use."""
+"""The endpoint of this process, created at its first use."""
 
 
 def forget_endpoint() -> None:
@@ -104,11 +104,11 @@ def forget_endpoint() -> None:
 
 
 def follow_connection(connection: Any, **_signal: Any) -> None:
-    """Close the endpoint of this process if Django's new *connection* leads away from it.
+    """Close the endpoint of this process if Django's new *connection* leads elsewhere.
 
-    Django renames the database for a test run, and creates, copies and drops it by a connection
-    beside all databases; a connection of the endpoint would be in the way.
+    Django renames the database for a test run, and creates, copies and drops it over a separate
+    connection; a connection of the endpoint would block that.
     """
-    with suppress(ConfigurationError):  # of the settings, which the system check reports
+    with suppress(ConfigurationError):  # an error of the settings, which the system check reports
         if connection.alias in (NO_DB_ALIAS, alias()):
             _process_endpoint.forget_unless_at(_place(connection.settings_dict))

@@ -1,4 +1,4 @@
-"""System checks of Django: wrong settings, and a hazard of SQLite."""
+"""Django system checks: wrong settings, and a risk with SQLite."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from timeoutmgr.errors import ConfigurationError
 
 
 def check_timeoutmgr(**_given: Any) -> list[Error]:
-    """Return the fault of the settings or of a handler, if there is any."""
+    """Return the error in the settings or a handler, if any."""
     try:
         configuration().settings()
     except ConfigurationError as error:

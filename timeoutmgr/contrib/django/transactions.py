@@ -1,4 +1,4 @@
-"""The open transaction of a Django database, as a transaction that sends join."""
+"""The open transaction of a Django database, which sends can join."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def open_transaction(using: str) -> DriverTransaction | None:
     wrapper.validate_thread_sharing()
     wrapper.validate_no_broken_transaction()
     wrapper.ensure_connection()
-    # Django refuses on_commit outside of atomic: the wake then leaves at once.
+    # Django refuses on_commit outside atomic: then wake at once.
     follow = partial(_follow_commit, wrapper.alias) if wrapper.in_atomic_block else None
     return DriverTransaction(connection=wrapper.connection, after_commit=follow)
 
 
 def _is_open(wrapper: Any) -> bool:
-    """Return whether a transaction is open; connect to no server for that."""
+    """Return whether a transaction is open, without connecting to a server."""
     if wrapper.in_atomic_block:
         return True
     if wrapper.connection is None:
@@ -60,5 +60,5 @@ def without_django(session: Any) -> CallerSession:
 
 
 def _follow_commit(using: str, call: Callable[[], None]) -> None:
-    # Robust: a wake that fails must not keep back the callbacks behind it.
+    # Robust: a failed wake must not prevent the later callbacks.
     transaction.on_commit(call, using=using, robust=True)

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class TasksApp(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """Has the table of tasks; ``handlers`` is found by ``timeoutmgr.contrib.django``."""
+    """Has the table of tasks; ``timeoutmgr.contrib.django`` finds ``handlers``."""
 
     name = "timeoutmgr.contrib.django_tasks"
     label = "timeoutmgr_tasks"

@@ -1,4 +1,4 @@
-"""The backend: a task is a row and a message, both of one transaction."""
+"""The backend: a task is a row and a message, both in one transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timeoutmgr.contrib.django_tasks.models import TaskRecord
 
 MESSAGE: Final = "timeoutmgr.DjangoTask"
-"""The type of the message of a task; its id is the id of the task."""
+"""The type of a task's message; its id is the id of the task."""
 
 
 class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no types
@@ -41,7 +41,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no ty
     supports_priority = True
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue *task*; return its result, which is ready to be executed.
+        """Enqueue *task*; return its result, which is ready for execution.
 
         Raises InvalidMessage for a ``run_after`` outside the years 1 to 9999 in UTC.
         """

@@ -35,7 +35,7 @@ from timeoutmgr.resilience.error_copy import traceback_of
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 _CANDIDATES: Final = 10
-"""More urgent tasks that are asked for: a cancelled task stays ready, and each costs a query."""
+"""Maximum more urgent tasks to try: a cancelled task stays ready, and each costs a query."""
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -43,7 +43,7 @@ _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 def execute(_message: Mapping[str, Any], context: HandlerContext) -> None:
     """Execute the task that the message permits, or a more urgent task in its place.
 
-    A message that comes again after a crash executes the same task again, unless it is finished.
+    A message that is redelivered after a crash executes the same task again, unless it is finished.
     """
     record = claimed(context.message_id)
     if record is not None:
@@ -51,7 +51,7 @@ def execute(_message: Mapping[str, Any], context: HandlerContext) -> None:
 
 
 def claimed(permit: str) -> TaskRecord | None:
-    """Return the task that *permit* is for, as running; None if it is finished, or deleted."""
+    """Return the task of *permit*, marked as running; None if it is finished or deleted."""
     while True:
         own: TaskRecord | None = records().filter(permit=permit).first()
         if own is None or own.finished_at is not None:
@@ -69,9 +69,9 @@ def _more_urgent(own: TaskRecord) -> TaskRecord | None:
 
 
 def _is_certain(permit: str) -> bool:
-    """Return whether the message *permit* is certain to come: it left the store, if any.
+    """Return whether the message *permit* will certainly arrive: it is not in a store any more.
 
-    A task waits for the message that it gets in a swap, and a stored message may be cancelled.
+    After a swap, a task waits for the other message, but a stored message may be cancelled.
     """
     is_undelayed: bool = records().filter(pk=permit, run_after=None).exists()
     if is_undelayed and not endpoint.has_broker:
@@ -86,9 +86,8 @@ def _is_certain(permit: str) -> bool:
 def _claims(own: TaskRecord, permit: str, urgent: TaskRecord | None) -> bool:
     """Claim *own* for its permit, or swap the permits of *own* and *urgent* and claim that.
 
-    So each task keeps one message that is still to come. Return False if another process has
-    changed either meanwhile. The more urgent row is locked first, so that no two wait for each
-    other.
+    So each task keeps one message that is still to arrive. Return False if another process has
+    changed either meanwhile. The more urgent row is locked first, so that there is no deadlock.
     """
     with transaction.atomic(using=alias()):
         first = own if urgent is None else urgent
@@ -114,7 +113,7 @@ def _run(record: TaskRecord) -> None:
     try:
         record.return_value = _storable(_called(result))
         record.status = TaskResultStatus.SUCCESSFUL
-    except BaseException as error:  # sys.exit too is the result of a task, which is not tried again
+    except BaseException as error:  # sys.exit is also a result of a task, which is not retried
         record.status = TaskResultStatus.FAILED
         record.errors = [*record.errors, _described(error)]
         _finish(record)  # while the error is handled: Django logs its traceback
@@ -129,9 +128,9 @@ def _finish(record: TaskRecord) -> None:
 
 
 def _save_finished(record: TaskRecord) -> None:
-    """Save *record*; without its value, and as failed, if the database refuses the value.
+    """Save *record*; if the database refuses its value, save it as failed without the value.
 
-    MariaDB ends the connection for a value that is too large; so may a restart of the server.
+    MariaDB ends the connection over a value that is too large, but a restart may end it too.
     """
     refusal = _refusal(record)
     if isinstance(refusal, OperationalError):
@@ -146,7 +145,7 @@ def _save_finished(record: TaskRecord) -> None:
 def _refusal(record: TaskRecord) -> DatabaseError | None:
     """Save *record*; return the error of a database that refuses it.
 
-    Raises OperationalError if the database is away, which refuses nothing.
+    Raises OperationalError if the database is away, which is not a refusal.
     """
     try:
         with transaction.atomic(using=alias()):
@@ -160,7 +159,7 @@ def _refusal(record: TaskRecord) -> DatabaseError | None:
 
 
 def _storable(value: Any) -> Any:
-    """Return *value* as JSON has it. Raises ValueError if a database would refuse it."""
+    """Return *value* as JSON represents it. Raises ValueError if a database would refuse it."""
     normal = normalize_json(value)
     if _NUL.search(json.dumps(normal, allow_nan=False)):
         raise ValueError("the value of a task has a NUL character, which PostgreSQL cannot store")
@@ -170,7 +169,7 @@ def _storable(value: Any) -> Any:
 def _called(result: Any) -> Any:
     task = result.task
     context = [TaskContext(task_result=result)] if task.takes_context else []
-    with ended_transactions(), ChildEnds():  # of the task, a child that it forked has no result
+    with ended_transactions(), ChildEnds():  # a child that the task forked has no result
         if iscoroutinefunction(task.func):
             coroutine = task.acall(*context, *result.args, **result.kwargs)
             return async_to_sync(in_one_process)(coroutine)

@@ -1,4 +1,4 @@
-"""The table of tasks, and its rows as the results that Django Tasks has."""
+"""The table of tasks, and its rows as results of Django Tasks."""
 
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from timeoutmgr.contrib.django_tasks.framework import TaskError, TaskResult, Tas
 class TaskRecord(models.Model):  # type: ignore[misc]  # Django ships no types
     """An enqueued task and its result.
 
-    *permit* is the id of the message whose handler executes the task: at first its own.
+    *permit* is the id of the message whose handler executes the task, initially its own message.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
@@ -49,7 +49,7 @@ class TaskRecord(models.Model):  # type: ignore[misc]  # Django ships no types
 
 
 def records() -> Any:
-    """Return the query set of all records, in the database that sends join."""
+    """Return the query set of all records, in the database whose transactions sends join."""
     return TaskRecord.objects.using(alias())
 
 

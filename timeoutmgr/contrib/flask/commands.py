@@ -9,7 +9,7 @@ _AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False
 
 
 def pass_through(app: str) -> click.Command:
-    """Return the command, which gives its arguments on to ``timeoutmgr --app`` *app*."""
+    """Return the command, which passes its arguments on to ``timeoutmgr --app`` *app*."""
 
     @click.command(
         "timeoutmgr",

@@ -56,14 +56,14 @@ class AppTimeouts:
 class FlaskTimeouts:
     """Timeouts of Flask apps: ``FlaskTimeouts(app)``, or ``init_app`` later.
 
-    ``app.config["TIMEOUTMGR"]`` has the keys of a settings file. A transport or persistence that it
-    does not name is the database of Flask-SQLAlchemy, if the app has that extension.
+    ``app.config["TIMEOUTMGR"]`` has the keys of a settings file. Transport and persistence default
+    to the database of Flask-SQLAlchemy, if the app has that extension.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
         self._registry: Final = HandlerRegistry()
         self.handler: Final = self._registry.handler
-        """Returns a decorator that registers a handler, which runs in the context of the app."""
+        """Returns a decorator that registers a handler; the handler runs in the app's context."""
         if app is not None:
             self.init_app(app)
 
@@ -76,7 +76,7 @@ class FlaskTimeouts:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint of the current app, made at its first use, once in each process.
+        """The endpoint of the current app, created at its first use, once in each process.
 
         Raises ConfigurationError.
         """

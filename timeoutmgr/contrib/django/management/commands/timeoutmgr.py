@@ -10,11 +10,11 @@ from timeoutmgr.contrib.command_line import become, run
 
 _APP: Final = "timeoutmgr.contrib.django:configuration"
 _OF_DJANGO: Final = ("--settings", "--pythonpath")
-"""Options that ``manage.py`` has acted upon before it calls the command."""
+"""Options that ``manage.py`` has already handled when it calls the command."""
 
 
 class PassThrough(BaseCommand):  # type: ignore[misc]  # Django ships no types
-    """Gives its arguments on to ``timeoutmgr``."""
+    """Passes its arguments on to ``timeoutmgr``."""
 
     help = "Run timeoutmgr with the settings of this project: run, install, list, doctor …"
     requires_system_checks = ()
@@ -28,7 +28,7 @@ class PassThrough(BaseCommand):  # type: ignore[misc]  # Django ships no types
         run(_APP, ["--help"], {})
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Take all arguments as they are, for ``call_command``."""
+        """Accept all arguments as they are, for ``call_command``."""
         parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
     def handle(self, *_given: Any, **options: Any) -> None:
