@@ -1,4 +1,4 @@
-"""Who may see and change: roles, and the ways in which a visitor is known."""
+"""Access control: roles, and the ways to identify a visitor."""
 
 import hmac
 import secrets
@@ -15,11 +15,11 @@ from starlette.requests import Request
 from timeoutmgr.errors import ConfigurationError
 
 _LEAST_TOKEN: Final = 16
-"""Characters of a token: a shorter token could be guessed."""
+"""Minimum characters of a token: a shorter token could be guessed."""
 
 
 class Role(StrEnum):
-    """Rights of a visitor; each role has the rights of the roles before it."""
+    """Rights of a visitor; each role includes the rights of the roles before it."""
 
     VIEWER = "viewer"
     """Sees numbers, headers and tracebacks; no bodies."""
@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person or program in front of a page: the name for the audit, and the role."""
+    """A person or program that uses a page: the name for the audit, and the role."""
 
     name: str
     role: Role
@@ -47,15 +47,15 @@ class Visitor:
 
 
 Access: TypeAlias = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
-"""Returns the visitor of a request, None if it has none; a host application may give its own."""
+"""Returns the visitor of a request, or None; a host application may provide its own function."""
 
 
 @runtime_checkable
 class TakesTokens(Protocol):
-    """Access by tokens: a visitor gives a token once, and a signed cookie remembers it."""
+    """Access by tokens: a visitor enters a token once, and a signed cookie remembers it."""
 
     def enter(self, token: str) -> str | None:
-        """Return the ticket to remember for *token*, None if the token is not valid."""
+        """Return the ticket to remember for *token*; None if the token is invalid."""
         ...
 
 
@@ -72,15 +72,15 @@ def session_of(request: Request) -> MutableMapping[str, Any]:
 
 
 class TokenFile:
-    """Access by the tokens of a file, a line ``ROLE NAME TOKEN`` each.
+    """Access by the tokens in a file with lines ``ROLE NAME TOKEN``.
 
-    The file is read again when it changes: a token that is removed ends its sessions.
+    The file is read again when it changes: removing a token ends its sessions.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: tuple[int, ...] = ()
-        """The file that was read: its inode, times and size; a program may set size and mtime."""
+        """Inode, times and size of the last read file; a program may fake size and mtime alone."""
         self._visitors: Mapping[str, Visitor] = {}
         self._lock = threading.Lock()
         self._known()
@@ -111,9 +111,9 @@ class TokenFile:
 
 
 class OneTimeLink:
-    """Access by a link that is printed and works once; its visitor is an admin.
+    """Access by a printed link that works once; its visitor is an admin.
 
-    *announce* is called with a new link for each link that was used.
+    *announce* is called with a new link whenever a link was used.
     """
 
     def __init__(self, announce: Callable[[str], None]) -> None:
@@ -123,7 +123,7 @@ class OneTimeLink:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Make a new token, and announce it."""
+        """Create a new token, and announce it."""
         with self._lock:
             self._token = secrets.token_urlsafe(24)
             token = self._token
@@ -134,7 +134,7 @@ class OneTimeLink:
         return self._tickets.get(session_of(request).get(TICKET, ""))
 
     def enter(self, token: str) -> str | None:
-        """Return a new ticket for *token*, which is void from now on."""
+        """Return a new ticket for *token*, which becomes invalid."""
         with self._lock:
             if not is_same(token, self._token):
                 return None
@@ -145,7 +145,7 @@ class OneTimeLink:
 
 
 class ProxyHeaders:
-    """Access by the headers that a proxy adds, believed only of *proxies*: their addresses.
+    """Access by headers that a proxy adds; only requests from the addresses *proxies* are trusted.
 
     A visitor whose *role_header* is missing or names no role is a viewer.
     """
@@ -167,7 +167,7 @@ class ProxyHeaders:
             )
 
     def __call__(self, request: Request) -> Visitor | None:
-        """Return the visitor that the headers of *request* name, if a proxy sent it."""
+        """Return the visitor in the headers of *request*, if a trusted proxy sent it."""
         if request.client is None or request.client.host not in self._proxies:
             return None
         name = request.headers.get(self._user_header)

@@ -1,4 +1,4 @@
-"""The forms that change: each checks its input, calls the library, and says the result."""
+"""Handlers of forms that change things: check input, call the library, and show the result."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ from timeoutmgr.web.pages import address
 
 CHANNEL: Final = "web"
 ABOVE: Final = 100
-"""From more messages than that on, a person types their number."""
+"""To change more messages than this, a person must type their number."""
 MOST: Final = 1_000
 """Maximum number of messages that one form retries or deletes: a page waits for them."""
 _SENTENCES: Final = {
@@ -43,7 +43,7 @@ async def cancel(board: Dashboard, request: Request) -> Response:
 
 
 async def reschedule(board: Dashboard, request: Request) -> Response:
-    """Move the timeout of the page to the time, or by the delay, that the form has."""
+    """Move the page's timeout to the time, or by the delay, in the form."""
     given = await form_of(request)
 
     def change(timeout_id: str, by: ChangedBy) -> ChangeResult:
@@ -54,7 +54,7 @@ async def reschedule(board: Dashboard, request: Request) -> Response:
 
 
 async def send_now(board: Dashboard, request: Request) -> Response:
-    """Have the timeout of the page dispatched at once."""
+    """Dispatch the timeout of the page at once."""
     return await _change(board, request, board.source.send_now)
 
 
@@ -86,7 +86,7 @@ async def _change(
 
 
 async def change_failures(board: Dashboard, request: Request, *, delete: bool) -> Response:
-    """Retry selected messages of the error queue, some first or all, or delete them for good."""
+    """Retry or permanently delete selected messages of the error queue, the first few or all."""
     given = await form_of(request)
     form = FailureForm.of(given)
 
@@ -114,7 +114,7 @@ async def retry_dead_letters(board: Dashboard, request: Request) -> Response:
 
 
 def limit_of(given: Mapping[str, str]) -> int:
-    """Return the maximum number of messages of a form: no more than its page showed.
+    """Return the maximum number of messages for a form: no more than its page showed.
 
     Raises InvalidMessage.
     """
@@ -144,7 +144,7 @@ def _summary(results: Mapping[str, int]) -> tuple[str, bool]:
 async def told(
     board: Dashboard, request: Request, path: str, done: Callable[[], Awaitable[tuple[str, bool]]]
 ) -> Response:
-    """Await *done* and go to *path*, which shows the result or the reason against it."""
+    """Await *done* and go to *path*, which shows the result or the reason of a refusal."""
     try:
         text, bad = await done()
     except TimeoutManagerError as error:

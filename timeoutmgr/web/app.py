@@ -1,4 +1,4 @@
-"""The application: routes, the guard before each, and what an error looks like."""
+"""The ASGI application: its routes, their guards, and its error pages."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The forms that change many timeouts, and pause dispatch; each names its reason for the audit."""
+"""Forms that change many timeouts or pause dispatch; each has a reason for the audit."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 async def note_denied(board: Dashboard, request: Request, visitor: Visitor) -> None:
-    """Have the audit keep that the role of *visitor* did not permit a change."""
+    """Record in the audit that the role of *visitor* did not permit a change."""
     action = request.url.path.rsplit("/", 1)[-1]
     by = ChangedBy(channel=CHANNEL, actor=visitor.name, role=visitor.role.value)
     try:
@@ -39,7 +39,7 @@ async def note_denied(board: Dashboard, request: Request, visitor: Visitor) -> N
 
 
 async def plan(board: Dashboard, request: Request) -> Response:
-    """Freeze the timeouts that the form selects, and show the plan."""
+    """Plan a run with the timeouts that the form selects now, and show the plan."""
     given = await form_of(request)
     form = PendingForm.of(given)
     try:
@@ -54,7 +54,7 @@ async def plan(board: Dashboard, request: Request) -> Response:
 
 
 async def carry_out(board: Dashboard, request: Request, *, undo: bool) -> Response:
-    """Apply the plan of the page, or go on with its run; or undo the run."""
+    """Apply the plan of the page, continue its run, or undo the run."""
     given, run_id = await form_of(request), request.path_params["run_id"]
 
     def begin() -> str:
@@ -125,7 +125,7 @@ def change_of(given: Mapping[str, str]) -> BulkChange:
 
 
 def _duration(text: str) -> Micros | None:
-    """Return the duration that *text* spells, perhaps negative; None for an empty text."""
+    """Return the duration in *text*, perhaps negative; None for an empty text."""
     if not (text := text.strip()):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The dashboard of an endpoint: what its pages share, and how an answer is made."""
+"""The dashboard of an endpoint: the shared parts of its pages, and the building of answers."""
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,7 +23,7 @@ from timeoutmgr.web.regions import LiveRegions
 from timeoutmgr.web.source import EndpointSource
 
 Live: TypeAlias = Literal["events", "polls"]
-"""How pages renew themselves: by server-sent events, or by requests if the server has threads."""
+"""How pages are updated: by server-sent events, or by polling if the server uses threads."""
 
 PAGES: tuple[tuple[str, str], ...] = (
     ("/", "Overview"),
@@ -59,7 +59,7 @@ class Dashboard:
 
     @property
     def has_login(self) -> bool:
-        """Whether a visitor can enter by a token."""
+        """Whether a visitor can log in by a token."""
         return isinstance(self.access, TakesTokens)
 
     async def ask(
@@ -75,7 +75,7 @@ class Dashboard:
     async def read(
         self, names: Sequence[str], given: Mapping[str, str], *, live: bool = False
     ) -> dict[str, Reading]:
-        """Return the readings of regions; in a thread if some may have to be read."""
+        """Return the readings of regions; in a thread if some may need a read."""
         get = partial(self.regions.readings, names, given, live=live)
         if all(self.regions.is_fresh(each, given) for each in names):
             return get()
@@ -92,7 +92,7 @@ class Dashboard:
         status: int = 200,
         **values: Any,
     ) -> Response:
-        """Answer with the page *name*, its *regions* and a banner about what could not be read."""
+        """Answer with the page *name*, its *regions*, and a banner about failed reads."""
         prefix, given = prefix_of(request), given or {}
         read = await self.read(regions, given)
         html = {

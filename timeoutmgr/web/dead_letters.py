@@ -1,4 +1,4 @@
-"""The dead letters of the endpoint's node: their classes, their copies, and their retry."""
+"""The dead letters of the endpoint's node: list them by class, and retry them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,14 +21,14 @@ QUEUES = (NodeQueue.DEADLETTER, NodeQueue.DEADXACT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyForm:
-    """The selection of dead letters, as texts; without a class all are selected."""
+    """The form that selects dead letters, as texts; without a class, it selects all."""
 
     queue: str = NodeQueue.DEADLETTER.value
     message_class: str = ""
 
     @property
     def filter(self) -> StoredCopyFilter:
-        """The filter that the texts describe. Raises InvalidMessage."""
+        """The filter in the texts. Raises InvalidMessage."""
         if not self.message_class:
             return StoredCopyFilter()
         return StoredCopyFilter(message_class=class_number(self.message_class))
@@ -56,7 +56,7 @@ class DeadLetterView:
 
 
 def copy_form(given: Mapping[str, str]) -> CopyForm:
-    """Return the selection that *given* parameters hold. Raises InvalidMessage."""
+    """Return the selection in the *given* parameters. Raises InvalidMessage."""
     form = CopyForm(
         queue=given.get("queue") or NodeQueue.DEADLETTER.value,
         message_class=given.get("class", "").strip(),
@@ -101,7 +101,7 @@ class NodeDeadLetters:
         newest = queue.newest(form.filter)
         if newest is None:
             return ()
-        # A message that fails again meanwhile comes back as a newer copy, and is not met twice.
+        # A message that fails again meanwhile returns as a newer copy, and is not selected twice.
         copies = queue.every(replace(form.filter, kept_before=newest + 1))
         transport = self._parts.settings.transport
         with audited(self._parts, "retry-dead-letters", by, selection_of(asdict(form))) as work:

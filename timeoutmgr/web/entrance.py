@@ -1,4 +1,4 @@
-"""Entering and leaving: a token becomes a ticket in the signed cookie."""
+"""Login and logout: a token becomes a ticket in the signed cookie."""
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,13 +17,13 @@ async def show_form(board: Dashboard, request: Request) -> Response:
 
 
 async def take_form(board: Dashboard, request: Request) -> Response:
-    """Enter with the token of the form."""
+    """Log in with the token in the form."""
     await require_own_form(request)
     return _enter(board, request, str((await request.form()).get("given", "")))
 
 
 async def follow_link(board: Dashboard, request: Request) -> Response:
-    """Enter with the token of a link; the address that the browser shows has none."""
+    """Log in with the token of a link; the browser then shows an address without it."""
     if request.method == "HEAD":
         # The preview of a chat would use up the link.
         raise HTTPException(405, headers={"Allow": "GET"})
@@ -31,7 +31,7 @@ async def follow_link(board: Dashboard, request: Request) -> Response:
 
 
 async def leave(board: Dashboard, request: Request) -> Response:
-    """Forget the visitor."""
+    """Log out the visitor."""
     await require_own_form(request)
     session_of(request).clear()
     return RedirectResponse(f"{prefix_of(request)}/login", 303)

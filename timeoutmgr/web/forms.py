@@ -1,4 +1,4 @@
-"""Filters and numbers that a visitor gave in an address or a form, checked."""
+"""Checked filters and numbers from an address or a form."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -43,7 +43,7 @@ class PendingForm(_Form):
 
     @property
     def filter(self) -> TimeoutFilter:
-        """The filter that the texts describe. Raises InvalidMessage."""
+        """The filter in the texts. Raises InvalidMessage."""
         return TimeoutFilter(
             id_prefix=self.id or None,
             saga_id=self.saga or None,
@@ -57,7 +57,7 @@ class PendingForm(_Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureForm(_Form):
-    """The filter of the error queue; a group gives exception and type, empty where it has none."""
+    """The filter of the error queue; a group sets exception and type, empty if it has none."""
 
     exception: str | None = None
     type: str | None = None
@@ -81,7 +81,7 @@ def require_texts(texts: Iterable[object]) -> None:
 
 
 def instant_of(text: str) -> Micros | None:
-    """Return the instant that *text* spells, in UTC if it has no zone; None for a blank text.
+    """Return the instant in *text*, in UTC if it has no zone; None for a blank text.
 
     Raises InvalidMessage.
     """

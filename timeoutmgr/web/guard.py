@@ -1,4 +1,4 @@
-"""Guards of each request: headers for the browser, the visitor's session, and forms of our own."""
+"""Protection of requests: browser headers, the visitor's session, and checks of forms."""
 
 import inspect
 import secrets
@@ -40,7 +40,7 @@ _REMEMBERED: Final = 12 * 60 * 60
 
 
 class BrowserHeaders:
-    """Middleware: add the headers to each answer; pages are not kept, files are kept for good."""
+    """Middleware that adds headers to each answer: browsers cache files for ever, but no pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -59,7 +59,7 @@ class BrowserHeaders:
 
 
 class OwnSession:
-    """Middleware: the dashboard's session, beside a session of the host application.
+    """Middleware for the dashboard's session, separate from the host application's session.
 
     Dashboards on one host name keep their cookies apart: by the prefix, which is the path of the
     cookie, and by its name, which is a digest of the endpoint and the secret. Without a given
@@ -105,7 +105,7 @@ class OwnSession:
 
 
 class Denied(Exception):
-    """A request without the right to its page; *status* is the answer's.
+    """Raised for a request without the right to its page; *status* is the status of the answer.
 
     *visitor* is given if the role of a known visitor is too low.
     """
@@ -130,13 +130,13 @@ async def visitor_of(request: Request, access: Access, role: Role) -> Visitor:
 
 
 def form_token(request: Request) -> str:
-    """Return the token that the forms of this session carry."""
+    """Return the token in the forms of this session."""
     token: str = session_of(request).setdefault(_TOKEN, secrets.token_urlsafe(24))
     return token
 
 
 async def require_own_form(request: Request) -> None:
-    """Raise Denied unless a form of a page of ours, in this session, sent *request*."""
+    """Raise Denied unless *request* comes from a form of our pages in this session."""
     if not _is_of_our_site(request):
         raise Denied(403, "The form came from another site; nothing was changed.")
     try:

@@ -1,22 +1,22 @@
-"""The streams of events that browsers have open."""
+"""The event streams that browsers have open."""
 
 from typing import Final
 
 import anyio
 
 TICK: Final = 2.0
-"""Seconds between two looks at the readings."""
+"""Seconds between two checks of the readings."""
 
 
 class OpenStreams:
-    """The streams that are open, so that a server that stops need not wait for them."""
+    """The open streams, so that a stopping server need not wait for them."""
 
     def __init__(self) -> None:
         self._pauses: set[anyio.Event] = set()
         self.are_ended = False
 
     async def pause(self) -> None:
-        """Wait until the next look, or until the server stops."""
+        """Wait until the next tick, or until the server stops."""
         ended = anyio.Event()
         self._pauses.add(ended)
         try:

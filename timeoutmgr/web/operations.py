@@ -1,4 +1,4 @@
-"""Bulk runs, pauses and the audit, as the pages read and change them."""
+"""Bulk runs, pauses and the audit, for the pages to read and change."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ _LISTED: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run, its first keys, the rows of its audit, and why it stopped here, if it did."""
+    """A run, its first keys, its audit rows, and the reason if it stopped in this process."""
 
     run: BulkRun
     keys: Sequence[Key]
@@ -37,26 +37,26 @@ class RunView:
 
     @property
     def done(self) -> int:
-        """How many timeouts are behind the run."""
+        """The number of timeouts that the run has processed."""
         if self.run.state is BulkState.UNDOING:
             return self.run.undone
         return self.run.changed + self.run.left
 
     @property
     def can_apply(self) -> bool:
-        """Whether it can begin, or go on."""
+        """Whether the run can be applied, or continued."""
         return not self.is_active and self.run.state in (BulkState.PLANNED, BulkState.RUNNING)
 
     @property
     def can_undo(self) -> bool:
-        """Whether it can be undone, or go on with that."""
+        """Whether the run can be undone, or its undo continued."""
         run = self.run
         is_done = run.state in (BulkState.COMPLETED, BulkState.UNDOING)
         return not self.is_active and is_done and run.change.action.is_undoable and run.changed > 0
 
 
 class Operations:
-    """Changes of many timeouts: one run at a time, in a thread that no end of a process awaits."""
+    """Changes of many timeouts: one run at a time, in a thread that cannot delay a process' end."""
 
     def __init__(self, source: EndpointSource) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class Operations:
         self._is_closed = False
 
     def close(self) -> None:
-        """Begin no run that waits, and wait for the run that is interrupted; it may go on later."""
+        """Start no waiting run; wait for the interrupted run, which can be continued later."""
         self._is_closed = True
         with self._lock:
             pass  # the run that had the lock has ended
@@ -96,7 +96,7 @@ class Operations:
         )
 
     def plan(self, form: PendingForm, change: BulkChange, by: ChangedBy) -> BulkRun:
-        """Freeze the timeouts that *form* selects for a run, and change nothing."""
+        """Plan a run with the timeouts that *form* selects now, without changing them."""
         given: dict[str, Any] = {
             name: value for name, value in asdict(form.filter).items() if value not in (None, ())
         }
@@ -170,12 +170,12 @@ class Operations:
     # --- audit --------------------------------------------------------------------------------
 
     def audit(self, run_id: str) -> Sequence[AuditRecord]:
-        """Return the newest rows of the audit, the newest first."""
+        """Return the newest rows of the audit, newest first."""
         rows = self._source.timeouts.audit(limit=_LISTED, run_id=run_id or None)
         return list(reversed(rows))
 
     def note_denied(self, action: str, selection: Mapping[str, str], by: ChangedBy) -> None:
-        """Have the audit keep that a visitor tried what the role does not permit."""
+        """Record in the audit that a visitor tried an action that the role does not permit."""
         store = self._source.store
         if isinstance(store, KeepsAudit):
             entry = AuditEntry(

@@ -1,4 +1,4 @@
-"""The templates of the pages, and how numbers, instants and spans are spelt in them."""
+"""The templates of the pages, and the format of numbers, instants and durations in them."""
 
 import json
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -23,7 +23,7 @@ _POLL: Final = 5.0
 
 
 def environment() -> Environment:
-    """Return the templates; each value in them is escaped, and a missing value is an error."""
+    """Return the template environment; it escapes values, and a missing value is an error."""
     made = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -56,7 +56,7 @@ def environment() -> Environment:
 
 
 def shown_count(count: Count | int) -> str:
-    """Return a number with its mark: at least so many, or about so many."""
+    """Return a number as text, marked if it is a minimum or an estimate."""
     if isinstance(count, int):
         return _number(count)
     if count.is_estimate:

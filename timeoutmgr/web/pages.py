@@ -1,4 +1,4 @@
-"""The pages that show: each reads, and answers with the last numbers if a part is away."""
+"""Read-only pages: if a part is away, they show the last numbers."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -20,12 +20,12 @@ _FAILURES_SHOWN: Final = 100
 
 
 async def overview(board: Dashboard, request: Request) -> Response:
-    """Show the endpoint in few numbers."""
+    """Show an overview of the endpoint."""
     return await board.page(request, "overview", regions=("overview", "load", "queues", "recent"))
 
 
 async def load(board: Dashboard, request: Request) -> Response:
-    """Show what comes when; a selection of it leads to the list."""
+    """Show a histogram of due times; selecting a bar leads to the list."""
     given = {"span": span_of(request.query_params)}
     for name in ("start", "destination", "zone"):
         if text := request.query_params.get(name, ""):
@@ -35,7 +35,7 @@ async def load(board: Dashboard, request: Request) -> Response:
 
 
 async def pending(board: Dashboard, request: Request) -> Response:
-    """Show pending timeouts that match a filter, a page of them."""
+    """Show a page of the pending timeouts that match a filter."""
     form = PendingForm.of(request.query_params)
     after = request.query_params.get("after", "")
     which, behind = form.filter, key_at(after) if after else None
@@ -48,7 +48,7 @@ async def pending(board: Dashboard, request: Request) -> Response:
 
 
 async def find(board: Dashboard, request: Request) -> Response:
-    """Go to the page of the timeout whose id the form has."""
+    """Go to the page of the timeout with the id in the form."""
     given = request.query_params.get("id", "")
     if not given:
         return RedirectResponse(f"{prefix_of(request)}/pending", 303)
@@ -56,7 +56,7 @@ async def find(board: Dashboard, request: Request) -> Response:
 
 
 async def timeout(board: Dashboard, request: Request) -> Response:
-    """Show one timeout: its state, message, events, and what can be done."""
+    """Show one timeout: its state, message, events, and possible actions."""
     timeout_id: str = request.path_params["timeout_id"]
     found = await board.ask(
         ("timeout", timeout_id), lambda: board.source.timeout(timeout_id), max_age=0
@@ -78,7 +78,7 @@ async def timeout(board: Dashboard, request: Request) -> Response:
 
 
 async def of_region(board: Dashboard, request: Request, *, name: str) -> Response:
-    """Show the page *name*, which has the region of that name alone."""
+    """Show the page *name*, which has only the region of that name."""
     return await board.page(request, name, regions=(name,))
 
 
@@ -144,7 +144,7 @@ async def change(board: Dashboard, request: Request) -> Response:
 
 
 async def run(board: Dashboard, request: Request) -> Response:
-    """Show one run: its plan, its progress, its audit, and what can be done."""
+    """Show one run: its plan, progress, audit, and possible actions."""
     run_id: str = request.path_params["run_id"]
     given = {"run": run_id}
     read = (await board.read(["run"], given))["run"]

@@ -1,4 +1,4 @@
-"""Numbers that all browsers share: read once, kept with their instant, and at a bounded rate."""
+"""Numbers that all browsers share: each is read once, at a limited rate, and kept with its time."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import masked
 
 PATIENCE: Final = 1.5
-"""Seconds that a page waits for an answer; then it shows the last numbers."""
+"""Seconds that a page waits for an answer before it shows the last numbers."""
 _MOST_KEPT: Final = 200
 _THREADS: Final = 4
 _WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
@@ -29,7 +29,7 @@ _WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
 class Reading:
     """The last good *value* and its instant *at*; None before the first.
 
-    *problem* says why no newer value could be read, and *sort* in few words.
+    *problem* says why no newer value could be read; *sort* says it briefly.
     """
 
     value: Any = None
@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A value to be read by *read*, in *cost* statements, when it is older than *max_age*."""
+    """A value; *read* reads it, in *cost* statements, when it is older than *max_age*."""
 
     key: Hashable
     read: Callable[[], Any]
@@ -56,7 +56,7 @@ class _Slot:
 
 
 class Readings:
-    """Values by key. A value is read by one thread at a time, and shown to all browsers.
+    """Values by key. Only one thread at a time reads a value, and all browsers share it.
 
     A page that a person asks for reads what is older than its maximum age. A page that renews
     itself also waits for its share: all such reads together have *per_second* statements a second.
@@ -80,11 +80,11 @@ class Readings:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="timeoutmgr-web")
 
     def close(self, *, wait: bool = False) -> None:
-        """Take no further reads; a read that runs ends by itself, for which it may *wait*."""
+        """Accept no further reads; with *wait*, wait for the end of running reads."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def forget(self) -> None:
-        """Have each reading be read again when it is asked for: something was changed.
+        """Make each value be read again at its next use, since something was changed.
 
         A read that runs now may have seen the former state: its answer is dropped.
         """
@@ -93,7 +93,7 @@ class Readings:
                 self._slots[key] = _Slot(slot.reading)
 
     def fresh(self, key: Hashable, max_age: float) -> Reading | None:
-        """Return the reading of *key* if nothing is to be read for it now."""
+        """Return the reading of *key* if it needs no read now."""
         with self._lock:
             slot = self._slots.get(key)
             if slot is None or slot.running is not None or not self._is_fresh(slot, max_age):
@@ -108,7 +108,7 @@ class Readings:
     def get_all(
         self, asked: Sequence[Question], *, live: bool = False, shown_for: float = 0
     ) -> list[Reading]:
-        """Return the readings of *asked*, which are read side by side.
+        """Return the readings of *asked*, reading them concurrently.
 
         *live* says that a page renews itself. A good value is shown for *shown_for* seconds
         without a wait, and read again behind it. An error that the library does not raise on

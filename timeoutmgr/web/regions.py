@@ -1,4 +1,4 @@
-"""Parts of pages that renew themselves: each has a reading and a template."""
+"""Regions: parts of pages that are updated live; each has a reading and a template."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,11 +27,11 @@ SPANS: Final[Mapping[str, tuple[str, Micros, int]]] = {
     "month": ("30 days", 6 * 60 * _MINUTE, 120),
     "year": ("1 year", 3 * 24 * 60 * _MINUTE, 122),
 }
-"""Spans of the histogram: the name for people, the width of a bucket, and the buckets."""
+"""Spans of the histogram: display name, width of a bucket, and number of buckets."""
 USUAL_SPAN: Final = "day"
 _MOST_RENDERED: Final = 200
 _SHOWN_FOR: Final = 60.0
-"""Seconds for which a page shows the last numbers at once: it renews itself with newer numbers."""
+"""Maximum age in seconds of numbers that a page shows at once; an update follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _run(_source: EndpointSource, operations: Operations, given: Parameters) -> 
 
 
 def window_of(given: Parameters) -> LoadWindow | WindowOfNow:
-    """Return the window of the histogram that *given* describes. Raises InvalidMessage."""
+    """Return the histogram's window in the *given* parameters. Raises InvalidMessage."""
     name, width, buckets = SPANS[span_of(given)]
     start, zone = instant_of(given.get("start", "")), _zone_in(given)
     if start is None:
@@ -81,7 +81,7 @@ def _zone_in(given: Parameters) -> tzinfo:
 
 
 def span_of(given: Parameters) -> str:
-    """Return the span of the histogram that *given* names. Raises InvalidMessage."""
+    """Return the histogram's span in the *given* parameters. Raises InvalidMessage."""
     name = given.get("span") or USUAL_SPAN
     if name not in SPANS:
         raise InvalidMessage(f"{name[:40]!r} is not a span; expected {', '.join(SPANS)}")
@@ -105,7 +105,7 @@ REGIONS: Final = {
 
 
 class LiveRegions:
-    """The regions of one endpoint, each read and rendered once for all browsers."""
+    """The regions of one endpoint; each is read and rendered once for all browsers."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class LiveRegions:
     def readings(
         self, names: Sequence[str], given: Parameters, *, live: bool
     ) -> dict[str, Reading]:
-        """Return the readings of the regions *names*, which are read side by side."""
+        """Return the readings of the regions *names*, reading them concurrently."""
         asked = [self._question(REGIONS[name], given) for name in names]
         shown_for = 0 if live else _SHOWN_FOR
         found = self._readings.get_all(asked, live=live, shown_for=shown_for)
@@ -138,12 +138,12 @@ class LiveRegions:
         )
 
     def is_fresh(self, name: str, given: Parameters) -> bool:
-        """Return whether nothing is to be read for the region now."""
+        """Return whether the region needs no read now."""
         region = REGIONS[name]
         return self._readings.fresh(_key(region, given), region.max_age) is not None
 
     def html(self, name: str, given: Parameters, reading: Reading, prefix: str) -> str:
-        """Return the region *name* as HTML, rendered once for each reading."""
+        """Return the region *name* as HTML, rendered once per reading."""
         key = (*_key(REGIONS[name], given), prefix)
         known = self._rendered.get(key)
         if known is not None and known[0] == reading:
@@ -160,9 +160,9 @@ class LiveRegions:
     def banner(
         self, readings: list[Reading], now: Micros, prefix: str, *, renews: bool = True
     ) -> str:
-        """Return the banner about *readings* without a newer value; empty if there are none.
+        """Return the banner about *readings* that could not be renewed; empty if there are none.
 
-        *renews* says that the page renews itself.
+        *renews* says that the page is updated live.
         """
         bad = [each for each in readings if each.problem is not None]
         problems = dict.fromkeys((each.sort, each.problem) for each in bad)

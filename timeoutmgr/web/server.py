@@ -1,4 +1,4 @@
-"""The dashboard as a program of its own: its address, its refusals, and uvicorn."""
+"""The dashboard as a separate program: its address, its refusals, and uvicorn."""
 
 import ipaddress
 import socket
@@ -29,11 +29,11 @@ class ServerAddress:
     host: str = "127.0.0.1"
     port: int = 8642
     names: tuple[str, ...] = ()
-    """Further names of the host by which browsers and proxies may ask for it."""
+    """Additional host names that browsers and proxies may use."""
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this machine reach it."""
+        """Whether only programs on this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -53,7 +53,7 @@ class ServerAddress:
 class DashboardServer(uvicorn.Server):
     """A server whose streams end when it stops.
 
-    It calls *announce* once a signal would stop it, and stops within *ending*.
+    It calls *announce* once it reacts to signals, and stops within *ending*.
     """
 
     def __init__(

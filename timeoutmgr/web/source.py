@@ -1,4 +1,4 @@
-"""All that the pages read and change, through the library's own calls; no page knows a store."""
+"""All reads and changes of the pages, by calls of the library; no page accesses a store itself."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -68,19 +68,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 2_000
-"""Messages of the error queue that one look reads: all are held meanwhile."""
+"""Maximum messages of the error queue in one read, which holds all of them meanwhile."""
 MOST_COUNTED: Final = 10_000
-"""Rows of a queue in our own tables that one count reads."""
+"""Maximum rows of a queue in our own tables that one count reads."""
 PAGE: Final = 50
 """Rows of a page."""
 _GROUPED: Final = 250
-"""Earliest timeouts that the first page groups by destination: each may lie on a page of a disk."""
+"""Earliest timeouts that the first page groups: each may be on a separate disk page."""
 _BREAKER: Final = "breaker_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state of the store in few numbers, at *now* of its clock."""
+    """A summary of the store's state, at *now* of its clock."""
 
     now: Micros
     pending: Count
@@ -103,7 +103,7 @@ class LateTimeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """The messages of an error queue, newest last; *cut* says that more wait behind them."""
+    """The messages of an error queue, newest last; *cut* says that more messages follow."""
 
     queue: str
     groups: Sequence[FailureGroup]
@@ -113,7 +113,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDetails:
-    """A message of the error queue, whole."""
+    """A message of the error queue in full."""
 
     record: FailureRecord
     headers: Mapping[str, str]
@@ -137,7 +137,7 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class WindowOfNow:
-    """A window whose first bucket has the time of the store."""
+    """A window whose first bucket contains the store's present time."""
 
     width: Micros
     buckets: int
@@ -151,8 +151,8 @@ class WindowOfNow:
 class EndpointSource:
     """The endpoint's store, queues and dead letters, as the pages read and change them.
 
-    A call raises StorageUnavailable, TransportUnavailable, or ConfigurationError with the reason
-    if the endpoint does not have the part.
+    A call raises StorageUnavailable, TransportUnavailable, or, if the endpoint lacks the part,
+    ConfigurationError with the reason.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -167,7 +167,7 @@ class EndpointSource:
 
     @property
     def store(self) -> TimeoutStore:
-        """The store, whose tables exist. Raises Unsupported without a store that can be listed."""
+        """The store; its tables exist. Raises Unsupported if no store can be listed."""
         settings, features = self._parts.settings, self._parts.features
         if features.delayed is not None:
             raise Unsupported(
@@ -231,7 +231,7 @@ class EndpointSource:
             )
 
     def load(self, wanted: LoadWindow | WindowOfNow, destination: str) -> Load:
-        """Return what comes in a window, or in the window of now; later looks may know more."""
+        """Return the load in a window, or in the window of now; later reads may know more."""
         with schema_expected(self._parts):
             self._request_counts(by_destination=destination != "")
             with self._one_read():
@@ -278,7 +278,7 @@ class EndpointSource:
             return found, self.store.now()
 
     def late(self) -> LateTimeouts:
-        """Return the timeouts past their due time, and the timeouts that dispatchers have."""
+        """Return the timeouts past their due time, and those that dispatchers have claimed."""
         with schema_expected(self._parts), self._one_read():
             insight, now = self.insight, self.store.now()
             page = insight.list_in_bounds(TimeoutFilter(due_before=now), limit=PAGE)
@@ -296,7 +296,7 @@ class EndpointSource:
             return self.insight.events(HistoryFilter(since=since), limit=10).events
 
     def processes(self) -> Sequence[ProcessView]:
-        """Return the processes that live."""
+        """Return the live processes."""
         with schema_expected(self._parts):
             oldest = self.store.now() - LIVE
             return [_process(each) for each in self.store.processes() if each.heartbeat >= oldest]
@@ -331,7 +331,7 @@ class EndpointSource:
         )
 
     def send_now(self, timeout_id: str, by: ChangedBy) -> ChangeResult:
-        """Have a timeout dispatched at once."""
+        """Dispatch a timeout at once."""
         return self.timeouts.send_now(timeout_id, channel=_in_history(by), by=by)
 
     # --- the error queue ----------------------------------------------------------------------

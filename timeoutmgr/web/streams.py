@@ -1,4 +1,4 @@
-"""Regions that renew themselves: a stream of events, or an answer to each request."""
+"""Live updates of regions: by a stream of events, or by an answer to each request."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -12,15 +12,15 @@ from timeoutmgr.web.open_streams import TICK
 from timeoutmgr.web.regions import REGIONS
 
 _TICKS: Final = 5
-"""Looks of a stream: then the browser connects again, and shows that it still may. A server that
-does not end the streams itself waits for them when it stops."""
+"""Ticks of a stream; then the browser connects again, which checks its rights again. A server that
+does not end streams itself waits for them when it stops."""
 
 
 async def events(board: Dashboard, request: Request) -> Response:
-    """Send the named regions whenever they have new numbers, and the banner."""
+    """Send the requested regions whenever they have new numbers, and the banner."""
     names = [each for each in request.query_params.getlist("region") if each in REGIONS]
     stream = _stream(board, request, names)
-    # A proxy that collects an answer before it passes it on would pass on none of the events.
+    # A proxy that buffers an answer would pass on none of the events.
     return StreamingResponse(
         stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )
@@ -28,7 +28,7 @@ async def events(board: Dashboard, request: Request) -> Response:
 
 async def _stream(board: Dashboard, request: Request, names: list[str]) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
-    yield f"retry: {TICK * 1000:.0f}\n\n"  # the next stream begins as the next look would
+    yield f"retry: {TICK * 1000:.0f}\n\n"  # the next stream replaces the next tick
     for tick in range(_TICKS):
         if tick:
             await board.streams.pause()
@@ -51,7 +51,7 @@ async def _fragments(board: Dashboard, request: Request, names: list[str]) -> di
 
 
 async def region(board: Dashboard, request: Request) -> Response:
-    """Answer with a single region, or with the banner about the regions that the address names."""
+    """Answer with a single region, or with the banner about the regions in the address."""
     name = request.path_params["name"]
     if name == "banner":
         names = [each for each in request.query_params.getlist("region") if each in REGIONS]
