@@ -1,1 +1,1 @@
-"""Numbers, probes and notifications of a running endpoint, for the programs that watch it."""
+"""Metrics, probes and notifications of a running endpoint, for monitoring."""

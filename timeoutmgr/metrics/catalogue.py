@@ -1,4 +1,4 @@
-"""The one catalogue of metrics: names, kinds, units, labels and help.
+"""The single catalogue of metrics: names, kinds, units, labels and help.
 
 The exporter, the reference page, the alert rules and the dashboard are checked against it.
 """
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 
 class Merge(StrEnum):
-    """How the gauges of several processes become one."""
+    """How the gauges of several processes are merged."""
 
     MAX = "max"
     MIN = "min"
@@ -59,17 +59,17 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit that the name ends with, as OpenMetrics demands; empty for a number."""
+        """The unit at the end of the name, as OpenMetrics requires; empty for a number."""
         return "seconds" if self.name.endswith("_seconds") else ""
 
     @property
     def family(self) -> str:
-        """The full name of the metric, as its samples begin."""
+        """The full name of the metric, with which its samples begin."""
         return PREFIX + self.name
 
     @property
     def exported(self) -> str:
-        """The full name as an expression has it; of a histogram the name of its buckets."""
+        """The full name as used in expressions; for a histogram, the name of its buckets."""
         suffixes = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.INFO: "_info"}
         return self.family + suffixes.get(self.kind, "")
 
@@ -286,7 +286,7 @@ SAMPLED: Final = (
     *(PENDING, PENDING_AS_OF, IN_FLIGHT, PAUSED, POOL_CONNECTIONS),
     *(QUEUE_MESSAGES, BREAKER_STATE, PROCESSES, BUILD),
 )
-"""Metrics that no event and no value gives: a sample of the endpoint has them."""
+"""Metrics from samples of the endpoint, not from events or values."""
 
 CATALOGUE: Final = tuple(
     sorted(

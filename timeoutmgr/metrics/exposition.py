@@ -1,4 +1,4 @@
-"""The metrics as Prometheus reads them: its text format, and OpenMetrics.
+"""The metrics in Prometheus' text format and in OpenMetrics.
 
 Needs the extra: ``pip install 'timeoutmgr[metrics]'``.
 """
@@ -59,9 +59,9 @@ from timeoutmgr.metrics.memory import (
 )
 
 MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
-"""Where the newest revision of the tables of timeouts is."""
+"""Location of the newest revision of the timeouts' tables."""
 FRESH: Final = 15.0
-"""Seconds for which the last sample of the store is good: three intervals of the sampler."""
+"""Seconds for which the last sample of the store is valid: three sampling intervals."""
 _MERGED: Final[Mapping[Merge, Callable[[Sequence[float]], float]]] = {
     Merge.MAX: max,
     Merge.MIN: min,
@@ -77,7 +77,7 @@ class Exposition:
         self._registry.register(_Collector(memory, endpoint, clock or SystemClock()))
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the page in the best format that the header *accept* names, and its type."""
+        """Return the page in the best format for the header *accept*, and its content type."""
         encode, content_type = choose_encoder(accept)
         page: bytes = encode(self._registry)
         return page, content_type
@@ -250,8 +250,8 @@ def _histogram(metric: Metric) -> HistogramMetricFamily:
 def age_of_oldest(section: Section, now: float, *, grows: bool = False) -> float:
     """Return the age of the oldest timeout, negative before it is due.
 
-    While the store answers, the last sample counts. When the store is away the age grows on: a
-    timeout that cannot be dispatched becomes older. It also grows on for an instant (*grows*).
+    While the store answers, the last sample counts. When the store is away, the age keeps growing,
+    since a timeout that cannot be dispatched gets older; with *grows*, always.
     """
     age, answered = section.state(State.OLDEST_DUE), section.state(State.STORE_ANSWERED)
     since = now - answered

@@ -1,7 +1,7 @@
-"""Counts and states of processes in one memory, which outlives each of them.
+"""Counts and states of processes in one shared memory, which outlives each process.
 
-The memory has a section for each process, and tables of names that all sections share. A cell has
-8 bytes and is written whole: a process that is killed leaves the old number or the new number.
+The memory has a section for each process, and tables of names that all sections share. A cell has 8
+bytes and is written whole: a killed process leaves either the old number or the new number.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from timeoutmgr.telemetry import Operation
 
 CELL: Final = 8
 OTHER: Final = "other"
-"""Name of what comes when a table of names is full; a name in the table may be the same."""
+"""Name for all further names when a table is full; a name in the table may be equal."""
 DESTINATIONS: Final = 50
 QUEUES: Final = 15
 BREAKERS: Final = 23
@@ -42,13 +42,13 @@ CLASSES: Final = 31
 CAPACITIES: Final[Mapping[str, int]] = MappingProxyType(
     {DESTINATION: DESTINATIONS, REASON: REASONS, CLASS: CLASSES}
 )
-"""How many values of a label have a number of their own."""
+"""How many values of a label get a number of their own."""
 BUCKETS: Final = len(LATENESS_BOUNDS) + 1
 DURATION_BUCKETS: Final = len(DURATION_BOUNDS) + 1
 
 
 class State(IntEnum):
-    """A cell of a section that no event and no value gives; instants are monotonic seconds."""
+    """A cell that is set by neither an event nor a value; instants are monotonic seconds."""
 
     STARTED = 0
     """When the endpoint had started."""
@@ -83,7 +83,7 @@ STATE_CELLS: Final = len(EVENTS) + len(VALUES)
 QUEUE_CELLS: Final = STATE_CELLS + len(State)
 BREAKER_CELLS: Final = QUEUE_CELLS + QUEUES + 1
 PAUSE_CELLS: Final = BREAKER_CELLS + BREAKERS + 1
-"""Cells of destinations by their numbers, and behind them the cell of a pause of all."""
+"""Cells of destinations by number, followed by the cell for a pause of all."""
 LATENESS_CELLS: Final = PAUSE_CELLS + DESTINATIONS + 2
 LATENESS_EACH: Final = BUCKETS + 2
 """Cells of a destination: its buckets, the sum in microseconds, and the early messages."""
@@ -103,7 +103,7 @@ _LABEL_CELLS: Final = _DURATION_CELLS + len(Operation) * DURATION_EACH
 BY_LABEL_CELLS: Final[Mapping[str, int]] = MappingProxyType(
     dict(zip(BY_LABEL, _starts, strict=True))
 )
-"""The first cell of an event that is counted by a label: a cell for each value, by its number."""
+"""The first cell of each event that is counted by a label; there is a cell per value."""
 
 _TABLES: Final = (DESTINATIONS, QUEUES, BREAKERS, REASONS, CLASSES)
 _NAME: Final = 256
@@ -112,7 +112,7 @@ _LONGEST: Final = _NAME - 2
 
 
 class Names:
-    """A table of names: the first get numbers, later names share the number after the last.
+    """A table of names: the first names get numbers, later names share the last number + 1.
 
     A name keeps its number. Processes add names under a lock of the file, which ends with them.
     The threads of a process share the lock of the file, and the first to unlock frees it: ``lock``
@@ -129,7 +129,7 @@ class Names:
         self._is_full = False
 
     def number(self, name: str) -> int:
-        """Return the number of *name*, which is added if there is a place."""
+        """Return the number of *name*; add it if there is room."""
         found = self._known.get(name)
         if found is None:
             return self._capacity if self._is_full else self._find(name)
@@ -146,7 +146,7 @@ class Names:
             count = self._count
             at = next((at for at in range(count) if self._bytes(at) == short), count)
             if count == self._capacity:
-                # From now on a name that is not known is another: no lock for each message.
+                # From now on, unknown names count as "other", without a lock for each message.
                 self._known = {self._read(every): every for every in range(count)}
                 self._is_full = True
             elif at == count:
@@ -162,7 +162,7 @@ class Names:
         start = CELL + at * _NAME
         self._view[start : start + 2] = len(name).to_bytes(2, "big")
         self._view[start + 2 : start + 2 + len(name)] = name
-        self._view[0] = at + 1  # last: a process that is killed before has added nothing
+        self._view[0] = at + 1  # last: a process that is killed before this has added nothing
 
     def _bytes(self, at: int) -> bytes:
         start = CELL + at * _NAME
@@ -196,7 +196,7 @@ class Section:
         """The same cells as floating point numbers: values, states, queues, breakers."""
 
     def state(self, which: State) -> float:
-        """Return the state *which*; not a number if the process has not set it."""
+        """Return the state *which*; NaN if the process has not set it."""
         return self.numbers[STATE_CELLS + which]
 
     def set_state(self, which: State, value: float) -> None:
@@ -208,13 +208,13 @@ class Section:
         return not math.isnan(self.state(which))
 
     def forget_values(self) -> None:
-        """Forget all but the counts: the process has ended, or has just begun."""
+        """Clear everything except the counts: the process has ended, or has just begun."""
         for at in range(len(EVENTS), LATENESS_CELLS):
             self.numbers[at] = math.nan
 
 
 class CountMemory:
-    """The memory of *processes* processes, in a file without a name."""
+    """The memory of *processes* processes, in an unnamed file."""
 
     def __init__(self, descriptor: int, processes: int) -> None:
         self.descriptor = descriptor
@@ -241,7 +241,7 @@ class CountMemory:
         ]
 
     def after_fork(self) -> None:
-        """Make the lock of the tables: a thread of the parent may have it."""
+        """Replace the tables' lock: a thread of the parent may have it."""
         lock = threading.Lock()
         for table in self._tables:
             table.lock = lock
@@ -258,7 +258,7 @@ class CountMemory:
 
     @classmethod
     def attach(cls, descriptor: int) -> Self:
-        """Return the memory that a parent process has made."""
+        """Return the memory that a parent process has created."""
         size = os.fstat(descriptor).st_size - _size(0)
         return cls(descriptor, size // (SECTION_CELLS * CELL))
 

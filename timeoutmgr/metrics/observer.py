@@ -38,12 +38,12 @@ class Observer:
         return cls(memory, memory.sections[number - 1])
 
     def prepare(self, config: "EndpointConfiguration") -> None:
-        """Have the endpoint of *config* count here."""
+        """Make the endpoint of *config* count here."""
         config.telemetry = Recorder(self.memory, self.section, config.telemetry)
 
     @contextmanager
     def running(self, endpoint: "Endpoint") -> Iterator[None]:
-        """Observe *endpoint*, which has started; the end of the block says that it stops."""
+        """Observe the started *endpoint*; the end of the block means that it stops."""
         for state in (State.TICK, State.STARTED):
             self.section.set_state(state, time.monotonic())
         self._notify(READY)
@@ -54,7 +54,7 @@ class Observer:
             try:
                 yield
             finally:
-                # Before the endpoint stops: nobody is to send work to a process that drains.
+                # Before the endpoint stops: a draining process must get no more work.
                 self.section.set_state(State.DRAINING, time.monotonic())
                 self._notify(STOPPING)
 
@@ -82,7 +82,7 @@ class FleetObserver:
         self._next = 0.0
 
     def ended(self, number: int) -> None:
-        """Forget the values of child *number*, which has ended; its counts stay."""
+        """Clear the values of child *number*, which has ended; its counts stay."""
         self.memory.sections[number - 1].forget_values()
 
     def tick(self) -> None:

@@ -1,4 +1,4 @@
-"""Probes: whether the processes of an endpoint live, are ready, and have started."""
+"""Probes: whether the processes of an endpoint are alive, ready, and started."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -7,12 +7,12 @@ from typing import Final, TypeAlias
 from timeoutmgr.metrics.memory import Section, State
 
 TICK: Final = 5.0
-"""Seconds since the last tick of the watchdog after which a process hangs."""
+"""Seconds without a tick of the watchdog after which a process counts as hanging."""
 ANSWER: Final = 10.0
-"""Seconds for which an answer of the store or of the broker is good."""
+"""Seconds for which an answer of the store or the broker is valid."""
 
 Probe: TypeAlias = Callable[[Sequence[Section], float], list[str]]
-"""Returns the reasons against the processes of some sections at a monotonic instant."""
+"""Returns the reasons why the processes of some sections fail at a monotonic instant."""
 
 
 def not_alive(sections: Sequence[Section], now: float) -> list[str]:
@@ -25,7 +25,7 @@ def not_alive(sections: Sequence[Section], now: float) -> list[str]:
         if since > TICK:
             found.append(f"process {number}: its watchdog last ran {since:.0f} s ago")
         ended = section.state(State.PUMPS_ENDED)
-        if ended > 0:  # not if it is not a number: the watchdog has not run yet
+        if ended > 0:  # false for NaN: the watchdog has not run yet
             found.append(f"process {number}: {ended:.0f} of its pumps ended, and none starts again")
     return found
 
@@ -46,7 +46,7 @@ def not_ready(sections: Sequence[Section], now: float) -> list[str]:
         if section.has(State.DRAINING):
             found.append(f"process {number}: stopping")
         for what, state in (("store", State.STORE_ANSWERED), ("broker", State.BROKER_ANSWERED)):
-            # Also not a number: there was no answer yet.
+            # Also true for NaN: there was no answer yet.
             if not now - section.state(state) <= ANSWER:
                 found.append(f"process {number}: the {what} has not answered for {ANSWER:.0f} s")
     return found

@@ -1,6 +1,6 @@
 """A telemetry that counts in a section of the memory.
 
-Threads count without a lock, which would cost more than all else in a call: ``cells[at] += amount``
+Threads count without a lock, which would cost more than the rest of a call: ``cells[at] += amount``
 has no instruction at which the interpreter changes to another thread, or runs a signal handler.
 """
 
@@ -41,7 +41,7 @@ from timeoutmgr.telemetry import (
 
 _BOUNDS: Final = [round(bound * 1_000_000) for bound in LATENESS_BOUNDS]
 _EDGES: Final = list(pairwise((-1, *_BOUNDS, 1 << 63)))
-"""What each bucket of lateness begins above, and its bound; nothing early is between both."""
+"""Exclusive lower bound and upper bound of each bucket of lateness; early messages are in none."""
 _MOST: Final = (1 << 63) - 1
 _DURATIONS: Final = [round(bound * 1_000_000) for bound in DURATION_BOUNDS]
 # Plain dictionaries: a read-only view costs a second look-up on each call.
@@ -52,7 +52,7 @@ _OPERATIONS: Final = dict(DURATION_CELLS)
 class Recorder:
     """Counts in *section*, and passes events on to the telemetry of the user.
 
-    Events that the catalogue does not have, of plugins, are only passed on.
+    Events that are not in the catalogue (of plugins) are only passed on.
     """
 
     def __init__(self, memory: CountMemory, section: Section, behind: Telemetry) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         self._lateness_cells: dict[str, int] = {}
         self._counts = section.counts
         self._numbers = section.numbers
-        # The plain counters of a configuration would count the same once more.
+        # The plain counters of a configuration would count the same again.
         self._behind = None if type(behind) is Counters else behind
         self._during_behind = behind.during if isinstance(behind, ObservesOperations) else None
         self._each_behind = count_each_of(behind)
@@ -112,7 +112,7 @@ class Recorder:
         first = cell = number = total = above = bound = 0
         for destination, due in sent:
             lateness = at - due
-            # Neighbours mostly share destination and bucket: all of them cost two writes.
+            # Neighbours mostly share destination and bucket: together they cost two writes.
             if destination == last and above < lateness <= bound:
                 number += 1
                 total += lateness
@@ -141,7 +141,7 @@ class Recorder:
     def _add(self, at: int, amount: int) -> None:
         """Add *amount* to the sum at *at*, which stays at its maximum: no send waits for a metric.
 
-        A message whose due time is year 1, as of an empty date, is late by 2,000 years.
+        A message due in year 1 (from an empty date) is late by 2,000 years.
         """
         try:
             self._counts[at] += amount
@@ -184,7 +184,7 @@ class Recorder:
 
 
 class _Observed:
-    """The time of an operation. A generator as context would cost twice as much."""
+    """Measures the time of an operation; a generator-based context would cost twice as much."""
 
     __slots__ = ("_began", "_operation", "_recorder")
 

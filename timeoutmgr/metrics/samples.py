@@ -1,4 +1,4 @@
-"""Samples of the store and of the queues, each in a thread of its own: either may hang."""
+"""Samples of the store and the queues, in separate threads, since either may hang."""
 
 import logging
 import math
@@ -45,7 +45,7 @@ _BREAKER: Final = {BreakerState.DISARMED: 0.0, BreakerState.ARMED: 1.0, BreakerS
 
 
 class Sampler(ThreadTask):
-    """Takes a sample every few seconds; an outage shows by the age of the last sample."""
+    """Takes a sample every few seconds; the age of the last sample reveals an outage."""
 
     thread_name: ClassVar[str] = "timeoutmgr-sampler"
 
@@ -55,7 +55,7 @@ class Sampler(ThreadTask):
         self._endpoint = endpoint
 
     def end(self) -> None:
-        """Stop soon; do not wait for an answer that a server owes."""
+        """Stop soon, without waiting for a server's answer."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -80,7 +80,7 @@ class Sampler(ThreadTask):
 
 
 def samplers_of(parts: AssembledEndpoint, memory: CountMemory, section: Section) -> list[Sampler]:
-    """Return the samplers of the store and the queues of *parts*, which write into *section*."""
+    """Return the samplers for the store and queues of *parts*; they write into *section*."""
     clock, name = parts.settings.clock, parts.settings.name
     queues = QueueSample(parts.pool, parts.queues, clock, memory, section)
     oldest = _oldest_of(parts)
@@ -126,7 +126,7 @@ def _oldest_of(parts: AssembledEndpoint) -> Callable[[], Micros | None] | None:
 
 
 def age_in(store: TimeoutStore) -> Callable[[], Micros | None]:
-    """Return a function that returns the age of the oldest timeout of *store* that no pause holds.
+    """Return a function for the age of the oldest timeout in *store* that no pause holds.
 
     Before it is due the age is negative; None without timeouts.
     """
@@ -140,7 +140,7 @@ def age_in(store: TimeoutStore) -> Callable[[], Micros | None]:
         first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
         if first is None:
             return None
-        # None is overdue: the first has its next try, or the end of its pause, ahead.
+        # None is overdue: the next try of the first, or the end of its pause, is still ahead.
         return now - first.due if insight is None else min(now - first.key.due, 0)
 
     return age
@@ -154,7 +154,7 @@ def _oldest_delayed(delayed: StoreStart, clock: Clock) -> Micros | None:
 
 @dataclass(frozen=True, slots=True)
 class StoreSample:
-    """The age of the oldest timeout, and that the store has answered."""
+    """Samples the age of the oldest timeout, and whether the store answers."""
 
     oldest: Callable[[], Micros | None]
     clock: Clock
@@ -164,7 +164,7 @@ class StoreSample:
     def __call__(self) -> None:
         """Ask the store. Raises StorageUnavailable."""
         age = self.oldest()
-        # In this order: a reader in between must not add a long silence to the new age.
+        # In this order: a concurrent reader must not add a long silence to the new age.
         self.section.set_state(State.STORE_ANSWERED, self.clock.monotonic())
         self.section.set_state(State.OLDEST_DUE, -math.inf if age is None else age / 1_000_000)
         if self.details is not None:
@@ -172,9 +172,9 @@ class StoreSample:
 
 
 class StoreDetails:
-    """The timeouts of a store in numbers: pending, in flight; and its pauses.
+    """Samples the pending and in-flight timeouts of a store, and its pauses.
 
-    To count the pending timeouts reads up to 50000 of them, so that it happens less often.
+    Counting the pending timeouts reads up to 50000 of them, so it happens less often.
     """
 
     def __init__(
@@ -215,9 +215,9 @@ class StoreDetails:
 
 
 class QueueSample:
-    """The numbers of messages in the queues, and that the broker has answered.
+    """Samples the numbers of messages in the queues, and whether the broker answers.
 
-    To count is a scan where queues are tables, so that it happens less often.
+    Counting is a scan if queues are tables, so it happens less often.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The HTTP server of metrics and probes: a page, three answers, and nothing else."""
+"""The HTTP server for metrics and probes: one page and three probes."""
 
 import logging
 import socket
@@ -28,7 +28,7 @@ Respond: TypeAlias = Callable[[str, str], Answer]
 
 
 class _Server(ThreadingTCPServer):
-    # ThreadingHTTPServer asks for the host's name; the start would wait for a name server.
+    # ThreadingHTTPServer looks up the host's name, so the start would wait for a name server.
     allow_reuse_address = daemon_threads = True
 
     def __init__(self, host: str, port: int, respond: Respond) -> None:
@@ -70,11 +70,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return the name of the server; the versions of its parts concern nobody."""
+        """Return the name of the server, without versions."""
         return "timeoutmgr"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log no request: there are many, and each is the same."""
+        """Do not log requests: there are many, and all are alike."""
 
 
 @contextmanager
