@@ -1,1 +1,1 @@
-"""The command line; one command a file. Heavy modules are imported inside the commands."""
+"""The command line, with a module per command. Commands import heavy modules when they run."""

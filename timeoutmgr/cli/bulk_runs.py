@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 WITHIN: Final = "runs"
 UNASKED: Final = 100
-"""Timeouts that a command changes without being told the number that it is to change."""
+"""Maximum timeouts that a command changes without an expected number."""
 _NAMED: Final = 5
-"""Ids that a sentence names; --json names all."""
+"""Maximum ids that a sentence names; --json names all."""
 _ACTIONS: Final = ("shift", "move", "spread", "cancel", "send-now", "retry", "reroute")
 _COLUMNS: Final = ("id", "state", "created", "action", "selected", "changed", "left", "undone")
 _DROPPED: Final = ("undone", "created", "left")
@@ -39,7 +39,7 @@ _DROPPED: Final = ("undone", "created", "left")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeValues:
-    """The options that say what an action does."""
+    """The options with the values of an action."""
 
     delta: timedelta | None
     at: datetime | None
@@ -84,7 +84,7 @@ class Delta(Duration):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return the duration that *value* spells."""
+        """Return the duration in *value*."""
         if isinstance(value, str) and value.startswith("-"):
             return -super().convert(value[1:], param, ctx)
         return super().convert(value, param, ctx)
@@ -92,7 +92,7 @@ class Delta(Duration):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeFlags:
-    """The options that select, and that hold a change back."""
+    """The options that select timeouts, or hold back a change."""
 
     everything: bool
     limit: int | None
@@ -283,7 +283,7 @@ def _apply(
 
 
 def exit_of_run(done: "BulkRun") -> Exit:
-    """Return how an apply or undo ended; a sentence names the part that another process has."""
+    """Return how an apply or undo ended; report timeouts that another process has."""
     if done.unfinished is not None:
         output.print_error(done.unfinished)
     is_undone = done.state.value == "undone"
@@ -302,7 +302,7 @@ def _progress(shared: Shared, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def confirm(shared: Shared, plan: "BulkPlan", expect: int | None) -> None:
-    """Raise UsageError unless the number of selected timeouts is small, or known."""
+    """Raise UsageError unless the number of selected timeouts is small or was given."""
     selected = plan.run.selected
     how = f"apply the plan with `timeoutmgr runs apply {plan.run.id} --reason ...`"
     if expect is None and selected > UNASKED:

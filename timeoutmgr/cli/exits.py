@@ -1,4 +1,4 @@
-"""Exit codes, and which error ends with which."""
+"""Exit codes, and the exit code of each error."""
 
 from enum import IntEnum
 from typing import Final, Protocol, runtime_checkable
@@ -44,7 +44,7 @@ MEANINGS = {
 
 
 def exit_of(error: Exception) -> Exit:
-    """Return the exit code that *error* ends a command with."""
+    """Return the exit code of a command that ends with *error*."""
     match error:
         case InvalidMessage():
             return Exit.USAGE

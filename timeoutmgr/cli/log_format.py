@@ -1,4 +1,4 @@
-"""Log lines as JSON, a document a line, with the ids of the message as fields."""
+"""Log lines as JSON documents, one per line, with the ids of the message as fields."""
 
 import json
 import logging
@@ -70,7 +70,7 @@ def _shown(value: object) -> object:
 
 
 def note_handled(config: "EndpointConfiguration") -> None:
-    """Have the lines of the handlers of *config* bear the ids of their message.
+    """Add the message's ids to log lines of *config*'s handlers.
 
     Handlers of lists have no message of their own, and handlers of both kinds no common middleware.
     """

@@ -53,11 +53,11 @@ COMMANDS: Final = {
     "web": "web:web",
     "top": "top:top",
 }
-"""Every command and its place, in the order of the help."""
+"""Every command and its module, in the order of the help."""
 
 
 class Commands(click.Group):
-    """Ends every command with an exit code; an expected error is one line, not a traceback.
+    """Ends every command with an exit code; an expected error prints one line, not a traceback.
 
     A command is imported when it is asked for: the modules of all together take longer to load
     than most commands take to run.
@@ -230,7 +230,7 @@ _FRAMEWORK: Final = (
 
 
 def from_user_code(error: BaseException) -> TracebackType | None:
-    """Return the traceback of *error* from the first frame outside of our code and of frameworks.
+    """Return the traceback of *error* from the first frame outside our code and frameworks.
 
     An error in the module of ``--app`` is shown from there; our own error is shown whole.
     """

@@ -1,4 +1,4 @@
-"""Whether a run is observed: its metrics address, its service manager, its supervisor's memory.
+"""Observation of a run: by a metrics address, a service manager, or a supervisor's memory.
 
 Without these nothing is imported, and nothing is counted twice.
 """
@@ -39,7 +39,7 @@ class MetricsAddress(click.ParamType):  # type: ignore[type-arg]  # generic from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What observes a run; *counts* is the descriptor of a supervisor's memory."""
+    """The observers of a run; *counts* is the descriptor of a supervisor's memory."""
 
     metrics_address: tuple[str, int] | None = None
     counts: int | None = None
@@ -54,7 +54,7 @@ class Observation:
         return JsonFormatter(process)
 
     def prepare_log(self, config: "EndpointConfiguration") -> None:
-        """Have lines about a message bear its ids, also the lines of a handler of *config*."""
+        """Add a message's ids to log lines about it, also to lines of *config*'s handlers."""
         if self.log_format == "json":
             from timeoutmgr.cli.log_format import note_handled
 
@@ -62,7 +62,7 @@ class Observation:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anything observes the run of a process that has no supervisor."""
+        """Whether the run of a process without a supervisor is observed."""
         return self.metrics_address is not None or bool(os.environ.get("NOTIFY_SOCKET"))
 
     def of_process(self, number: int | None) -> "Observer | None":

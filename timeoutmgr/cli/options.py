@@ -1,4 +1,4 @@
-"""Options, each with an environment twin, and the types of their values."""
+"""Options, each with an environment variable, and the types of their values."""
 
 import inspect
 import sys
@@ -18,7 +18,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ENVIRONMENT = "TIMEOUTMGR_CLI"
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
-"""The type of an option that names a file, which need not be there."""
+"""The type of an option for a file, which need not exist."""
 
 
 def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
@@ -40,7 +40,7 @@ def check_text(ctx: click.Context, param: click.Parameter, given: str | None) ->
 def bundled(
     name: str, kind: type[Any], *options: Callable[[Any], Any]
 ) -> Callable[[Decorated], Decorated]:
-    """Add *options*; the command gets their values as one argument *name*, an instance of *kind*.
+    """Add *options*; the command gets their values as the argument *name*, an instance of *kind*.
 
     *kind* is a dataclass; its fields have the names of the options' arguments. A field without an
     option keeps its default.
@@ -60,7 +60,7 @@ def bundled(
 
 
 def added(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """Add *options*, in this order."""
+    """Add *options* in this order."""
 
     def add(function: Decorated) -> Decorated:
         return reduce(lambda inner, each: each(inner), reversed(options), function)
@@ -70,7 +70,7 @@ def added(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How many of the messages that the options select a command changes."""
+    """How many of the selected messages a command changes."""
 
     everything: bool
     limit: int | None
@@ -118,13 +118,13 @@ export_file: Final = option(
 
 
 def with_examples(text: str) -> str:
-    """Return the help *text*, whose examples and tables stay as they are written."""
+    """Return the help *text*, keeping the layout of its examples and tables."""
     found = inspect.cleandoc(text).replace("\n\\b\n", "\n\b\n")
     return found.replace("\nExamples:\n", "\n\b\nExamples:\n")
 
 
 class Command(click.Command):
-    """A command whose help ends with examples; *within* is the group that it is in, if any.
+    """A command whose help ends with examples; *within* is its group, if any.
 
     Its function gets the options that every command has as its first argument, a Shared.
     """
@@ -154,7 +154,7 @@ class Command(click.Command):
                 param.envvar = twin.replace("-", "_").upper()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse *args*; an argument too many is an error that names --id where the command has it.
+        """Parse *args*; the error for an extra argument names --id if the command has it.
 
         An id is an argument of some commands, and an option of the commands that filter.
         """
@@ -168,7 +168,7 @@ class Command(click.Command):
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A duration, in the forms that settings have as well; never negative.
+    """A duration in the forms that settings also allow; never negative.
 
     With *is_interval* it is over 0, as a command would be busy otherwise, and at most a year.
     """
@@ -181,7 +181,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return the duration that *value* spells."""
+        """Return the duration in *value*."""
         try:
             found = value if isinstance(value, timedelta) else parse_duration(value)
         except ValueError as error:
@@ -201,7 +201,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Return the time that *value* spells."""
+        """Return the time in *value*."""
         if not isinstance(value, str):
             return datetime.fromisoformat(value.isoformat())
         try:
@@ -275,7 +275,7 @@ delay_and_at: Final = added(
 
 
 def common(*, environment: bool) -> list[click.Parameter]:
-    """Return the options that every command has; they are the group's too, with *environment*."""
+    """Return the options that every command has; with *environment*, those of the group."""
     made = partial(
         click.Option,
         expose_value=False,

@@ -43,7 +43,7 @@ def _spelt_at(error: Any) -> tuple[str, int]:
 
 
 def spell_out_missing_characters() -> None:
-    """Have standard output spell out characters that its encoding lacks: Latin-1 has no "…"."""
+    """Make standard output spell out characters that its encoding lacks: Latin-1 has no "…"."""
     codecs.register_error("timeoutmgr", _spelt_at)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="timeoutmgr")
@@ -52,7 +52,7 @@ def spell_out_missing_characters() -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()
 ) -> None:
-    """Print *rows* in columns; into a pipe as wide as they are, so that nothing is cut.
+    """Print *rows* in columns; in a pipe at full width, so that nothing is cut.
 
     On a terminal that is too narrow the columns of *drop* go, in that order.
     """
@@ -84,7 +84,7 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def short(reason: str | None) -> str | None:
-    """Return the beginning of the first line of *reason*, for a cell of a table."""
+    """Return the start of *reason*'s first line, for a table cell."""
     return None if reason is None else reason.partition("\n")[0][:_REASON_LENGTH]
 
 
@@ -98,7 +98,7 @@ def print_error(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Return *text* with control characters spelt out: a message must not steer a terminal."""
+    """Return *text* with control characters spelt out: a message must not control a terminal."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -127,18 +127,18 @@ def body_document(body: bytes) -> dict[str, str]:
 
 
 def without_nothing(document: dict[str, Any]) -> dict[str, Any]:
-    """Return *document* without the keys that have no value."""
+    """Return *document* without keys that have no value."""
     return {key: value for key, value in document.items() if value is not None}
 
 
 _GAP: Final = 2
 _ELLIPSIS: Final = "…"
 _LEAST: Final = 8
-"""Cells of a column that is cut."""
+"""Width of a column that is cut."""
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal on standard output, None if that is not a terminal."""
+    """Return the width of the terminal on standard output; None if it is not a terminal."""
     return shutil.get_terminal_size().columns if is_terminal() else None
 
 
@@ -150,7 +150,7 @@ def is_terminal() -> bool:
 
 
 def flush() -> None:
-    """Write what is left of standard output. Raises OSError if that cannot be written."""
+    """Flush standard output. Raises OSError if that fails."""
     stdout: TextIO | None = sys.stdout
     if stdout is not None:
         stdout.flush()
@@ -160,12 +160,12 @@ _WRITERS: Final = (click.echo.__code__, flush.__code__)
 
 
 def is_of_output(error: OSError) -> bool:
-    """Return whether *error* came from writing output, and not from what a command does."""
+    """Return whether *error* came from writing output, not from the command itself."""
     return any(frame.f_code in _WRITERS for frame, _line in walk_tb(error.__traceback__))
 
 
 def give_up_stdout() -> None:
-    """Have what standard output still holds discarded: Python would fail on it at its exit."""
+    """Discard the rest of standard output, on which Python would fail at exit."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or no file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -237,7 +237,7 @@ class MaskingFormatter(logging.Formatter):
         return time.gmtime(seconds)
 
     def formatException(self, ei: tuple[object, BaseException | None, object]) -> str:
-        """Return the traceback, or a substitute where it cannot be written."""
+        """Return the traceback, or a substitute if it cannot be formatted."""
         return traceback_of(ei[1]).rstrip("\n")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -247,7 +247,7 @@ class MaskingFormatter(logging.Formatter):
 
 
 def text_formatter(process: int | None = None) -> logging.Formatter:
-    """Return the formatter of lines for people; they name the number of a *process*, if any."""
+    """Return the formatter of lines for people, with the number of a *process* if given."""
     who = "" if process is None else f"[{process}] "
     return MaskingFormatter(
         f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
@@ -255,7 +255,7 @@ def text_formatter(process: int | None = None) -> logging.Formatter:
 
 
 def log_to_stderr(level: int, formatter: logging.Formatter | None = None) -> None:
-    """Have log lines of *level* and above written to standard error, as text by default."""
+    """Write log lines of *level* and above to standard error, as text by default."""
     handler = logging.StreamHandler()
     handler.setFormatter(formatter or text_formatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -36,7 +36,7 @@ class End(Instant):
     def convert(  # type: ignore[override]  # one type more
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime | timedelta:
-        """Return the time or the duration that *value* spells."""
+        """Return the time or the duration in *value*."""
         try:
             return parse_duration(value)
         except DurationTooLong as error:
@@ -128,7 +128,7 @@ def pause_documents(pauses: "Iterable[Pause]") -> list[dict[str, Any]]:
 
 
 def pause_lines(documents: Iterable[dict[str, Any]]) -> list[str]:
-    """Return pauses for people, a line each."""
+    """Return pauses for people, one per line."""
     return [
         output.plain(
             f"paused: {each['destination'] or 'every destination'} since {each['since']}, "

@@ -90,7 +90,7 @@ def serve(
 
 @contextmanager
 def stop_signals(action: Callable[[], None], *, ignore_interrupt: bool = False) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call *action* once; a second signal ends the process at once."""
+    """Make SIGTERM and SIGINT call *action* once; a second signal ends the process at once."""
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         for number in _SIGNALS:
@@ -133,7 +133,7 @@ def _health(endpoint: "Endpoint") -> dict[str, object]:
 
 
 class HealthFile:
-    """Rewrites a file; a reader sees the old text or the new text, never a part.
+    """Rewrites a file atomically: a reader sees either the old text or the new text.
 
     The file is removed at the end. Its ``time`` shows a process that hangs or was killed.
     """
@@ -144,7 +144,7 @@ class HealthFile:
         self._failed = False
 
     def write(self, document: Mapping[str, object]) -> None:
-        """Write *document* with the time; a full disk must not stop an endpoint."""
+        """Write *document* with the time; a full disk must not stop the endpoint."""
         text = json.dumps({"time": shown_time(SystemClock().now()), **document})
         try:
             self._new.write_text(f"{text}\n")
@@ -181,7 +181,7 @@ _POLL_INTERVAL: Final = 0.1
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 60.0
-"""Seconds after which a child has shown that it can run: its next death counts as the first."""
+"""Seconds after which a child has proved that it can run: its next death counts as the first."""
 _PATIENCE: Final = 90.0
 """Seconds that children get to stop cleanly, somewhat more than an endpoint takes at most."""
 # A restart would end the same way.
@@ -197,7 +197,7 @@ def command_line(config: Path | None, app: str | None, *, verbose: bool) -> list
 
 
 class Supervisor:
-    """Starts children, starts them again when they die, and stops all of them together.
+    """Starts children, restarts them when they die, and stops all of them together.
 
     A child is a fresh process: threads and connections do not survive a fork. It holds the end
     of a socket, so that it stops when this process ends, however it ended.
@@ -289,7 +289,7 @@ class Supervisor:
 
 
 class Child:
-    """A numbered place for a process, and the process that runs in it."""
+    """A numbered slot for a process, and the process that runs in it."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process holds the place, as far as was seen."""
+        """Whether a process occupies the slot, as last seen."""
         return self._process is not None
 
     def start_when_due(self) -> None:
@@ -351,7 +351,7 @@ class Child:
         )
 
     def ended(self) -> int | None:
-        """Return the exit code of the process if it ended, None while it runs."""
+        """Return the exit code of the process if it ended; None while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             self._forget()
@@ -378,7 +378,7 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end of the process; return whether it came."""
+        """Wait for the end of the process; return whether it ended."""
         assert self._process is not None
         try:
             self._process.wait(timeout)

@@ -36,7 +36,7 @@ _MOST_DESTINATIONS: Final = 10
 
 
 class Screen(App[None]):
-    """The numbers of one endpoint; the readings of the dashboard renew them."""
+    """Shows the numbers of one endpoint, from the readings of the dashboard."""
 
     TITLE = "timeoutmgr"
     ENABLE_COMMAND_PALETTE = False
@@ -68,7 +68,7 @@ class Screen(App[None]):
         self.sub_title = plain(endpoint.name)
 
     def compose(self) -> ComposeResult:
-        """Lay out the screen, without numbers."""
+        """Lay out the screen, still without numbers."""
         yield Header(icon="")
         yield Static(id="banner")
         yield Static(id="numbers")
@@ -89,16 +89,16 @@ class Screen(App[None]):
         self.set_interval(self._every, lambda: self._read(live=True))
 
     def on_unmount(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._readings.close()
 
     def action_renew(self) -> None:
-        """Read all numbers anew: a person has asked."""
+        """Read all numbers again, as a person has asked."""
         self._readings.forget()
         self._read(live=False)
 
     def action_next_span(self) -> None:
-        """Show a longer span of what comes, and behind the longest the shortest."""
+        """Show the next longer span of the load; after the longest, the shortest."""
         names = [*SPANS]
         self._span = dict(pairwise([*names, names[0]]))[self._span]
         self._read(live=False)

@@ -38,7 +38,7 @@ class Shared:
     def show(
         self, document: Mapping[str, Any], for_people: Callable[[], None] | None = None
     ) -> None:
-        """Print *document* as JSON if asked to, else have *for_people* print it, or as pairs."""
+        """Print *document* as JSON on request, otherwise by *for_people* or as pairs."""
         if self.json:
             output.print_json(document)
         elif for_people is not None:
@@ -51,7 +51,7 @@ class Shared:
         return logging.DEBUG if self.verbose else usual
 
     def configuration(self) -> "EndpointConfiguration":
-        """Return the configuration that the app or the settings file holds."""
+        """Return the configuration of the app or the settings file."""
         if self.app is not None and self.config is not None:
             raise ConfigurationError(
                 f"--app {self.app} and --config {self.config} are both given, and an app reads no "
@@ -70,7 +70,7 @@ class Shared:
 def opened(
     shared: Shared, *, with_store: bool = True, with_queues: bool = True
 ) -> Iterator["Endpoint"]:
-    """Lend the endpoint, not started, after a check of the queues and the store that it needs.
+    """Yield the endpoint, not started, after a check of the queues and the store that it needs.
 
     The command connects to no other part, and so works while that part is away.
     """
@@ -108,7 +108,7 @@ def _require_file(database: "SharedDatabase | None") -> None:
 
 
 def show_findings(shared: Shared, findings: "Sequence[Finding]", about: Mapping[str, Any]) -> Exit:
-    """Show *findings* behind *about*; return the exit code, FAILED if any finding fails."""
+    """Show *findings* after *about*; return the exit code, FAILED if any finding fails."""
     from timeoutmgr.contracts.reports import Level
 
     failed = any(each.level is Level.FAIL for each in findings)
@@ -124,7 +124,7 @@ def show_findings(shared: Shared, findings: "Sequence[Finding]", about: Mapping[
 
 @contextmanager
 def assembled(shared: Shared) -> Iterator["AssembledEndpoint"]:
-    """Lend the parts of the endpoint, not connected."""
+    """Yield the unconnected parts of the endpoint."""
     from timeoutmgr.endpoint.assembly import assemble
 
     parts = assemble(shared.configuration().settings())

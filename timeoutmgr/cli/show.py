@@ -1,4 +1,4 @@
-"""``timeoutmgr show``: one timeout, whole."""
+"""``timeoutmgr show``: one timeout in full."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final

@@ -74,7 +74,7 @@ def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) ->
 
 
 _PAUSE: Final = threading.Event()
-"""Never set: its wait ends with the time, or with Ctrl-C."""
+"""Never set: a wait ends when the time is over, or with Ctrl-C."""
 
 
 def _show(shared: Shared, report: _Report) -> None:

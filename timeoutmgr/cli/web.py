@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class ProxyAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """The address of one proxy: the address of a client is compared with it as a text."""
+    """The address of one proxy; it is compared as text with the address of a client."""
 
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the address as a connection shows it."""
+        """Return the address in the form that a connection shows."""
         try:
             return str(ipaddress.ip_address(value))
         except ValueError:
@@ -49,7 +49,7 @@ def _host_names(
 
 
 def require_no_port(host: str) -> None:
-    """Raise UsageError if *host* has a port behind it."""
+    """Raise UsageError if *host* includes a port."""
     name, _, port = host.rpartition(":")
     if name and port.isdecimal() and (":" not in name or name.endswith("]")):
         raise click.UsageError(
@@ -59,7 +59,7 @@ def require_no_port(host: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrances:
-    """The options that say who may enter."""
+    """The options for access."""
 
     tokens: Path | None
     proxies: tuple[str, ...]
@@ -68,11 +68,11 @@ class Entrances:
 
     @property
     def has_authentication(self) -> bool:
-        """Whether visitors of other machines are known."""
+        """Whether visitors from other machines are authenticated."""
         return self.tokens is not None or bool(self.proxies)
 
     def check(self, context: click.Context) -> None:
-        """Raise UsageError for options that exclude each other, or would do nothing."""
+        """Raise UsageError for options that exclude each other or would have no effect."""
         if self.tokens is not None and self.proxies:
             raise click.UsageError("--tokens and --proxy exclude each other")
         default = ParameterSource.DEFAULT
@@ -84,7 +84,7 @@ class Entrances:
                 )
 
     def access(self, link: "OneTimeLink") -> "Access":
-        """Return the access that the options describe; *link* without any."""
+        """Return the access for the options; *link* if there are none."""
         from timeoutmgr.web import ProxyHeaders, TokenFile
 
         if self.tokens is not None:

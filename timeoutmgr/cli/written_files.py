@@ -1,4 +1,4 @@
-"""Files that a command writes: refused before its work where they cannot be written."""
+"""Files that a command writes; it refuses unwritable files before its work."""
 
 import json
 import os
@@ -14,24 +14,24 @@ from timeoutmgr.cli.shared import Shared
 
 
 class Unwritten(click.ClickException):
-    """An export that could not be written to its end; the exit code is 1."""
+    """An export could not be written completely; the exit code is 1."""
 
 
 class Export(Protocol):
-    """Where an export goes."""
+    """The destination of an export."""
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Write *document* on a line. Raises Unwritten."""
+        """Write *document* as a line. Raises Unwritten."""
         ...
 
     def save(self) -> None:
-        """Return when what was written would outlast a loss of power. Raises Unwritten."""
+        """Return when the written data would survive a power failure. Raises Unwritten."""
         ...
 
 
 @contextmanager
 def export_to(path: Path | None, option: str = "--output") -> Iterator[Export]:
-    """Lend the new file *path* of *option*, or standard output; save what was written.
+    """Open the new file *path* of *option*, or standard output; save it at the end.
 
     Raises UsageError if the file cannot be created.
 
@@ -61,7 +61,7 @@ class _StandardOutput:
         click.echo(json.dumps(document))
 
     def save(self) -> None:
-        """Leave it to the reader."""
+        """No-op: the reader of standard output saves it."""
 
 
 class _NewFile:
@@ -116,7 +116,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Return whether *path* is the usual sign for standard output."""
+    """Return whether *path* means standard output."""
     return str(path) == "-"
 
 

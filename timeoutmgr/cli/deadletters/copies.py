@@ -1,4 +1,4 @@
-"""List, show, delete and export stored copies: dead letters and journal entries alike."""
+"""List, show, delete and export stored copies, both dead letters and journal entries."""
 
 import base64
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_gr
 
 
 def show_copies(shared: Shared, selection: CopySelection, *, with_body: bool) -> Exit:
-    """Print the selected copies whole; the body only *with_body*."""
+    """Print the selected copies in full; the body only with *with_body*."""
     with opened_queue(shared, selection) as lent:
         found = list(selection.copies(lent.queue, None))
     documents = [_whole_document(copy, with_body=with_body) for copy in found]
@@ -86,7 +86,7 @@ def export_copies(
 
 
 def copy_document(copy: "StoredCopy", *, whole: bool = False) -> dict[str, Any]:
-    """Return *copy* for JSON; *whole* with headers and body."""
+    """Return *copy* for JSON; with *whole*, headers and body too."""
     document: dict[str, Any] = {
         "message_id": copy.message.id,
         "class": copy.class_name,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 NARROWING: Final = "--id, --class, --reason, --type, --destination, --older-than"
-"""Options of a command that changes copies; each of them narrows its selection."""
+"""Options of a command that changes copies; each narrows the selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CopySelection:
         return self != type(self)(queue_name=self.queue_name)
 
     def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
-        """Return the filters for *queue*: a filter for each id, once, or a single filter."""
+        """Return the filters for *queue*: one for each distinct id, or a single filter."""
         from timeoutmgr.deadletter.addresses import destination
         from timeoutmgr.deadletter.queues import StoredCopyFilter
         from timeoutmgr.deadletter.stored_copy import class_number
@@ -81,7 +81,7 @@ class CopySelection:
         ]
 
     def copies(self, queue: "StoredCopyQueue", limit: int | None) -> "Iterator[StoredCopy]":
-        """Yield the selected copies, the oldest first, a page of them in memory.
+        """Yield the selected copies, oldest first, with one page in memory.
 
         Copies that arrive meanwhile are left out: a message that fails again is not met twice.
         """
@@ -168,7 +168,7 @@ selects_entries: Final = bundled("selection", JournalEntrySelection, journal_que
 
 @contextmanager
 def opened_queue(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
-    """Lend the selected queue of the endpoint's node; its tables are checked first."""
+    """Check the tables, then yield the selected queue of the endpoint's node."""
     from timeoutmgr.deadletter.service import DeadLetterService
 
     with assembled(shared) as parts:
@@ -184,7 +184,7 @@ def opened_queue(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue
 
 @contextmanager
 def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Lend a function that counts a message; it draws a bar on a terminal, nothing elsewhere."""
+    """Yield a function that counts a message; only on a terminal it draws a progress bar."""
     if shared.json or total < 2 or not sys.stderr.isatty():
         yield lambda: None
         return

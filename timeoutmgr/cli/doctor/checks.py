@@ -1,4 +1,4 @@
-"""Checks of the doctor. Each check yields findings, also when it cannot reach its subject."""
+"""Checks of the doctor. Each check yields findings even if it cannot reach its subject."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,13 +52,13 @@ from timeoutmgr.message.instants import Micros
 _OFFSET_WARNS: Final = 1.0
 _OFFSET_FAILS: Final = 30.0
 _MOST_EXAMINED: Final = 10_000
-"""Pending timeouts whose destinations are checked, the earliest first."""
+"""Maximum pending timeouts whose destinations are checked, the earliest first."""
 _PACKET_ROOM: Final = 1024 * 1024
 """Bytes of a MySQL packet that a statement needs beside the body and headers of a message."""
 
 
 def examine(parts: AssembledEndpoint, limits: Thresholds) -> Iterator[Finding]:
-    """Yield the findings; a check that depends on a failed check is left out."""
+    """Yield the findings; skip checks that depend on a failed check."""
     yield from _promises(parts)
     queues = list(_guarded("transport", lambda: _transport(parts)))
     yield from queues

@@ -17,7 +17,7 @@ _READ: Final = "look at them with `timeoutmgr deadletters list --groups`; retry 
 
 
 def manager_of(parts: "AssembledEndpoint") -> "QueueManager | None":
-    """Return the queue manager of the node, None if the endpoint has no dead-letter queues."""
+    """Return the queue manager of the node; None if the endpoint has no dead-letter queues."""
     from timeoutmgr.deadletter.service import DeadLetterService
 
     service = parts.features.dead_letters

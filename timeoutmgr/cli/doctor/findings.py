@@ -1,4 +1,4 @@
-"""How each check of the doctor reports, and the findings about databases and existing queues."""
+"""Constructors of findings, and the findings about databases and existing queues."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -28,7 +28,7 @@ def ok(check: str, text: str) -> Finding:
 
 
 def warn(check: str, text: str, remedy: str) -> Finding:
-    """Return a finding that does no harm yet."""
+    """Return a finding about a problem that does no harm yet."""
     return Finding(level=Level.WARN, check=check, text=text, remedy=remedy)
 
 
@@ -62,7 +62,7 @@ def server_settings(database: Database) -> Iterator[Finding]:
 
 
 def dead_owner_findings(transport: Transport) -> Iterator[Finding]:
-    """Yield a warning about queues of kombu's whose owners are dead."""
+    """Yield a warning about kombu's queues whose owners are dead."""
     from timeoutmgr.transport.sql.transport import SqlTransport
 
     if not isinstance(transport, SqlTransport):

@@ -1,4 +1,4 @@
-"""Standbys of PostgreSQL: whether a fail-over loses what was accepted."""
+"""PostgreSQL standbys: whether a fail-over loses accepted messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from timeoutmgr.database import Database
 _CHECK: Final = "fail-over"
 _SYNCHRONOUS: Final = frozenset({"sync", "quorum"})
 _WITHOUT_WAIT: Final = frozenset({"off", "local"})
-"""Values of synchronous_commit with which no commit waits for a standby."""
+"""Values of synchronous_commit for which no commit waits for a standby."""
 # Logical subscribers are no standbys, and neither is a base backup that runs.
 _STANDBYS: Final = text(
     "SELECT application_name, sync_state, "
@@ -25,7 +25,7 @@ _STANDBYS: Final = text(
 
 
 def standby_findings(database: Database) -> Iterator[Finding]:
-    """Yield a warning if there are standbys and no commit waits for any; nothing without."""
+    """Yield a warning if there are standbys but no commit waits for any."""
     with database.read() as connection:
         found = connection.execute(_STANDBYS).all()
         waits = connection.execute(text("SHOW synchronous_commit")).scalar_one()

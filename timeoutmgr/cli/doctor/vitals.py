@@ -1,4 +1,4 @@
-"""Vital signs of an endpoint, read from its store and its queues at once."""
+"""Vital signs of an endpoint, read concurrently from its store and its queues."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -45,7 +45,7 @@ class StoreVitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueVitals:
-    """Numbers of messages that wait, None for a queue that is missing or not needed.
+    """Numbers of waiting messages; None for a queue that is missing or not needed.
 
     *unstored* wait for the timeout manager, *waiting* in any queue of this endpoint alone: other
     endpoints consume the queue of unroutable messages too.
@@ -58,7 +58,7 @@ class QueueVitals:
 
 
 def store_vitals(parts: AssembledEndpoint, max_overdue: timedelta) -> StoreVitals | None:
-    """Return the vital signs in the store, None if this endpoint stores nothing.
+    """Return the vital signs in the store; None if this endpoint stores nothing.
 
     Raises StorageUnavailable and SchemaMissing.
     """
@@ -128,7 +128,7 @@ _BREAKER: Final = "breaker_"
 
 
 def live_processes(store: TimeoutStore, now: Micros) -> list[dict[str, Any]]:
-    """Return the processes of the endpoint that live, for JSON."""
+    """Return the live processes of the endpoint, for JSON."""
     breaker_states = {state.value for state in BreakerState}
     return [
         {

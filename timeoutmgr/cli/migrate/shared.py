@@ -103,7 +103,7 @@ window: Final = added(
 
 @dataclass(frozen=True, slots=True)
 class OpenMigration:
-    """One endpoint's migration, ready."""
+    """One endpoint's opened migration."""
 
     parts: AnyParticipants
     terms: Terms
@@ -157,7 +157,7 @@ def asked_for(given: Mapping[str, Any]) -> MigrationRequest:
 
 
 def window_of(given: Mapping[str, Any]) -> Window:
-    """Return the window that the options set; an export's has overdue timeouts as well."""
+    """Return the window of the options; for an export, it includes overdue timeouts."""
     from timeoutmgr.migration import Window
 
     safety: timedelta = given.get("safety_window") or timedelta(0)
@@ -173,7 +173,7 @@ def window_of(given: Mapping[str, Any]) -> Window:
 def sites(
     shared: Shared, asked: MigrationRequest, endpoints: Sequence[str]
 ) -> Iterator[list[OpenMigration]]:
-    """Lend each endpoint's migration; without *endpoints*, that of the configured endpoint."""
+    """Open each endpoint's migration; without *endpoints*, the configured endpoint's."""
     opened: list[OpenMigration] = []
     with _made(shared, asked, endpoints) as made:
         try:
@@ -190,7 +190,7 @@ def sites(
 def ledgers(
     shared: Shared, asked: MigrationRequest, endpoints: Sequence[str]
 ) -> Iterator[list[MigrationLedger]]:
-    """Lend each endpoint's ledger alone."""
+    """Open only each endpoint's ledger."""
     with _made(shared, asked, endpoints) as made:
         yield [site.ledger() for site in made]
 
@@ -215,7 +215,7 @@ def _made(
 
 @dataclass(frozen=True, slots=True)
 class PlacesOpener:
-    """Opens the places of one endpoint's migration in another process, by the same options."""
+    """Opens the places of one endpoint's migration in another process, with the same options."""
 
     shared: Shared
     asked: MigrationRequest
@@ -229,7 +229,7 @@ class PlacesOpener:
 
 
 def check_processes(asked: MigrationRequest, processes: int) -> None:
-    """Raise ConfigurationError if more than one process is wanted where one keeps the order."""
+    """Raise ConfigurationError for several processes if only one can keep the order."""
     is_store = not asked.source.is_levels and asked.layout is None and asked.file is None
     if processes > 1 and not is_store:
         raise ConfigurationError(
@@ -241,7 +241,7 @@ def check_processes(asked: MigrationRequest, processes: int) -> None:
 def movers_of(
     shared: Shared, asked: MigrationRequest, endpoint: str, processes: int
 ) -> Movers | None:
-    """Return the processes that move the batches of *endpoint*'s run; None for this one alone."""
+    """Return the processes that move the batches of *endpoint*'s run; None for only this one."""
     from timeoutmgr.migration.movers import Movers
 
     if processes == 1:
@@ -251,7 +251,7 @@ def movers_of(
 
 @contextmanager
 def on_the_way(shared: Shared, opened: OpenMigration) -> Iterator[Callable[[Batch], None]]:
-    """Lend the function to call after each batch: a progress bar at a terminal."""
+    """Yield the function to call after each batch; on a terminal, it draws a progress bar."""
     if shared.json or not sys.stderr.isatty():
         yield lambda _batch: None
         return
@@ -338,7 +338,7 @@ def print_reports(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
-    """Save the reports of runs in *path*; return whether that was possible, else say why not."""
+    """Save the reports of runs in *path*; return whether that worked, and say why not."""
     try:
         path.write_text(json.dumps({"runs": documents}, indent=2) + "\n")
     except OSError as error:

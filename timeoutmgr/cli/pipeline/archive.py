@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline archive``: history into a table of a lake, then out of the store."""
+"""``timeoutmgr pipeline archive``: move history from a store into a lake's table."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline compact``: small files of a history table together."""
+"""``timeoutmgr pipeline compact``: merge small files of a history table."""
 
 from typing import Any
 

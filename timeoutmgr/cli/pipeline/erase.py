@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline erase``: a person's timeouts, with a certificate."""
+"""``timeoutmgr pipeline erase``: erase a person's timeouts, with a certificate."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

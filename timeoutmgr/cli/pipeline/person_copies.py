@@ -19,7 +19,7 @@ from timeoutmgr.transport import error_queue_retry as errors
 
 @dataclass(frozen=True, slots=True)
 class PersonCopies:
-    """The copies that *options* select in the queues of the endpoint that *parts* are of.
+    """The copies that *options* select in the queues of the endpoint with *parts*.
 
     The error queue, and the node's own dead-letter queues, its journal and the copies that await
     their final acknowledgement, since a sweep makes dead letters of them.
@@ -30,7 +30,7 @@ class PersonCopies:
 
     @property
     def databases(self) -> list[Database]:
-        """The databases that they may be in."""
+        """The databases in which the copies may be."""
         service, shared = self.parts.features.dead_letters, self.parts.settings.transport.database
         found = [] if shared is None else [as_database(shared)]
         if isinstance(service, DeadLetterService):
@@ -38,7 +38,7 @@ class PersonCopies:
         return found
 
     def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
-        """Count the copies, also those of the timeouts *keys*; *delete* them if asked to."""
+        """Count the copies, including copies of the timeouts *keys*; with *delete*, delete them."""
         endpoints = {self.parts.settings.name, *(endpoint for endpoint, _id in keys)}
         ids = {*self.options.ids, *(id_ for _endpoint, id_ in keys)}
         which = _OfPerson(options=self.options, erased=ids, endpoints=endpoints)

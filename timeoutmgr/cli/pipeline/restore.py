@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline restore``: out of a lake into a store."""
+"""``timeoutmgr pipeline restore``: restore a store from a lake."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline schedule``: a data set into the store."""
+"""``timeoutmgr pipeline schedule``: store a data set as timeouts."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Shared by the commands of the pipeline: options of jobs, Spark, stores, and progress."""
+"""Shared by the pipeline's commands: options of jobs, Spark, stores, and progress."""
 
 import csv
 import logging
@@ -40,7 +40,7 @@ _TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant
 
 
 def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorated]:
-    """Add the options that the fields of *options* declare, in their order."""
+    """Add the options that the fields of *options* declare, in order."""
     kinds = get_type_hints(options)
     return added(
         *(
@@ -52,7 +52,7 @@ def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorate
 
 
 def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -> Options:
-    """Return *options* with the values *given* on the command line, and *more* in their place."""
+    """Return *options* with the values *given* on the command line, overridden by *more*."""
     values = {
         one.name: _read(given[one.name], one, declared.flag)
         for one, declared in declared_fields(options)
@@ -64,7 +64,7 @@ def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -
 def store_job(
     shared: Shared, options: type[Options], given: Mapping[str, Any], store: str | None
 ) -> Options:
-    """Return ``job_options`` for a job on the *store* given, or on the endpoint's own."""
+    """Return ``job_options`` for a job on the given *store*, or on the endpoint's own store."""
     return job_options(options, given, store=store_name(shared, store))
 
 
@@ -113,7 +113,7 @@ def _read(value: Any, one: "Field[Any]", flag: str) -> Any:
 
 
 on_spark: Final = of_job(SessionOptions)
-"""Add the options that say where Spark runs."""
+"""Add the options for Spark's location."""
 of_store: Final = option(
     "--store",
     help="A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME. Without it, the "
@@ -128,12 +128,12 @@ of_stores: Final = option(
 
 
 def store_names(shared: Shared, given: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all stores that were given, or of the endpoint's own."""
+    """Return the names of all given stores, or of the endpoint's own store."""
     return tuple(store_name(shared, one) for one in given) or (store_name(shared, None),)
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write an HTML page to *path*; raise ConfigurationError where that cannot be."""
+    """Write an HTML page to *path*; raise ConfigurationError if that is impossible."""
     try:
         path.write_text(page, "utf-8")
     except OSError as error:
@@ -141,7 +141,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
-    """Write *lines* to *path* as CSV; raise ConfigurationError where that cannot be."""
+    """Write *lines* to *path* as CSV; raise ConfigurationError if that is impossible."""
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(lines)
@@ -172,7 +172,7 @@ def spark(
     stores: Sequence[str] = (),
     inputs: Sequence[str | None] = (),
 ) -> Iterator["SparkSession"]:
-    """Lend the session that *options* of :func:`on_spark` describe, for a job on *stores*.
+    """Yield the session for the *options* of :func:`on_spark`, for a job on *stores*.
 
     The job reads *inputs* too: files, folders or history tables; None is no input.
 
@@ -245,7 +245,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 
 def session_options(shared: Shared, options: dict[str, Any]) -> SessionOptions:
-    """Return where and how Spark runs, as *options* of :func:`on_spark` say."""
+    """Return where and how Spark runs, from the *options* of :func:`on_spark`."""
     return job_options(SessionOptions, options, verbose=shared.verbose)
 
 

@@ -1,4 +1,4 @@
-"""``timeoutmgr pipeline stream``: history into a table of a lake as it happens."""
+"""``timeoutmgr pipeline stream``: write history into a lake's table as it happens."""
 
 import threading
 from typing import Any
