@@ -134,7 +134,7 @@ class SagaCommands:
     def _cancel(
         self, connection: Connection, order: SagaClear, after: str, remember: bool
     ) -> _Part | None:
-        """Cancel the first timeouts behind the id *after*; None if the order was carried out."""
+        """Cancel the first timeouts after the id *after*; None if *order* was carried out."""
         if remember:
             self._cleared.lock(connection, alone=True)
             known = self._cleared.read(connection, [order.saga_id]).get(order.saga_id)
