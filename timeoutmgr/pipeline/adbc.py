@@ -1,4 +1,4 @@
-"""Connections of ADBC to PostgreSQL, whose errors become ours."""
+"""ADBC connections to PostgreSQL, whose errors are translated into ours."""
 
 import re
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from timeoutmgr.message.redaction import MASK
 from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotEnded
 
 _ENDED: Final = ("22023", "55000", "42P01", "25001")
-"""States of PostgreSQL for a snapshot, or a partition, that does not exist any more."""
+"""PostgreSQL's error codes for a snapshot or partition that no longer exists."""
 _AWAY: Final = ("08", "53", "57")
-"""Classes of states of a server that cannot be reached, is full or shuts down."""
+"""Classes of error codes of a server that is unreachable, full or shutting down."""
 _SECRETS: Final = ("password", "sslpassword")
 
 _POSTGRESQL: Final[Any] = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there

@@ -1,4 +1,4 @@
-"""Checks of the pipeline's needs: versions, Java, a start of Spark, an answer of a worker."""
+"""Checks of the pipeline's requirements: versions, Java, a start of Spark, and a worker."""
 
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql")
 _CLIENT: Final = "pyspark-client"
-"""The package that speaks to a Spark Connect server without pyspark."""
+"""The package that connects to a Spark Connect server without pyspark."""
 _ROOM: Final = 10 * 1024**3
 _SHOWN: Final = 300
 _SMALL_WORK: Final = (

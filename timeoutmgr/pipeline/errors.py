@@ -1,4 +1,4 @@
-"""Errors of the pipeline alone; ``timeoutmgr.errors`` draws the tree."""
+"""Errors of the pipeline; for the tree of all errors see ``timeoutmgr.errors``."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Stored timeouts as data frames, data frames into the store, and changes of their rows."""
+"""Read stored timeouts as data frames, store data frames, and change the rows of frames."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

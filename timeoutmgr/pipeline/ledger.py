@@ -21,12 +21,12 @@ from timeoutmgr.pipeline.stores import Store
 
 
 class JobRunState(StrEnum):
-    """How far a run is."""
+    """State of a run."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     ABORTED = "aborted"
-    """Its process died; or it was given up."""
+    """Its process died, or the run was given up."""
 
     @property
     def is_over(self) -> bool:
@@ -36,7 +36,7 @@ class JobRunState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """A run as the ledger has it; *report* is its last progress note.
+    """A run in the ledger; *report* is its last progress note.
 
     *runner* is the owner name of the process that works at it, or worked at it last.
     """
@@ -78,7 +78,7 @@ def _require_free(owners: SessionLocks, what: str) -> None:
 
 @contextmanager
 def at_work(store: Store, ledger: "JobLedger", run_id: str) -> Iterator[None]:
-    """Work at a run that was begun; if this process dies, the next run aborts it."""
+    """Work on a begun run; if this process dies, the next run aborts it."""
     owners, runner = SessionLocks(store.database), f"{run_id} {secrets.token_hex(4)}"
     owners.acquire(runner)
     try:
@@ -164,7 +164,7 @@ class JobLedger:
         self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
 
     def acquire(self, run_id: str, runner: str) -> None:
-        """Note that the process with the session lock *runner* works at the run."""
+        """Note that the process with the session lock *runner* works on the run."""
         values: dict[str, Any] = {
             "runner": runner,
             "state": JobRunState.RUNNING.value,
@@ -186,7 +186,7 @@ class JobLedger:
         return sorted(running[runner] for runner in dead)
 
     def note(self, run_id: str, report: Mapping[str, Any]) -> None:
-        """Write the report of the run, over the report before."""
+        """Write the report of the run, replacing the previous report."""
         self._database.run(lambda connection: self._rows.change(connection, run_id, report=report))
 
     def counted(self, run_id: str) -> int:

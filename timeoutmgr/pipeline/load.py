@@ -1,4 +1,4 @@
-"""Load: how many messages are due in each bucket of time, and which rate the senders need.
+"""Load: the number of messages due in each bucket of time, and the rate that senders need.
 
 The databases of the stores count, and no row leaves them. The counts are few, so that the rest is
 plain Python without Arrow.
@@ -60,7 +60,7 @@ class BacklogForecast:
 
 
 def together(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """Return one bucket for each begin, endpoint and destination: stores may share them."""
+    """Merge the buckets of the same begin, endpoint and destination, which stores may share."""
     sums: dict[tuple[Micros, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in buckets:
         found = sums[one.begin, one.endpoint, one.destination]
@@ -111,7 +111,7 @@ def _peak(begin: Micros, total: int, parts: Mapping[str, int], width: timedelta)
 
 
 def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> BacklogForecast:
-    """Return how a sender of *capacity* messages a second gets along with *totals*.
+    """Return the backlog of a sender of *capacity* messages a second with the load *totals*.
 
     All messages of a bucket count as due at its begin: the worst case. Raises ConfigurationError
     for a backlog that no calendar has an end for.

@@ -92,13 +92,13 @@ def check_value(name: str, declared: Declaration, value: Any) -> None:
 
 
 def within_calendar(name: str, value: timedelta | int) -> None:
-    """Refuse a duration, or a number of days, that leads out of the calendar."""
+    """Refuse a duration, or number of days, that leads beyond the calendar."""
     if (value.days if isinstance(value, timedelta) else value) > _LONGEST.days:
         raise ConfigurationError(f"{name} is at most {_LONGEST.days} days, got {value}")
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuse zero and less, and floats that JSON cannot have."""
+    """Refuse values up to zero, and floats that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigurationError(f"{name} is a finite number, got {value}; give such as 500")
     if value <= type(value)(0):
@@ -112,7 +112,7 @@ def a_second(name: str, value: timedelta) -> None:
 
 
 def not_negative(name: str, value: Any) -> None:
-    """Refuse less than zero."""
+    """Refuse negative values."""
     if value < type(value)(0):
         raise ConfigurationError(f"{name} is not negative, got {value}")
 

@@ -1,4 +1,4 @@
-"""Reports as one HTML page each, with pictures in it: no script, nothing fetched from elsewhere."""
+"""Reports as single HTML pages with embedded pictures: no scripts, no external resources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ svg { width: 100%; height: auto } .bar { fill: #2563a8 } .hot { fill: #c2410c }
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a picture: the label below it, its height, and the text of its tooltip."""
+    """A bar of a picture: the label below it, its height, and its tooltip."""
 
     label: str
     value: float
@@ -53,7 +53,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; numbers stand to the right."""
+    """Return a table with right-aligned numbers."""
     if not rows:
         return '<p class="note">None.</p>'
     numbers = [isinstance(value, int | float) for value in rows[0]]
@@ -73,7 +73,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def bars(about: str, values: Sequence[Bar]) -> str:
-    """Return a picture of *values* side by side; *about* describes it for the blind."""
+    """Return a bar chart of *values*; *about* describes it for the blind."""
     if not values:
         return '<p class="note">Nothing to show.</p>'
     highest = max(bar.value for bar in values) or 1
@@ -112,7 +112,7 @@ def _text(value: object) -> str:
 
 
 def shown_time(instant: Micros) -> str:
-    """Return *instant* as pages show it."""
+    """Return *instant* in the form of pages."""
     return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

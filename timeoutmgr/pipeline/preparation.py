@@ -1,4 +1,4 @@
-"""Preparation of this machine for Spark: the class archive, made while small jobs run."""
+"""Preparation of this machine for Spark: a class archive, created while small jobs run."""
 
 import time
 from contextlib import closing
@@ -28,7 +28,7 @@ _ROWS: Final = "key,destination,due,body\n1,prepared,2099-01-01T00:00:00Z,{}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """A class archive that was made: its file, its size, and seconds of a start of Spark."""
+    """A created class archive: its file, its size, and the seconds of a start of Spark."""
 
     archive: Path
     bytes: int

@@ -1,4 +1,4 @@
-"""Registration of data sources in Spark sessions, whichever session of the process is active."""
+"""Registration of the data sources in Spark sessions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
 
 @contextmanager
 def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSession"]:
-    """Lend a session in which the data source ``timeouts`` is registered; stop it in the end.
+    """Yield a session with the data source ``timeouts`` registered; stop it at the end.
 
     Where this process has one already, that is lent as it is, and not stopped.
 
@@ -26,7 +26,7 @@ def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSessi
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine.
+    """Make ``spark.read.format("timeouts")`` and the like work in *spark*; twice is fine.
 
     Each session of a process is registered by itself. Filters of queries are pushed down to the
     store if *spark* allows it, as sessions of ours do.

@@ -1,4 +1,4 @@
-"""``schedule`` for a frame that a program has, by its own names of columns."""
+"""``schedule`` for a program's own data frame, with its own column names."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

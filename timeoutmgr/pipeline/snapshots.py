@@ -1,4 +1,4 @@
-"""One moment of a store, seen by any number of tasks and through several views.
+"""Snapshots of a store for any number of tasks and several views.
 
 Without it, a row that changes during a read is read twice or not at all, and a timeout that is
 dispatched between two reads is missing from both. PostgreSQL exports its snapshot; elsewhere the

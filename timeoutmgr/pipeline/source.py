@@ -1,4 +1,4 @@
-"""The data source ``timeouts`` of Spark: reading and writing run in its Python workers.
+"""Spark's data source ``timeouts``; it reads and writes in Spark's Python workers.
 
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
 ``destination``, ``saga_id``, ``due_from``, ``due_to``, ``at_from``, ``at_to`` (half-open ranges of
@@ -352,7 +352,7 @@ class TimeoutsWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     def commit(
         self, messages: list[WriterCommitMessage | None], batchId: int | None = None
     ) -> None:
-        """Write into the ledger how many rows were new; every chunk is committed already.
+        """Record in the ledger how many rows were new; every chunk is already committed.
 
         A micro-batch has no run in the ledger.
         """
@@ -361,7 +361,7 @@ class TimeoutsWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             JobLedger(self._store.open()).note_batches(self._run_id, counts)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Do nothing: the next attempt finds the rows of this one."""
+        """No-op: the next attempt finds the rows of this attempt."""
 
 
 def _instant(name: str, value: str) -> Micros:

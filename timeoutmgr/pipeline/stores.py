@@ -1,4 +1,4 @@
-"""Stores by name: an address with a password never travels in options and plans."""
+"""Stores by name, so that no address with a password is in options and plans."""
 
 import gc
 import os
@@ -39,7 +39,7 @@ class Store:
         return self.database.dialect.name == "postgresql"
 
     def require_tables(self) -> None:
-        """Raise SchemaMissing where ``timeoutmgr install`` is needed."""
+        """Raise SchemaMissing if ``timeoutmgr install`` is needed."""
         path = self.database.path
         if path is not None and not path.exists():  # to connect would create it
             raise SchemaMissing(f"there is no file {path}; run `timeoutmgr install`")
@@ -179,7 +179,7 @@ class NamedStore:
 
 @cache
 def keep_modules() -> None:
-    """Leave the modules that are imported out of the collection of garbage, once in a process.
+    """Exclude the imported modules from garbage collection, once per process.
 
     A worker of Spark collects after each task, and would look at each object of every module: 80 ms
     of processor time where a small table is read in 20.

@@ -1,4 +1,4 @@
-"""How much a job has to read, as far as it can be told before Spark starts."""
+"""Estimates how much a job has to read, before Spark starts."""
 
 import os
 from collections.abc import Iterable, Iterator

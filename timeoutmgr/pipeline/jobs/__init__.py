@@ -1,1 +1,1 @@
-"""The jobs: frozen options in, a report out."""
+"""The jobs: each takes frozen options and returns a report."""

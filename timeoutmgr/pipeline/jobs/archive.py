@@ -1,4 +1,4 @@
-"""``archive``: a store's history into a history table, and old events out of the store.
+"""``archive``: write a store's history into a history table, then remove old events.
 
 It needs no Spark. A run that dies leaves nothing to repair: a commit counts wholly or not at all,
 and only events are removed that this run has read in the table.
@@ -75,7 +75,7 @@ class ArchiveReport:
 
 
 def archive(options: ArchiveOptions, *, clock: Clock, progress: Progress = silent) -> ArchiveReport:
-    """Bring the table up to date, then remove what is old from the store.
+    """Bring the table up to date, then remove old events from the store.
 
     While a stream writes into the same table, this only removes. On PostgreSQL the table gets all
     events, elsewhere the old ones.

@@ -1,4 +1,4 @@
-"""``compact``: small files of a history table together, while others read and write it.
+"""``compact``: merge small files of a history table while others read and write it.
 
 The table's own log is the ledger: a run that dies has committed the compaction, or nothing.
 """
@@ -18,7 +18,7 @@ from timeoutmgr.pipeline.lake_options import CompactOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport:
-    """How many data files the table had *before* and has *after*.
+    """The number of data files *before* and *after*.
 
     *scattered* files of past days shared a partition with other files; *compacted* of them were
     put together. A writer that commits meanwhile adds to *after*.
@@ -36,7 +36,7 @@ class CompactReport:
 
 
 def compact(options: CompactOptions, *, clock: Clock, progress: Progress = silent) -> CompactReport:
-    """Put the files of each partition of a past day together; with *dry_run* only count them.
+    """Merge the files in each partition of past days; with *dry_run*, only count them.
 
     Readers of older versions keep their files for a week. Raises CommitConflict if other writers
     commit again and again meanwhile: nothing was changed then.

@@ -1,4 +1,4 @@
-"""``erase``: a person's timeouts out of a store and a lake, with a certificate.
+"""``erase``: erase a person's timeouts from a store and a lake, with a certificate.
 
 The ledger has the ids that a run has found until it ends: the run after a run that died erases
 them in every place, though the rows by which they were found are no longer there.
@@ -37,7 +37,7 @@ from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSele
 KIND: Final = "erase"
 _KEYS: Final = "keys"
 _IN_LAKE: Final = (("lake history", WRITTEN, ERASED), ("lake pending", PENDING_WRITTEN, None))
-"""What the certificate calls the tables of a lake, their columns, and the event that stays."""
+"""Per table of a lake: its name in the certificate, its columns, and the event that stays."""
 _ALWAYS: Final = (
     "backups and replicas of the store and of the lake",
     "history tables that --lake does not name, and the pending messages beside them",
@@ -70,7 +70,7 @@ _SNAPSHOTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What was found and removed, by digests alone: *ids* and *selection* are SHA-256 in hex.
+    """Result of an erasure, by digests only: *ids* and *selection* are SHA-256 in hex.
 
     *removed* counts rows by table, *left* timeouts and copies that were found again at the end.
     What *interrupted_runs* of the same selection had removed is not counted again, except by runs
@@ -99,11 +99,11 @@ class Certificate:
 
 
 class Copies(Protocol):
-    """A person's copies outside of the tables of timeouts."""
+    """A person's copies outside the tables of timeouts."""
 
     @property
     def databases(self) -> Sequence[Database]:
-        """The databases that they may be in."""
+        """The databases in which the copies may be."""
         ...
 
     def count(self, keys: set[Key], *, delete: bool = False) -> dict[str, int]:
@@ -189,14 +189,14 @@ class _Erase:
         self._name = _own_name_in(self._tables, options.of_store, identity(store))
 
     def no_first_commit(self) -> AbstractContextManager[None]:
-        """Keep a stream from its first commit to the lake, which no commit of ours overtakes."""
+        """Prevent a stream's first commit to the lake, which our commits could not overtake."""
         history = next(iter(self._tables), None)
         if history is None or history.marks(self._name):
             return nullcontext()
         return writer_lock(self._store, history.place)
 
     def run(self, keys: set[Key]) -> Certificate:
-        """Erase *keys* in the store, then their copies, then in the lake, and look again.
+        """Erase *keys* in the store, then their copies, then in the lake; then check again.
 
         A stream goes on meanwhile: what it reads after the first step has nothing of them, and what
         it has read before, it does not commit any more.
@@ -211,7 +211,7 @@ class _Erase:
         return self.certificate(keys, removed, left=left)
 
     def find(self, known: Iterable[Key] = ()) -> set[Key]:
-        """Return the timeouts of the person that the store has, or the lake of this store.
+        """Return the person's timeouts in the store, and in the lake for this store.
 
         And the delayed retries of the timeouts *known*.
         """
@@ -222,7 +222,7 @@ class _Erase:
     def certificate(
         self, keys: set[Key], removed: Mapping[str, int], *, left: int | None
     ) -> Certificate:
-        """Return the certificate of *keys*; *left* is None where nothing was to be removed."""
+        """Return the certificate of *keys*; *left* is None if nothing was to be removed."""
         return Certificate(
             run_id=self._run_id,
             at=self._now,

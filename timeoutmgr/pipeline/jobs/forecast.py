@@ -28,7 +28,7 @@ _MOST_BARS: Final = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastReport:
-    """The load ahead of *at*; *buckets* has it for each time, endpoint and destination."""
+    """The load after *at*; *buckets* has it by time, endpoint and destination."""
 
     at: Micros
     options: ForecastOptions
@@ -42,7 +42,7 @@ class ForecastReport:
     buckets: Sequence[Bucket]
 
     def lines(self) -> Iterator[Sequence[object]]:
-        """Yield the buckets in the order of time, as lines of a table, its head first."""
+        """Yield the buckets in the order of time as lines of a table, with the header first."""
         yield ["begin", "endpoint", "destination", "messages", "bytes"]
         for one in sorted(self.buckets, key=lambda one: (one.begin, one.endpoint, one.destination)):
             begin = from_micros(one.begin).isoformat()

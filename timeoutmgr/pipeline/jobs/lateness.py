@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def group_lateness(
     history: "DataFrame", by: tuple[str, ...], slo: timedelta, *, is_exact: bool = True
 ) -> "DataFrame":
-    """Return quantiles of the lateness in *history* for each group *by*, in microseconds.
+    """Return quantiles of the lateness in *history* by group, in microseconds.
 
     Exact, interpolated between neighbours as usual, or, in less memory, each the lateness of a
     message whose rank is off by at most one in ten thousand. *late* counts messages that took
@@ -79,7 +79,7 @@ class LatenessReport:
 
     @property
     def breaches(self) -> list[dict[str, Any]]:
-        """The named groups whose quantile is over the promise."""
+        """The named groups whose quantile exceeds the promise."""
         most = duration_micros(self.options.slo)
         return [group for group in self.groups if group[self.options.quantile] > most]
 
@@ -99,7 +99,7 @@ class LatenessReport:
 def lateness(
     spark: "SparkSession", options: LatenessOptions, *, clock: Clock, progress: Progress = silent
 ) -> LatenessReport:
-    """Return how late messages were dispatched; nothing is changed."""
+    """Return how late messages were dispatched; change nothing."""
     with ExitStack() as stack, worker_errors():
         progress("reading history")
         looked = moments(

@@ -1,4 +1,4 @@
-"""One moment of each store, and of the history table beside them: every event once."""
+"""Consistent moments of stores and of their history table, with every event once."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment of a store: *fresh* events are read from it, *kept* ones from the history table.
+    """One moment of a store: *fresh* events come from it, *kept* events from the history table.
 
     Without *is_split* an event may be both, and the table's counts.
     """
@@ -45,7 +45,7 @@ class Moments:
     which: Selection = EVERYTHING
 
     def history(self, spark: "SparkSession", columns: Sequence[str]) -> list["DataFrame"]:
-        """Return *columns*, sequence and at among them, of all events, each of them once."""
+        """Return *columns* (which include sequence and at) of all events, each event once."""
         if self.table is not None and not self.stores:
             return [read_table(spark, self.table, columns, self._wanted(ANYTHING))]
         return [frame for one in self.stores for frame in self.events_of(spark, one, columns)]
@@ -92,7 +92,7 @@ def moments(
     which: Selection = EVERYTHING,
     clock: Clock,
 ) -> Iterator[Moments]:
-    """Hold a moment of each store until the end of the block, beside the history table at *place*.
+    """Hold a moment of each store, and of the history table at *place*, until the block ends.
 
     See :func:`~timeoutmgr.pipeline.snapshots.snapshot` for *views*, *columns* and *which*.
     """

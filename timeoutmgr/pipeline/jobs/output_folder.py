@@ -1,4 +1,4 @@
-"""Folders that jobs write anew: only the output of their own earlier runs may be removed."""
+"""Output folders of jobs, which may replace only the output of their own earlier runs."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+)(\.crc)?")
 
 
 def require_own(folder: Path, what: str) -> None:
-    """Raise ConfigurationError if *folder* holds anything but *what*: it would be removed.
+    """Raise ConfigurationError if *folder* contains anything but *what*: it would be removed.
 
     *what* is ``rejects`` or ``verdicts``.
     """

@@ -1,4 +1,4 @@
-"""``reconcile``: a verdict on every message, by stores, archive and senders."""
+"""``reconcile``: a verdict on every message, from stores, archive and senders."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileReport:
-    """How many messages got each verdict, and examples of verdicts that are not well.
+    """Number of messages by verdict, and examples of bad verdicts.
 
     *is_decidable* says whether every message that was accepted is known, and none is undecided:
     without that, a message may have vanished before it was stored, and is not missed. *frame* has
@@ -88,7 +88,7 @@ class ReconcileReport:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a message has a verdict that none may have."""
+        """Whether a message has a verdict that no message may have."""
         return any(self.counts.get(verdict) for verdict in BROKEN)
 
     def document(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class ReconcileReport:
 def reconcile(
     spark: "SparkSession", options: ReconcileOptions, *, clock: Clock, progress: Progress = silent
 ) -> ReconcileReport:
-    """Return a verdict on every message of the stores; nothing is changed."""
+    """Return a verdict on every message of the stores; change nothing."""
     if options.out is not None:
         require_own(options.out, "verdicts")
     progress("taking snapshots")
@@ -119,7 +119,7 @@ def reconcile(
 def moments_of(
     options: ReconcileOptions, *, clock: Clock, more: Sequence[str] = ()
 ) -> AbstractContextManager[Moments]:
-    """Hold the moments to judge; with *more* columns of the history."""
+    """Hold the moments to judge, with *more* columns of the history."""
     columns = _columns(options)
     return moments(
         options.stores,
@@ -132,7 +132,7 @@ def moments_of(
 
 
 def others_of(spark: "SparkSession", options: ReconcileOptions, held: Moments) -> list["DataFrame"]:
-    """Return the evidence of the stores beside their history, and of the senders."""
+    """Return the evidence of the senders, and of the stores apart from their history."""
     columns, found = _columns(options), list["DataFrame"]()
     for one in held.stores:
         for view, evidence in (("pending", of_pending), ("keys", of_keys)):
@@ -148,7 +148,7 @@ def judged(
     evidence: Sequence["DataFrame"],
     progress: Progress,
 ) -> ReconcileReport:
-    """Return the verdicts by *evidence*, which is read once more to name examples."""
+    """Return the verdicts on *evidence*, which is read again to name examples."""
     at = min(one.snapshot.now for one in held.stores)
     progress("judging")
     with _sampled(spark, options, evidence, _bounds(options, at)) as found:
@@ -194,7 +194,7 @@ def _bounds(options: ReconcileOptions, at: Micros) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSample:
-    """Verdicts with prints in place of ids, and a function for the verdicts on some prints.
+    """Verdicts with prints instead of ids, and a function for the verdicts on some prints.
 
     *frame* has the verdicts with ids, if they are kept.
     """
@@ -245,7 +245,7 @@ def _kept(spark: "SparkSession", frame: "DataFrame", out: Path | None) -> "DataF
 
 
 def all_known(spark: "SparkSession", options: ReconcileOptions) -> bool:
-    """Return whether the list, or full history, has what each judged endpoint accepted."""
+    """Return whether the list or a full history has all that each judged endpoint accepted."""
     if options.accepted is not None and _list_of(spark, options.accepted).isEmpty():
         return False  # its export may have failed
     # Ask every name: each endpoint of a store knows its own settings only.

@@ -33,14 +33,14 @@ _TWO_WEEKS: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class KeptShare:
-    """How many *messages* were dispatched, and how many of them *kept* the promise."""
+    """The number of dispatched *messages*, and how many of them *kept* the promise."""
 
     messages: int
     kept: int
 
     @property
     def share(self) -> float:
-        """The part that kept the promise."""
+        """The share of messages that kept the promise."""
         return self.kept / self.messages
 
     def document(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class StoresReport:
     verdicts: ReconcileReport
 
     def kept(self, *by: str) -> dict[tuple[Any, ...], KeptShare]:
-        """Return the promise by some of store, destination and due_day, the lowest share first."""
+        """Return the kept shares by some of store, destination and due_day, lowest share first."""
         sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
         for row in self.days:
             if row["due_day"] is not None:
@@ -70,7 +70,7 @@ class StoresReport:
         return dict(sorted(shares.items(), key=lambda one: (one[1].share, one[0])))
 
     def events(self, *by: str, what: str = "events") -> dict[tuple[Any, ...], int]:
-        """Return the number of events, or of those *sent* alone, by some columns of days."""
+        """Return the number of events, or only of *sent* events, by some columns of days."""
         sums: dict[tuple[Any, ...], int] = defaultdict(int)
         for row in self.days:
             if row[what]:
@@ -78,7 +78,7 @@ class StoresReport:
         return dict(sorted(sums.items()))
 
     def growth(self) -> dict[str, tuple[float, float | None]]:
-        """Return for each store its rows of history a day: of the last 7 days, of the 7 before.
+        """Return each store's rows of history per day: in the last 7 days, and in the 7 before.
 
         Of fewer days the mean of those days; None for a week that was not read as a whole.
         """
@@ -94,7 +94,7 @@ class StoresReport:
         return found
 
     def notes(self) -> dict[str, str]:
-        """Return the parts of the report for which the days are too few, with the reasons."""
+        """Return the parts of the report that have too few days, with the reasons."""
         needed = {
             "growth": ("compares the last week with the week before", _TWO_WEEKS),
             "anomalies": ("compare a day with the same weekday of three weeks before", FEWEST_DAYS),
@@ -155,7 +155,7 @@ class StoresReport:
 def report(
     spark: "SparkSession", options: ReportOptions, *, clock: Clock, progress: Progress = silent
 ) -> StoresReport:
-    """Return the load ahead, and what the last days were like; nothing is changed."""
+    """Return the load ahead and a report on the last days; change nothing."""
     names = _labels([one.name for one in each_store(options.stores)])
     at = from_micros(clock.now())
     begin = at.replace(hour=0, minute=0, second=0, microsecond=0)

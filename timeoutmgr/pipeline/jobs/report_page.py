@@ -1,4 +1,4 @@
-"""The page of ``report``: charts by Vega-Lite, drawn into it as SVG, so that it runs no script."""
+"""The page of ``report``: Vega-Lite charts, embedded as SVG, so that it needs no script."""
 
 from html import escape
 from io import StringIO
@@ -23,7 +23,7 @@ _AXES: Final[dict[str, Any]] = {
 
 
 def require_charts() -> None:
-    """Raise PipelineUnavailable where the extra for the page is not installed."""
+    """Raise PipelineUnavailable if the extra for the page is not installed."""
     require_extra("report", "the page of a report", "altair", "vl_convert")
 
 

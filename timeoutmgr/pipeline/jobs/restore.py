@@ -1,4 +1,4 @@
-"""``restore``: history, used ids and pending timeouts out of a lake into a store.
+"""``restore``: restore history, used ids and pending timeouts from a lake into a store.
 
 First history and the tombstones of used ids, then the pending timeouts whose ids are free: what was
 sent after the snapshot is not stored again. Each step writes what the store lacks, so
@@ -42,7 +42,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreCounts:
-    """How many events, used ids and pending timeouts were *new* to the store, of how many.
+    """Total numbers of events, used ids and pending timeouts, and how many were *new* to the store.
 
     *ended* timeouts of the snapshot were sent or cancelled after its moment, and not restored.
     """
@@ -63,7 +63,7 @@ class RestoreCounts:
 
 
 def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silent) -> RestoreCounts:
-    """Write into the store what the lake has of a store and this store lacks.
+    """Write into the store all data that it lacks and the lake has.
 
     Stop the endpoints of the archived store first: what both send, is sent twice. Raises
     RunConflict while another process restores into the same store.
@@ -94,7 +94,7 @@ class _Restore:
         self._writer = HistoryRestore(store)
 
     def run(self) -> RestoreCounts:
-        """Restore all, or with *dry_run* count it."""
+        """Restore all data; with *dry_run*, only count it."""
         events, new_events = self._restore_history() if self._options.history else (0, 0)
         held = self._held()
         ends = self._ends(held)

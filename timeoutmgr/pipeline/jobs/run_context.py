@@ -1,4 +1,4 @@
-"""Shared by jobs: stores, progress, run ids, and errors of workers as raised there."""
+"""Shared by jobs: stores, progress, run ids, and the original errors of workers."""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from timeoutmgr.pipeline.spark.conditions import raised_by_worker
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 
 Progress: TypeAlias = Callable[[str], None]
-"""Gets a text about the next step of a job."""
+"""Receives a text about the next step of a job."""
 
 _RAISED: Final[Mapping[str, Mapping[str, object]]] = {
     one.__name__: vars(one) for one in (core, own)
@@ -21,16 +21,16 @@ _RAISED: Final[Mapping[str, Mapping[str, object]]] = {
 
 
 def silent(_text: str) -> None:
-    """Hear nothing."""
+    """Ignore progress."""
 
 
 def new_run_id(job: str) -> str:
-    """Return an id for a run of *job* that no other has, and that sorts by time."""
+    """Return a unique id for a run of *job*; ids sort by time."""
     return f"{job}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
 def each_store(names: Iterable[str]) -> list[Store]:
-    """Open the stores called *names*, each store once, under the first of its names.
+    """Open the stores *names*, each store once under the first of its names.
 
     Two endpoints may keep theirs in the same tables, which hold the rows of both: read for each
     name, every message would count twice. Raises StorageUnavailable.
@@ -44,7 +44,7 @@ def each_store(names: Iterable[str]) -> list[Store]:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise our errors that come back from Spark's workers as text with their own classes."""
+    """Raise our errors, which come back from Spark's workers as text, with their own classes."""
     try:
         yield
     except TimeoutManagerError:

@@ -1,4 +1,4 @@
-"""``schedule``: a data set into the store, every row once; rejects are set aside.
+"""``schedule``: store a data set, every row once; rejected rows are set aside.
 
 All runs over the same files, with the same options, take one instant for now: the instant of the
 first run that stored anything, which the ledger has. So a later run, also after half a run, finds
@@ -43,7 +43,7 @@ TWICE: Final = "another row has the same key and another content"
 _CURVE_POINTS: Final = 10
 
 MissingQueues = Callable[[Sequence[str]], Collection[str]]
-"""Returns the missing destinations among some."""
+"""Returns which of the given destinations are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def schedule(
     missing_queues: MissingQueues | None = None,
     progress: Progress = silent,
 ) -> ScheduleReport:
-    """Store the rows that *options* describe, or those of *frame*; a repeat stores the missing.
+    """Store the rows in *options*, or the rows of *frame*; a repeat stores missing rows.
 
     A run over a frame is the same run again if it has the same ``run_id``: the rows of a frame
     cannot be told from others without reading them.
@@ -213,7 +213,7 @@ def _rows(spark: "SparkSession", options: ScheduleOptions) -> tuple["DataFrame",
 
 
 def require_known(store: str, endpoint: str, clock: Clock) -> None:
-    """Raise ConfigurationError where nothing in the store called *store* tells of *endpoint*.
+    """Raise ConfigurationError if nothing in the store *store* refers to *endpoint*.
 
     Under a name that no endpoint has, rows would stay for ever: each looks for its own only.
     """
@@ -283,12 +283,12 @@ class _Judgement:
         self.ambiguous: int = found[1]
 
     def forget(self) -> None:
-        """Let go of the facts."""
+        """Release the cached data."""
         self.facts.unpersist()
         self._twice.unpersist()
 
     def destinations(self) -> list[str]:
-        """Return the destinations of the rows that are good so far."""
+        """Return the destinations of the rows that are still good."""
         good = self.facts.where(f.size("reasons") == 0)
         return [row[0] for row in good.select("destination").distinct().collect()]
 
@@ -328,7 +328,7 @@ class _Judgement:
         return self._smeared(self.good(self._judged).select(*TO_STORE.names), options)
 
     def seconds(self, options: ScheduleOptions) -> "DataFrame":
-        """Return how many will be due in each second, the first of them and the last."""
+        """Return how many will be due in each second, and the first and the last second."""
         due = f.unix_micros("due")
         return (
             self._smeared(self._each_once(), options)
@@ -337,7 +337,7 @@ class _Judgement:
         )
 
     def hot(self, most: int) -> "DataFrame":
-        """Return the seconds in which more than *most* are due as they were given."""
+        """Return the seconds in which more than *most* are due, by their given due times."""
         seconds = self._each_once().groupBy(_second()).count()
         return seconds.where(f.col("count") > most)
 

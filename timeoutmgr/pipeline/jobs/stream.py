@@ -1,4 +1,4 @@
-"""``stream``: history into a history table as it happens, each event once.
+"""``stream``: write history into a history table as it happens, each event once.
 
 It needs no Spark, and no checkpoint: the table itself says how far it is.
 """
@@ -33,13 +33,13 @@ _NOTHING: Final[Mapping[str, Any]] = {"xid": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """A stream into the table *to* has read all transactions before *xid*."""
+    """The position of a stream into the table *to*: it has read all transactions before *xid*."""
 
     to: str
     xid: int
 
     def described(self) -> str:
-        """Return which stream it is, and how it is given up."""
+        """Return a description of the stream, and how to give it up."""
         return (
             f"the stream into {self.to}, which is at transaction {self.xid} (a stream that nobody "
             f"goes on with: `timeoutmgr pipeline stream --to {self.to} --abort`),"
@@ -53,7 +53,7 @@ class StreamRuns:
         self._ledger = ledger
 
     def begin(self, to: str, progress: Progress = silent) -> str:
-        """Return the run id of the stream; from here on archive keeps unread events."""
+        """Return the run id of the stream; from now on, archive keeps unread events."""
         run_id = _run_id(to)
         run = self._ledger.begin(run_id, KIND, {"to": to})
         if run.state is JobRunState.ABORTED:
@@ -69,7 +69,7 @@ class StreamRuns:
         self._ledger.note(run_id, {"xid": xid})
 
     def abort(self, to: str) -> bool:
-        """Give a stream up: archive waits for it no longer; return whether it was known."""
+        """Give up a stream, so that archive no longer waits for it; return whether it was known."""
         run = self._ledger.find(_run_id(to))
         if run is None or run.state.is_over:
             return False
@@ -77,7 +77,7 @@ class StreamRuns:
         return True
 
     def low_water(self, connection: Connection, but: str = "") -> StreamPosition | None:
-        """Return the position of the stream that is furthest behind, or None without streams.
+        """Return the position of the stream that is furthest behind; None if there are no streams.
 
         The stream into the table *but* does not count.
         """
@@ -94,7 +94,7 @@ def _run_id(to: str) -> str:
 
 
 def writer_lock(store: Store, place: str) -> AbstractContextManager[None]:
-    """Be the only process that writes the history of *store* into the table at *place*.
+    """Exclude other processes from writing the history of *store* into the table at *place*.
 
     Raises RunConflict while another process is. A process that has lost the lock without noticing
     can still not write an event twice: its commit conflicts with the other process' commit.
@@ -103,9 +103,9 @@ def writer_lock(store: Store, place: str) -> AbstractContextManager[None]:
 
 
 _ASK_EVERY: Final = 10.0
-"""Seconds between two looks at the server's list of sessions."""
+"""Seconds between two queries of the server's list of sessions."""
 _PATIENCE: Final = 30.0
-"""Seconds for which a transaction is open before a stream tells of it."""
+"""Seconds that a transaction must be open before a stream reports it."""
 _REPORT_EVERY: Final = 60.0
 
 # A session of another role shows its transaction, and not when that began.
@@ -138,7 +138,7 @@ class Lag:
     seconds: float | None = None
 
     def described(self) -> str:
-        """Return which transaction it is, and how it is ended."""
+        """Return a description of the transaction, and how to end it."""
         holder, remedy = f"of process {self.pid}", f"SELECT pg_terminate_backend({self.pid})"
         if self.prepared is not None:
             holder, remedy = (
@@ -157,13 +157,13 @@ class Lag:
 
 
 def lag_of(store: Store) -> Lag:
-    """Return the transaction that holds streams of *store* back now, if there is such."""
+    """Return the transaction that now holds back streams of *store*, or None."""
     with store.database.read() as connection:
         return Lag(**connection.execute(_LAG).one()._mapping)
 
 
 class LagReporter:
-    """Tells *progress* of a transaction that holds a stream back for long, at most once a minute.
+    """Reports to *progress*, at most once a minute, a transaction that holds back a stream.
 
     *ask* returns the lag, *monotonic* the seconds of a clock.
     """
@@ -182,7 +182,7 @@ class LagReporter:
         self._seen = (0, monotonic())
 
     def poll(self) -> None:
-        """Ask, if it is time, and tell."""
+        """Query and report, if it is time."""
         now = self._monotonic()
         if now < self._next_poll:
             return
@@ -198,7 +198,7 @@ class LagReporter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """How many events were written in how many commits, and the backlog.
+    """The number of written events and commits, and the backlog.
 
     *behind* is how many transactions could not be read yet in the end, because the oldest of them
     was open: *held_by* says which.
@@ -215,7 +215,7 @@ class StreamReport:
 
 
 def give_up(options: StreamOptions) -> bool:
-    """Have archive wait for the stream no longer; return whether there was such a stream.
+    """Give up the stream, so that archive no longer waits for it; return whether it existed.
 
     Raises RunConflict while the stream runs, which would go on without the events that archive
     removes meanwhile.

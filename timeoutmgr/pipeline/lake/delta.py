@@ -127,7 +127,7 @@ class DeltaHistory:
                 self._table.delete(_condition(some), writer_properties=_PACKED)
 
     def forget_versions(self) -> None:
-        """Remove files and log of older versions: the log has bounds of their columns, too.
+        """Remove files and log of older versions: the log also contains bounds of their columns.
 
         After a run that was killed in between, the retention is Delta's default.
         """
@@ -145,7 +145,7 @@ class DeltaHistory:
             self._table.alter.set_table_properties(_RETENTION | kept)
 
     def compact(self, before: date) -> int:
-        """Put files together, and remove files that no version of the last week has."""
+        """Merge files, and remove files that no version of the last week has."""
         if self._table is None:
             return 0
         wanted = [("event_date", "<", str(before))]

@@ -153,10 +153,10 @@ class IcebergHistory:
             self._table.delete(wanted)
 
     def forget_versions(self) -> None:
-        """Do nothing: pyiceberg removes no files."""
+        """No-op: pyiceberg removes no files."""
 
     def compact(self, before: date) -> int:
-        """Write partitions of several files anew, those of a day in a commit."""
+        """Rewrite partitions that have several files, with a commit per day."""
         table, old = self._table, scattered(self.place, self.files().paths, before)
         if table is None:
             return 0

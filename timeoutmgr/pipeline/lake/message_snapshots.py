@@ -1,4 +1,4 @@
-"""The table ``pending`` of a lake, beside ``history``: pending timeouts, whole, at one moment.
+"""The table ``pending`` of a lake, beside ``history``: complete pending timeouts at a moment.
 
 Each commit is a snapshot of a store. The mark ``batch`` of the store names its newest snapshot, so
 that a reader sees a whole snapshot, or the whole snapshot before; older snapshots are removed.
@@ -56,7 +56,7 @@ def pending_place(history: str) -> str:
 
 
 def columns_at(place: str) -> pa.Schema:
-    """Return the columns of the table of a lake at *place*: of ``pending``, else of a history."""
+    """Return the columns of the lake's table at *place*: of ``pending``, or of a history."""
     return PENDING_WRITTEN if re.split("[/.:]", place.rstrip("/"))[-1] == _NAME else WRITTEN
 
 
@@ -83,7 +83,7 @@ def stores_in(*tables: HistoryTable) -> set[str]:
 
 
 def require_store(name: str, *tables: HistoryTable) -> str:
-    """Return *name*; raise ConfigurationError if no commit to *tables* was of that store."""
+    """Return *name*; raise ConfigurationError if *tables* have no commit of that store."""
     if not any(table.marks(name) for table in tables):
         raise ConfigurationError(
             f"--of names {name!r}, which the lake does not have; it has the stores "

@@ -53,8 +53,8 @@ _SYNCS_AT_ONCE: Final = 16
 _ANY_NUMBER: Final = 1_000_000
 """Days and buckets that one batch may have: pending timeouts can be due on any day of decades."""
 _OPEN_AT_ONCE: Final = 800
-"""Files that are written at once: a process may often open no more than 1,024. Further
-partitions have several files, which ``compact`` puts together."""
+"""Files that are written at the same time: a process may often open only 1,024. Further partitions
+have several files, which ``compact`` puts together."""
 _STATE_EVERY: Final = 100
 """Versions between two states: a reader reads fewer manifests than that."""
 _KEPT: Final = 7 * 86_400

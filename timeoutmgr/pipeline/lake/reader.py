@@ -1,4 +1,4 @@
-"""Reading a history table in Spark: each task reads some of its data files, by Arrow."""
+"""Reads a history table in Spark: each task reads some of its data files with Arrow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from timeoutmgr.pipeline.stores import keep_modules
 
 @dataclass(frozen=True)
 class TableReader(DataSourceReader):
-    """Reads *columns* of the events that *where* wants, of the table at *place*, by *tasks*.
+    """Reads *columns* of the events in *where* from the table at *place*, in *tasks* tasks.
 
     All tasks read the same *version*; without it, the newest when the read is planned.
     """

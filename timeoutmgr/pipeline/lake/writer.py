@@ -1,4 +1,4 @@
-"""Writers of a store's history into a history table: each event once, however often it is tried.
+"""Writers of a store's history into a history table: each event once, however many retries.
 
 On PostgreSQL an event belongs to a transaction, and the mark ``xid`` of the table says up to which
 transaction it has all events: a writer adds what follows, up to the oldest open transaction. The
@@ -45,7 +45,7 @@ _WITH_XID: Final = pa.schema([*HISTORY, pa.field("xid", pa.int64())])
 
 _Result = TypeVar("_Result")
 Reached = Callable[[int], None]
-"""Gets the transaction up to which the table has all events."""
+"""Receives the transaction up to which the table has all events."""
 
 
 @dataclass(slots=True, kw_only=True)

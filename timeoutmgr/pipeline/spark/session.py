@@ -183,7 +183,7 @@ def is_inside(spark: "SparkSession") -> bool:
 
 
 def require_spark() -> None:
-    """Raise PipelineUnavailable where the extra is not installed."""
+    """Raise PipelineUnavailable if the extra is not installed."""
     require_extra("spark", "the pipeline", "pyspark", "pyarrow")
 
 
@@ -191,7 +191,7 @@ def require_spark() -> None:
 def bare_session(
     options: SessionOptions, *, recorded: ClassArchive | None = None
 ) -> Iterator["SparkSession"]:
-    """Lend a session in which no data source is registered; stop it in the end.
+    """Yield a session without registered data sources; stop it at the end.
 
     Where this process has one already, that is lent as it is, and not stopped. A Java of this
     machine starts with its class archive if one is kept; it writes *recorded* when it ends.

@@ -1,4 +1,4 @@
-"""A faster and quieter start of Spark: an answer first, an unpacked home, standard error."""
+"""A faster and quieter start of Spark: a connection check, an unpacked home, held-back stderr."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Events by day, and the days of a series that differ from the same weekday before."""
+"""Events by day, and the days that differ from earlier days of the same weekday."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Anomaly:
 
     @property
     def excess(self) -> float:
-        """By how much the day differs, in standard deviations of random arrivals."""
+        """The difference of the day, in standard deviations of random arrivals."""
         return abs(self.messages - self.expected) / sqrt(max(self.expected, 1.0))
 
 

@@ -48,7 +48,7 @@ def of_nanos(nanos: "Column") -> "Column":
 
 
 def is_thinkable(at: "Column") -> "Column":
-    """Whether a calendar has the instant *at*: Spark's timestamps reach further."""
+    """Whether the instant *at* is in the calendar: Spark's timestamps reach further."""
     return f.unix_micros(at).between(EARLIEST, LATEST)
 
 

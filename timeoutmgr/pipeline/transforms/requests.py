@@ -125,7 +125,7 @@ def _misfit(name: str, kind: t.DataType) -> list[str]:
 
 
 def judged(requests: "DataFrame", rules: RequestRules) -> "DataFrame":
-    """Return the timeouts that *requests* ask for, and ``reasons`` why a row is none.
+    """Return the timeouts that *requests* ask for, with ``reasons`` if a row is rejected.
 
     The columns are ``views.TO_STORE``, ``reasons``, ``content`` (a digest, equal for two rows of a
     key that are the same message), and ``input``, the row as JSON if it has reasons.

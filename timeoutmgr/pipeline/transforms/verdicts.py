@@ -1,4 +1,4 @@
-"""The fate of every message: evidence from all sides, a row for each id, and a verdict on it.
+"""The fate of every message: evidence from all sides, one row per id, and a verdict on it.
 
 A single union and a single grouping by id, of numbers alone: a join for each side would cost twice
 as much, and texts would make the grouping sort.
@@ -33,7 +33,7 @@ VERDICTS: Final = (*("id", *PLACES, "day", "verdict", "dispatches", "first_at", 
 
 
 def printed(rows: "DataFrame") -> "DataFrame":
-    """Return *rows* with the two columns of PRINT in place of their id.
+    """Return *rows* with the two columns of PRINT instead of their id.
 
     Spark sends and groups numbers in less time than texts, and finds the smallest of some numbers
     without keeping them. Of a billion ids, two share all 128 bits once in 10^20 runs.
@@ -139,7 +139,7 @@ STATES: Final[Mapping[str, Evidence]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The bounds of verdicts.
+    """The limits that verdicts depend on.
 
     A message due before *cutoff* is expected to have ended; later than *late* after its due time is
     late.
@@ -242,7 +242,7 @@ def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
 
 
 def verdicts_by_print(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
-    """Return the same as `verdicts`, in four fifths of its time, with prints in place of ids."""
+    """Return the same as `verdicts` with prints instead of ids, in four fifths of the time."""
     return _judged(printed(together(evidence)), PRINT, bounds)
 
 

@@ -1,1 +1,1 @@
-"""Writing: rows into stores, history into files."""
+"""Writers of rows into stores."""

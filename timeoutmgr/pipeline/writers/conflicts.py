@@ -1,4 +1,4 @@
-"""Conflicts: rules for ids that a store knows already, and for the same content of two rows.
+"""Rules for ids that a store already knows, and the comparison of two rows' content.
 
 Both writers follow these rules, the writer of PostgreSQL in SQL.
 """
@@ -38,7 +38,7 @@ class KnownIdRule(StrEnum):
 
     @classmethod
     def named(cls, given: str) -> "KnownIdRule":
-        """Return the value called *given*; raise ConfigurationError for any other text."""
+        """Return the value named *given*; raise ConfigurationError for any other text."""
         try:
             return cls(given)
         except ValueError:

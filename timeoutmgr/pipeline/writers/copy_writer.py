@@ -1,4 +1,4 @@
-"""A chunk into PostgreSQL: binary COPY, and through a stage where ids are known already."""
+"""Writes a chunk to PostgreSQL: by binary COPY, through a staging table if ids are known."""
 
 import json
 import re

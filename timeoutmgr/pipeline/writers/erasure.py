@@ -1,4 +1,4 @@
-"""The erasure of timeouts from the tables of a store: rows are removed, ids stay used."""
+"""Erasure of timeouts from a store's tables: rows are removed, but ids stay used."""
 
 import json
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ ERASED: Final = TimeoutState.ERASED.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonSelection:
-    """The timeouts of a person: those that have any of these values."""
+    """Selects the timeouts of a person: they have any of these values."""
 
     saga_ids: frozenset[str] = frozenset()
     destinations: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Archived events back into a store's history, and the tombstones of the ids that they ended."""
+"""Writes archived events back into a store's history, with tombstones for ended ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -43,7 +43,7 @@ class HistoryRestore:
         self._history, self._keys = store.tables.history, store.tables.keys
 
     def reserve(self, last: int) -> None:
-        """Have PostgreSQL give new events sequences behind *last*, as other databases do."""
+        """Make PostgreSQL give new events sequences after *last*, as other databases do."""
         if not self._store.is_postgresql:
             return
         names = self._store.database.engine.dialect.identifier_preparer
@@ -51,7 +51,7 @@ class HistoryRestore:
         self._store.database.run(lambda connection: connection.execute(_NEXT_SEQUENCE, given))
 
     def missing(self, connection: Connection, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Return those of *rows*, as ``plain`` gives them, that the history lacks."""
+        """Return the *rows* (from ``plain``) that the history lacks."""
         known = self._by_sequence(connection, [row["sequence"] for row in rows])
         free, others = list[Row](), list[Row]()
         for row in rows:
@@ -69,7 +69,7 @@ class HistoryRestore:
         ]
 
     def put(self, connection: Connection, rows: Sequence[Row]) -> int:
-        """Insert the missing ones of *rows*; return how many."""
+        """Insert the missing *rows*; return how many."""
         new, table = self.missing(connection, rows), self._history
         if new and "xid" in new[0]:
             table = table.to_metadata(MetaData())
@@ -83,7 +83,7 @@ class HistoryRestore:
         return len(new)
 
     def unused(self, connection: Connection, ends: Sequence[Row]) -> list[Row]:
-        """Return those of *ends* whose id the store does not know."""
+        """Return the *ends* whose id the store does not know."""
         keys, known = self._keys, set[tuple[str, str]]()
         for some in pages(ends):
             ids = [row["id"] for row in some]
@@ -134,7 +134,7 @@ class HistoryRestore:
 
 
 def plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return *rows* as the tables have them."""
+    """Return *rows* in the form of the tables."""
     found: list[dict[str, Any]] = rows.cast(in_numbers(rows.schema)).to_pylist()
     return found
 

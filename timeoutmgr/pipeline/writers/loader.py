@@ -1,4 +1,4 @@
-"""Storing rows by the chunk: each in one transaction, each row once in its id's life.
+"""Store rows in chunks: a transaction for each chunk, each row once in its id's life.
 
 PostgreSQL takes a chunk by COPY, keys before rows. If some id is known already, the chunk is
 rolled back, and put through a table of its own from which only new rows are stored.
@@ -19,7 +19,7 @@ from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
 CHUNK_ROWS: Final = 50_000
 CHUNK_BYTES: Final = 64 * 1024 * 1024
-"""Where bodies are large, fewer rows than CHUNK_ROWS make a chunk."""
+"""With large bodies, a chunk has fewer rows than CHUNK_ROWS."""
 
 _OPTIONAL: Final = ("saga_id",)
 _INSTANTS: Final = ("due", "created")
@@ -93,7 +93,7 @@ def _table(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def check(chunk: pa.Table) -> None:
-    """Raise InvalidMessage for a value that is missing, or that some database could not hold."""
+    """Raise InvalidMessage for a missing value, or a value that some database cannot store."""
     for name in TO_STORE.names:
         column = chunk[name]
         if name not in _OPTIONAL and column.null_count:

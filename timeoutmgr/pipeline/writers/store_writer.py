@@ -1,4 +1,4 @@
-"""A chunk into any store of ours, by the store's own ``store_many``."""
+"""Writes a chunk into any of our stores, by the store's own ``store_many``."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,7 +147,7 @@ def _ids(rows: Sequence[Row]) -> list[str]:
 
 
 def pages(items: Sequence[Item], size: int = _AT_ONCE) -> Iterator[Sequence[Item]]:
-    """Yield *items* in parts of *size*, as a rule as many as a statement may name."""
+    """Yield *items* in parts of *size*, by default as many as a statement may name."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
