@@ -235,15 +235,14 @@ class Interval:
 
 
 # --- the order in which transactions lock keys and rows ---------------------------------------
-# A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row locked before
-# is passed by, not waited for, so that many dispatchers run side by side. It holds them over the
-# publish and locks their *keys* (``timeout_keys``) only to close. A change of a timeout (cancel,
-# reschedule) locks its key first, waiting, and then its row without waiting. So no transaction
-# ever waits for a row; many keys are locked by id, and there is no circle to wait in. (MySQL's
-# SKIP LOCKED does wait, for a moment. There a change takes the endpoint's lock, then its row, then
-# its key, like a dispatcher.)
-# SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out
-# there.
+# A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: it skips rows that are
+# already locked, so many dispatchers run side by side. It keeps the locks during the publish, and
+# locks the *keys* (``timeout_keys``) only to close. A change of a timeout (cancel, reschedule)
+# first locks its key, with waiting, and then its row, without waiting. So no transaction ever waits
+# for a row; many keys are locked in the order of ids, and there is no deadlock. (In MySQL, SKIP
+# LOCKED does wait, for a moment. There, a change takes the endpoint's lock, then its row, then its
+# key, like a dispatcher.) SQLite has no row locks: its single writer is the lock, and SQLAlchemy
+# omits these clauses.
 #
 # Claims of one endpoint are made one after another, under the endpoint's lock.
 
