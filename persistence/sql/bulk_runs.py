@@ -325,7 +325,7 @@ class SqlBulkRuns:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def run(self, run_id: str) -> BulkRun | None:
+    def find(self, run_id: str) -> BulkRun | None:
         """Return the run, or None."""
         with self._context.database.read() as connection:
             row = self._runs.find(connection, run_id)
@@ -433,7 +433,7 @@ class SqlBulkRuns:
     def _changed(self, run_id: str, work: Callable[[Connection], None]) -> BulkRun:
         """Run *work* on the run as a transaction, and return the run."""
         self._context.database.run(work)
-        found = self.run(run_id)
+        found = self.find(run_id)
         assert found is not None, "it was changed just now"
         return found
 

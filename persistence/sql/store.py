@@ -314,7 +314,7 @@ class SqlTimeoutStore(StoreInsight, StoreMaintenance):
 
     def bulk_run(self, run_id: str) -> BulkRun | None:
         """Return a bulk run, or None."""
-        return self._bulk.run(run_id)
+        return self._bulk.find(run_id)
 
     def bulk_runs(self, *, limit: int = 100) -> Sequence[BulkRun]:
         """Return the newest bulk runs, the newest first."""

@@ -141,6 +141,7 @@ ALLOWED: Final = {
     ("timeoutmgr/transport/sql/queues.py:_remove_left", "execute", "execute"): _TOGETHER,
     ("timeoutmgr/transport/sql/session.py:put", "execute", "execute"): _PARTS,
     (f"{_STORE}/pauses.py:_pause", "execute", "execute"): _NOTHING,
+    (f"{_STORE}/bulk_runs.py:_changed", "execute_many", "run"): _PLAN,
     (f"{_STORE}/bulk_runs.py:work", "execute_many", "insert_rows"): _PLAN,
     ("timeoutmgr/database/upgrade.py:create_missing", "create_table", "execute"): _PARTS,
     (f"{_STORE}/insert.py:_insert_keys", "insert_keys", "insert_keys"): _NOTHING,

@@ -1013,8 +1013,8 @@ SELECT timeoutmgr_fencing_tokens.state
 FROM timeoutmgr_fencing_tokens WITH (UPDLOCK, ROWLOCK) 
 WHERE timeoutmgr_fencing_tokens.run_id = CAST(%(run_id_1)s AS VARBINARY(1020))
 
-SELECT anon_1.id, anon_1.state 
-FROM (SELECT timeoutmgr_timeout_keys.id AS id, timeoutmgr_timeout_keys.state AS state 
+SELECT anon_1.id, anon_1.state, anon_1.content 
+FROM (SELECT timeoutmgr_timeout_keys.id AS id, timeoutmgr_timeout_keys.state AS state, timeoutmgr_timeout_keys.content AS content 
 FROM timeoutmgr_timeout_keys 
 WHERE timeoutmgr_timeout_keys.endpoint = CAST(%(endpoint_1)s AS VARBINARY(1020)) AND timeoutmgr_timeout_keys.id IN (CAST(%(ids_1)s AS VARBINARY(1020)), CAST(%(ids_2)s AS VARBINARY(1020)))) AS anon_1
 

@@ -301,8 +301,8 @@ class _Move:
     def __call__(self, received: Received, queue: str) -> SendResult:
         message = self.prepare(received.message)
         # A message that waits for its delay keeps its form until it is due.
-        to = outgoing_to if headers.EXPIRE in message.headers else finally_to
-        outgoing = to(queue, message)
+        waits = headers.EXPIRE in message.headers
+        outgoing = outgoing_to(queue, message) if waits else finally_to(queue, message)
         with self.session.transaction() if self.is_atomic else nullcontext() as transaction:
             (answer,) = self.session.send([outgoing], transaction=transaction)
             if answer is SendResult.CONFIRMED:
