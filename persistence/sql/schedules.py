@@ -140,7 +140,8 @@ def _short_wait(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = DEFAULT")
+        if not connection.invalidated:
+            connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = DEFAULT")
 
 
 def _record(row: Row[Any]) -> ScheduleRecord:

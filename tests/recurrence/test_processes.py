@@ -271,3 +271,26 @@ def test_a_schedule_that_another_transaction_locks_holds_up_no_other_schedule(
 
     process.step()
     assert mysql_fleet.pending() == ["01 13:00", "01 13:00", "01 14:00", "01 14:00"]
+
+
+def test_a_connection_that_ends_while_it_waits_for_a_schedule_is_an_outage(
+    mysql_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.database.engine._CONFLICT_TRIES", 1)
+    process = mysql_fleet.process("1 hour")
+    store = mysql_fleet.store
+    assert isinstance(store, SqlTimeoutStore)
+    engine = store.context.database.engine
+
+    def end(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "FOR UPDATE" in statement:
+            with engine.connect() as other:
+                other.exec_driver_sql(f"KILL {connection.connection.driver_connection.thread_id()}")
+
+    event.listen(engine, "before_cursor_execute", end)
+    with pytest.raises(StorageUnavailable):
+        process.step()
+    event.remove(engine, "before_cursor_execute", end)
+
+    process.step()
+    assert mysql_fleet.pending() == ["01 13:00"]
