@@ -13,7 +13,12 @@ from timeoutmgr.contracts import GroupBy
 from timeoutmgr.database import Database
 from timeoutmgr.database.failures import tells_of_absence
 from timeoutmgr.endpoint.timeouts import Timeouts
-from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import (
+    EndpointClosed,
+    SchemaMissing,
+    StorageUnavailable,
+    TransportUnavailable,
+)
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.sender.bulk import BulkInterrupted
 
@@ -59,6 +64,18 @@ def test_a_send_before_the_installer_names_the_command(
 
     assert isinstance(missing.value.__cause__, TransportUnavailable)
     endpoint.close()
+
+
+def test_a_block_whose_start_fails_closes_the_endpoint(url: str, unique: str) -> None:
+    config = sales(url, unique)
+    config.install = False
+    endpoint = Endpoint(config)
+
+    with pytest.raises(SchemaMissing), endpoint:
+        pass
+
+    with pytest.raises(EndpointClosed):
+        endpoint.send("billing", "Bill", {})
 
 
 ASKS: list[Callable[[Timeouts], object]] = [

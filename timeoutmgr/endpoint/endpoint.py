@@ -273,7 +273,11 @@ class Endpoint:
                 pass
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()  # Python does not call __exit__ now
+            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
