@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.headers import BROKER_HEADERS
-from timeoutmgr.message.instants import to_micros, to_wire
+from timeoutmgr.message.instants import EARLIEST, LATEST, to_micros, to_wire
 
 Pairs = tuple[tuple[str | bytes, Any], ...]
 T = TypeVar("T")
@@ -299,7 +299,7 @@ BODIES: Final = st.binary(max_size=200) | st.sampled_from(
 def controls(manner: Manner) -> st.SearchStrategy[RawMessage]:
     """Return control messages: on timeouts that are unknown, or broken."""
     sound = manner.extras(sound=True)
-    number = st.integers(-(2**63), 2**63 - 1)
+    number = st.integers(EARLIEST, LATEST)
     ids = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
     key = st.tuples(number, ids).map(list)
     nowhere = st.fixed_dictionaries({"token": ids, "keys": st.lists(key, max_size=4)})
