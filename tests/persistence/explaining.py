@@ -42,7 +42,7 @@ def rows_read(engine: Engine, prefix: str) -> Iterator[dict[str, int]]:
     PostgreSQL counts the rows of tables with *prefix*; MariaDB adds a dozen of its own.
     """
     read: dict[str, int] = {}
-    before = 0
+    before: dict[Any, int] = {}  # by cursor: another thread may use the engine meanwhile
 
     def count(connection: Connection) -> int:
         driver: Any = connection.connection.driver_connection
@@ -52,12 +52,12 @@ def rows_read(engine: Engine, prefix: str) -> Iterator[dict[str, int]]:
             cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
             return sum(int(number) for _name, number in cursor.fetchall())
 
-    def begin(connection: Connection, *_: Any) -> None:
-        nonlocal before
-        before = count(connection)
+    def begin(connection: Connection, cursor: Any, *_: Any) -> None:
+        before[cursor] = count(connection)
 
-    def end(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-        read[statement] = max(read.get(statement, 0), count(connection) - before)
+    def end(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        rows = count(connection) - before.pop(cursor)
+        read[statement] = max(read.get(statement, 0), rows)
 
     event.listen(engine, "before_cursor_execute", begin)
     event.listen(engine, "after_cursor_execute", end)
