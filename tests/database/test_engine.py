@@ -377,6 +377,21 @@ def test_transactions_are_read_committed_whatever_the_database_has_by_default(
         database.dispose()
 
 
+def test_a_clock_that_falls_back_within_a_statement_is_not_read_before_its_start(
+    mysql_url: str,
+) -> None:
+    """As in a caller's zone, when the hour begins that it repeats; sends would be early."""
+    database = Database(mysql_url)
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("SET timestamp = UNIX_TIMESTAMP() + 3600")  # of statements
+        begun = connection.exec_driver_sql("SELECT UNIX_TIMESTAMP(UTC_TIMESTAMP(6)) * 1000000")
+
+        assert database.now_in(connection) >= begun.scalar_one()
+
+        connection.exec_driver_sql("SET timestamp = DEFAULT")
+    database.dispose()
+
+
 def test_a_url_that_would_replace_the_settings_of_sessions_is_refused(mysql_url: str) -> None:
     url = make_url(mysql_url).update_query_dict({"init_command": "SET time_zone = 'SYSTEM'"})
 

@@ -106,11 +106,11 @@ POSTGRESQL: Final = Dialect(
     skip_locked=" FOR UPDATE SKIP LOCKED",
     minimum=(13,),
 )
-# SYSDATE is the moment of evaluation, the others the start of the statement. Not UNIX_TIMESTAMP,
-# which guesses in the hour that a zone repeats: a caller's session may have any zone.
+# SYSDATE is the moment of evaluation, the others the start of the statement: it counts at least, if
+# a caller's zone falls back meanwhile. UNIX_TIMESTAMP guesses in the hour that the zone repeats.
 _MYSQL_NOW: Final = (
     "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-    " + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)))"
+    " + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0))"
 )
 MYSQL: Final = Dialect(
     name="mysql",
