@@ -16,7 +16,7 @@ LATER = "not yet: comes with "
 WITHOUT = "no test yet: "
 TO_COME = "FIGURE-TO-COME"
 _COUNTS = re.compile(
-    r"\*\*(\d+) of (\d+) rows are shown by a test, (\d+) comes? with parts? not here yet, "
+    r"\*\*(\d+) of (\d+) rows are shown by a test, (\d+) needs? a part that does not exist yet, "
     r"(\d+) have no test yet\.\*\*"
 )
 _TEST = re.compile(r"tests/[\w/]+\.py[\w:]*")
