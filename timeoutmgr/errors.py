@@ -174,7 +174,7 @@ class TopologyMismatch(ConfigurationError):
 
 
 class SchemaMissing(ConfigurationError):
-    """The tables are not there, or older than this version needs."""
+    """The tables do not exist, or are older than this version needs."""
 
 
 class QueueMissing(ConfigurationError):
@@ -332,7 +332,7 @@ class Unroutable(DeliveryFailed):
 
 
 class DeliveryUnknown(DeliveryFailed):
-    """The broker did not answer in time: the message may or may not have been taken."""
+    """The broker did not answer in time: the message may or may not have been accepted."""
 
 
 class TransactionLost(TimeoutManagerError):
@@ -347,11 +347,11 @@ class TransactionLost(TimeoutManagerError):
 
 
 class StorageUnavailable(TimeoutManagerError):
-    """The store is out of reach now; the message at hand is sound."""
+    """The store cannot be reached now; the message itself is valid."""
 
 
 class NodeFull(StorageUnavailable):
-    """The quota of a node is reached: the message is sound, and was not placed."""
+    """The quota of a node is reached: the message is valid, and was not placed."""
 
     def __init__(self, node: str, used: int, quota: int) -> None:
         super().__init__(
@@ -365,7 +365,7 @@ class StorageConflict(StorageUnavailable):
 
 
 class TransportUnavailable(TimeoutManagerError):
-    """The broker is out of reach now; the message at hand is sound."""
+    """The broker cannot be reached now; the message itself is valid."""
 
 
 class EndpointClosed(TimeoutManagerError):

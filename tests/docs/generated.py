@@ -28,14 +28,13 @@ HEAD: Final = """\
 
 `tests/docs/test_generated.py` makes this page from the classes, and fails when it is stale.
 
-Every error that the product raises on purpose derives from `TimeoutManagerError`. Its text has
-the value, the expectation and the
-remedy. Catch as widely or as narrowly as you need: `except timeoutmgr.errors.InvalidMessage`. The
-command line names the section of
-this page below an error, and `--json` has it as `help`.
+Every error that the product raises on purpose derives from `TimeoutManagerError`. Its text states
+the value, the expectation and the remedy. Catch as widely or as narrowly as you need: `except
+timeoutmgr.errors.InvalidMessage`. Below an error, the command line names the section of this page;
+`--json` has it as `help`.
 
-* **The message is wrong** (`InvalidMessage`): nothing was sent; mend the message.
-* **The configuration is wrong** (`ConfigurationError`): nothing was started; mend the settings.
+* **The message is wrong** (`InvalidMessage`): nothing was sent; fix the message.
+* **The configuration is wrong** (`ConfigurationError`): nothing was started; fix the settings.
 * **A server is away** (`StorageUnavailable`, `TransportUnavailable`): try again; no accepted
   message is lost.
 * **The answer is unknown** (`DeliveryUnknown`): send again with the same `message_id`.
@@ -47,62 +46,61 @@ TABLES_HEAD: Final = """\
 `tests/docs/test_generated.py` makes this page from the tables, and fails when it is stale.
 
 Names begin with `timeoutmgr_`, or with the setting `prefix`, in the schema of the setting
-`schema`. Instants are microseconds
-since 1970 in UTC. `timeoutmgr install` makes and upgrades the tables, `timeoutmgr install --sql`
-prints the statements. Reports
-may read them; write only through the product, because each change is guarded by locks. Each group
-of tables has its version in a table of
-its own (`timeouts_version` and its likes). The table of a [delayed message
-store](delayed-message-store.md) is `<endpoint>.delayed`, beside
-`<endpoint>.delayed.marker`.
+`schema`. Instants are microseconds since 1970 in UTC. `timeoutmgr install` creates and upgrades the
+tables; `timeoutmgr install --sql` prints the statements. Reports may read the tables. Write only
+through the product, because locks guard each change. Each group of tables has its version in a
+separate table (such as `timeouts_version`). The table of a [delayed message
+store](delayed-message-store.md) is `<endpoint>.delayed`, beside `<endpoint>.delayed.marker`.
 """
 TABLES: Final = {
-    "timeouts": "A row is a pending timeout, in the order (endpoint, due, id); on PostgreSQL in "
-    "[ranges of due times](partitions.md) if asked for.",
-    "timeout_keys": 'A row is an id that was ever stored: the one authority on "have we seen it", '
-    "with tombstones, and a digest of its message in `content`.",
-    "timeout_history": "A row is an outcome, without a body; of a cancel also the channel by which "
-    "the order came.",
-    "claims": "A row is a claimed chunk: an interval of (due, id), its owner, its end.",
+    "timeouts": "A row is a pending timeout, in the order (endpoint, due, id); on PostgreSQL "
+    "optionally in [ranges of due times](partitions.md).",
+    "timeout_keys": "A row is an id that was stored, perhaps as a tombstone, with a digest of its "
+    "message in `content`. Only this table decides whether an id is already known.",
+    "timeout_history": "A row is an outcome, without a body; the outcome of a cancel also has the "
+    "channel of its request.",
+    "claims": "A row is a claimed chunk: an interval of (due, id), its owner, its expiry.",
     "endpoints": "A row is an endpoint that uses these tables, with the marker that its broker "
-    "bears too.",
+    "has too.",
     "processes": "A row is the heartbeat of a process.",
     "recurring": "A row is a schedule of an endpoint: its text, its next run, its pause.",
     "runs": "A row is a run of a [migration](migration.md), of a [pipeline job](pipeline.md) or of "
-    "a [bulk change](../how-to/change-many.md), by `kind`: its terms, state, runner and report.",
-    "batches": "A row is a batch of a run: of a migration with its range of keys and its counts, "
-    "of a job with its count.",
-    "batch_claims": "A row is a claim on a batch of a migration, by its owner.",
-    "fencing_tokens": "A row is the fencing token of a run in its target: once it is shut, no "
-    "delivery of the run commits.",
+    "a [bulk change](../how-to/change-many.md), as `kind` says: its terms, state, runner and "
+    "report.",
+    "batches": "A row is a batch of a run: for a migration its range of keys and its counts, for a "
+    "job its count.",
+    "batch_claims": "A row is a claim on a batch of a migration, with its owner.",
+    "fencing_tokens": "A row is the fencing token of a run in its target: once the token is shut, "
+    "no delivery of the run commits.",
     "queues": "A row is a queue of our SQL queue.",
     "queue_messages": "A row is a message in a queue, with its lease.",
-    "queue_owners": "A row is an owner of a queue that goes with its owners, or that it consumes.",
-    "queue_bindings": "A row binds a queue to an exchange of kombu's.",
-    "queue_markers": "A row is the marker of an endpoint, as the broker bears it.",
+    "queue_owners": "A row is an owner of a queue: a process that declared it, if the queue is "
+    "deleted with its last owner, or a process that consumes it.",
+    "queue_bindings": "A row binds a queue to an exchange of kombu.",
+    "queue_markers": "A row is the marker of an endpoint, on the side of the broker.",
     "dead_letters": "A row is a [dead letter](dead-letter-queues.md) of a node.",
-    "awaiting_final_ack": "A row is the copy of a transactional message whose fate is not known.",
+    "awaiting_final_ack": "A row is the copy of a transactional message whose result is not known.",
     "journal": "A row is the copy of a delivered message.",
-    "cleared_sagas": "A row is the last clear of a saga, for a day: it reaches messages that a "
-    "consumer had in hand. Or it is a cancel by a label or a saga, for a week: it reaches messages "
-    "that waited to be stored.",
+    "cleared_sagas": "A row is the last clear of a saga, kept for a day: it applies to messages "
+    "that another consumer was handling. Or it is a cancel by a label or a saga, kept for a week: "
+    "it applies to messages that waited to be stored.",
     "timeout_labels": "A row is a label of a pending timeout, at the key of the timeout.",
-    "pauses": "A row is a [pause](../how-to/pause-a-destination.md) of a destination, or of all: "
-    "where its parked timeouts stand, and who paused why.",
-    "audit": "A row is a change of timeouts, or an attempt at one: who, by which channel, why, "
-    "with the hash of the row before it in its `chain`. Rows are only inserted.",
-    "run_keys": "A row is a timeout that a bulk change has selected, as it was then.",
-    "load": "A row is a background count, while a histogram is looked at: the timeouts that are "
-    "tried from `bucket` on within `width`, as of `as_of`. An empty `destination` is all of them; "
-    "`destinations` is how many have a row beside it, null if they were not asked for or "
-    "too many. The first bucket has all overdue timeouts.",
+    "pauses": "A row is a [pause](../how-to/pause-a-destination.md) of a destination, or of all "
+    "destinations: the place of its parked timeouts, and who paused why.",
+    "audit": "A row is a change of timeouts, or an attempted change: who, by which channel, why, "
+    "with the hash of the previous row of its `chain`. Rows are only inserted.",
+    "run_keys": "A row is a timeout that a bulk change has selected, in its state at that time.",
+    "load": "A row is a background count while a person views a histogram: the number of timeouts "
+    "whose next attempt is within `width` from `bucket` on, as of `as_of`. An empty `destination` "
+    "means all destinations. `destinations` is the number of destinations with a separate row, "
+    "null if they were not requested or are too many. The first bucket has all overdue timeouts.",
     "load_passes": "A row is the pass that counts the buckets of one width: when it ended, and "
-    "while it runs, between which instants, up to which timeout, and the count so far of the last "
-    "bucket.",
-    "first_attempts": "A row is a delayed message that could not be sent, and when that was first "
-    "tried.",
-    "dead_letter_nodes": "A row is a node: its GUID, and how much it keeps; every change of its "
-    "copies locks it first.",
+    "while it runs, its first and last instant, the last counted timeout, and the count of the "
+    "last bucket so far.",
+    "first_attempts": "A row is a delayed message that could not be sent, with the time of its "
+    "first attempt.",
+    "dead_letter_nodes": "A row is a node: its GUID, and the size of its copies. Every change of "
+    "its copies locks the row first.",
 }
 
 KINDS: Final = {
@@ -194,18 +192,19 @@ METRICS_HEAD: Final = """\
 when it is stale.
 
 `timeoutmgr run --metrics-address` shows these metrics to Prometheus:
-[Watch with Prometheus](../how-to/prometheus.md). Each has the label `endpoint`. A label
-`destination` has the first 50 destinations, then `other`. With `--processes` one address shows all
-processes: counters and histograms are sums, and a gauge is the value that its line names.
+[Watch with Prometheus](../how-to/prometheus.md). Each metric has the label `endpoint`. A
+label `destination` has the first 50 destinations, and `other` for further destinations. With
+`--processes`, one address shows all processes: counters and histograms are sums, and the line of a
+gauge names the process whose value it shows.
 
 `Endpoint.snapshot()` returns the counters and values of its process, without the prefix
 `timeoutmgr_` and the suffix `_total`, and the state of each breaker (`breaker_…`). The health file
-of `timeoutmgr run --health-file` has them too; its `lateness_seconds` is the last lateness. A
-telemetry of your own, with `count` and `value`, gets each event: `config.telemetry = …`. Many
-threads call it on hot paths: its methods must be quick, and must not raise. Counters begin at 0
-with the process.
+of `timeoutmgr run --health-file` has them too; its `lateness_seconds` is the last lateness.
+`config.telemetry = …` sets a telemetry of your own, whose methods `count` and `value` get each
+event. Many threads call these methods on hot paths: they must be fast, and must not raise.
+Counters begin at 0 in each process.
 
-The number that pages is `timeoutmgr_oldest_due_age_seconds`.
+The metric that should page a person is `timeoutmgr_oldest_due_age_seconds`.
 
 | name | kind | labels | meaning |
 |---|---|---|---|
@@ -275,14 +274,14 @@ def metrics_page() -> str:
 def _metric(metric: Metric) -> str:
     labels = ", ".join(metric.labels) or "-"
     several = metric.kind is Kind.GAUGE and metric is not PROCESSES
-    merged = f"; of several processes the {MERGED[metric.merge]}" if several else ""
+    merged = f"; of several processes, the {MERGED[metric.merge]}" if several else ""
     suffix = "" if metric.kind is Kind.HISTOGRAM else metric.exported.removeprefix(metric.family)
     return f"| `{metric.family}{suffix}` | {metric.kind} | {labels} | {metric.help}{merged} |\n"
 
 
 MERGED: Final = {
     Merge.MAX: "largest",
-    Merge.MIN: "least",
+    Merge.MIN: "smallest",
     Merge.FARTHEST: "value farthest from 0",
 }
 

@@ -79,30 +79,31 @@ def _gauge(name: str, help: str, *labels: str, merge: Merge = Merge.MAX) -> Metr
 
 
 _EVENTS: Final = {
-    "acknowledged_unknown": "final acknowledgements of messages that no copy waits for",
-    "canaries_delivered": "canaries that came",
-    "canaries_late": "canaries that did not come in time",
+    "acknowledged_unknown": "final acknowledgements for which no copy waited",
+    "canaries_delivered": "canaries that were delivered",
+    "canaries_late": "canaries that were not delivered in time",
     "cancelled_on_arrival": "messages that were cancelled before they were stored",
     "dead_letters_collected": "messages that RabbitMQ gave up and that are dead letters now",
     "dead_letters_over_quota": "messages without a dead letter, because its queue is full",
-    "dead_letters_placed": "dead letters",
+    "dead_letters_placed": "dead letters that were placed",
     "delayed_dispatched": "messages of the delayed message store that were sent",
     "delayed_failed": "messages of the delayed message store that went to the error queue",
-    "delayed_fetched": "messages that the delayed message store handed out",
+    "delayed_fetched": "messages that were fetched from the delayed message store",
     "delayed_gone": "fetched messages whose row another process removed",
-    "delayed_retries": "retries that come later",
-    "delayed_stored": "messages that the delayed message store took",
+    "delayed_retries": "delayed retries of failed messages",
+    "delayed_stored": "messages that the delayed message store stored",
     "duplicates": "repeats of stored messages, which were dropped",
     "expired_in_queue": "messages that expired in their queue",
-    "expired_on_receipt": "messages that were received after their time",
+    "expired_on_receipt": "messages that were received after their time to be received",
     "final_acknowledgements": "final acknowledgements that settled a copy",
     "handled": "messages that handlers handled",
     "handlers_stopped": "handlers that ended because the endpoint stopped",
     "housekeeping_failures": "failed removals of old rows",
     "id_conflicts": "messages under an id that was used with other content",
-    "immediate_retries": "retries at once",
+    "immediate_retries": "immediate retries of failed messages",
     "journal_over_quota": "copies that a full journal refused",
-    "kept_messages_expired": "copies of transactional messages that became dead letters in time",
+    "kept_messages_expired": "copies of transactional messages that became dead letters, because "
+    "no final acknowledgement came in time",
     "leases_lost": "messages whose lease ended while a process had them",
     "lists_failed": "calls of list handlers that failed",
     "messages_given_back": "messages that went back to the queue for other threads",
@@ -111,7 +112,7 @@ _EVENTS: Final = {
     "polls": "polls of the store",
     "polls_failed": "polls that failed",
     "polls_forced": "polls that the watchdog began",
-    "pump_failures": "failures of a pump that have no name",
+    "pump_failures": "unexpected failures of a pump",
     "recovery_failures": "failures to treat a failed message",
     "recurring_failures": "failures to store the next run of a schedule",
     "recurring_runs_refused": "runs of schedules that were refused",
@@ -121,7 +122,7 @@ _EVENTS: Final = {
     "senders_ahead": "messages of senders whose clock is ahead",
     "storage_conflicts": "deadlocks and lock time-outs, which are tried again",
     "storage_failures": "failures of the storage",
-    "superseded": "messages sent before a replacement that came ahead of them",
+    "superseded": "messages that were sent before their replacement and arrived after it",
     "sweep_failures": "failed sweeps of the dead-letter queues",
     "timeouts_claimed": "timeouts that the poller claimed",
     "timeouts_cleared": "timeouts that the clear of a saga cancelled",
@@ -132,9 +133,9 @@ _EVENTS: Final = {
     "timeouts_retry": "timeouts that are tried again",
     "timeouts_stored": "timeouts that were stored",
     "transport_failures": "failures of the broker",
-    "unroutable": "messages of delay levels without a queue",
-    "unroutable_delivered": "messages of delay levels that a queue took later",
-    "wakes_received": "requests to poll",
+    "unroutable": "messages of delay levels whose queue was missing",
+    "unroutable_delivered": "messages of delay levels that were delivered later",
+    "wakes_received": "requests to poll that were received",
     "watchdog_failures": "failures of the watchdog",
 }
 
@@ -217,7 +218,7 @@ RESULTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 ERROR_QUEUE_MESSAGES: Final = Metric(
     "error_queue_messages",
     Kind.COUNTER,
-    "messages that were given up, received or due, by the class of their error",
+    "received or due messages that were given up, by the class of their error",
     labels=(REASON,),
 )
 UNDELIVERABLE: Final = Metric(
@@ -225,7 +226,7 @@ UNDELIVERABLE: Final = Metric(
 )
 
 _DURATIONS: Final = {
-    Operation.STORE: "time in which the store took a batch of received timeouts",
+    Operation.STORE: "time in which the store stored a batch of received timeouts",
     Operation.CLAIM: "time in which the store answered a claim of due timeouts",
     Operation.CONFIRM: "time from the send of due messages to their confirms",
     Operation.HANDLER: "time in the handlers of a message, or of a list of messages",
@@ -241,7 +242,7 @@ DURATIONS: Final[Mapping[Operation, Metric]] = MappingProxyType(
 
 OLDEST_DUE_AGE: Final = _gauge(
     "oldest_due_age_seconds",
-    "age of the oldest due timeout that is not paused; grows on while the store is away",
+    "age of the oldest due timeout that is not paused; it grows while the store is away",
 )
 NEXT_DUE: Final = _gauge(
     "next_due_timestamp_seconds", "due time of the first pending timeout", merge=Merge.MIN

@@ -18,7 +18,7 @@ class CommitConflict(RunConflict):
 
 
 class WrongColumns(InvalidMessage):
-    """A data set has not the columns that a job needs; nothing was read from it."""
+    """A data set lacks columns that a job needs; nothing was read from it."""
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         super().__init__(f"{what}: {'; '.join(problems)}")
@@ -52,7 +52,7 @@ class ContentDiffers(TimeoutManagerError):
 
 
 class SnapshotEnded(TimeoutManagerError):
-    """The snapshot of a read has ended, or a table that it covers has changed its form."""
+    """The snapshot of a read has ended, or the structure of one of its tables has changed."""
 
 
 class ArchiveMismatch(TimeoutManagerError):

@@ -34,13 +34,12 @@ OnSent: TypeAlias = Callable[[Sequence[Sent]], None]
 
 
 class BulkInterrupted(TimeoutManagerError):
-    """A bulk stopped half-way.
+    """A bulk send stopped before its end.
 
-    *sent* messages were confirmed. *unsent* messages were drawn, and were not sent or may not have
-    been sent; they have the ids of the first send, so sending them again makes no second message.
-    The cause (``__cause__``) may be an error while drawing: InvalidMessage for the message that was
-    drawn last, which is then the last of *unsent*, or an error of ``on_sent`` or of the iterable
-    itself, which may then be exhausted.
+    *sent* messages were confirmed. *unsent* messages were taken from the iterable, and were not
+    sent or may not have been sent; they have the ids of the first send, so sending them again
+    creates no second message. The cause (``__cause__``) may be InvalidMessage, for the last of
+    *unsent*, or an error of ``on_sent`` or of the iterable itself, which may then be exhausted.
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:

@@ -61,7 +61,7 @@ class TooLong(StorageConflict):
 
 
 class CopiesLost(StorageConflict):
-    """The copies no longer fit: another process has changed the partitions meanwhile."""
+    """The copies no longer match: another process has changed the partitions meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
