@@ -60,9 +60,9 @@ def list_audit(shared: Shared, limit: int, run_id: str | None) -> Exit:
 def verify(shared: Shared, heads: Path | None) -> Exit:
     """Check that no row of the audit was edited or removed.
 
-    Each row has the hash of the row before it. A row that is missing at the end of a chain is seen
-    only with --heads: keep the output of --json audit verify elsewhere, now and then. The exit code
-    is 6 if a row is missing or edited.
+    Each row has the hash of the row before it. A row that is missing at the end of a chain is
+    detected only with --heads: regularly keep the output of --json audit verify elsewhere. The exit
+    code is 6 if a row is missing or edited.
 
     Examples:
       timeoutmgr --json audit verify > heads.json

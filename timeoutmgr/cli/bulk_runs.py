@@ -109,9 +109,9 @@ class ChangeFlags:
 @bundled(
     "values",
     ChangeValues,
-    option("--by", "delta", type=Delta(), help="For shift: what is added, such as 2h or -30m."),
-    option("--at", type=Instant(), help="For move: the due time; for spread: its first."),
-    option("--over", type=Duration(), help="For spread: length of the window behind --at."),
+    option("--by", "delta", type=Delta(), help="For shift: the time to add, such as 2h or -30m."),
+    option("--at", type=Instant(), help="For move: the due time; for spread: the first due time."),
+    option("--over", type=Duration(), help="For spread: length of the window from --at on."),
     option("--queue", help="For reroute: the new destination queue."),
 )
 @bundled(
@@ -123,7 +123,7 @@ class ChangeFlags:
     option(
         "--expect",
         type=click.IntRange(min=0),
-        help=f"Number of timeouts that are to be selected; needed above {UNASKED}.",
+        help=f"Expected number of timeouts; needed above {UNASKED}.",
     ),
     option(
         "--export",
@@ -153,12 +153,12 @@ def change(
     retry     try timeouts now that wait for another try
     reroute   send them to --queue when they are due
 
-    The selection is frozen when it is shown: a timeout that is stored or changed later stays out,
-    and so does a timeout that is being dispatched now. --dry-run prints a run, which `timeoutmgr
-    runs apply` applies within a day. Above 100 timeouts the number has to be typed, or given by
-    --expect. An interrupted change goes on with `timeoutmgr runs apply`, which refuses a run whose
-    --export was not saved whole. The exit code is 3 if nothing was selected, 1 if timeouts were
-    left or the export could not be written.
+    The selection is frozen when it is shown: it leaves out timeouts that are stored or changed
+    later, or are being dispatched now. --dry-run prints a run, which `timeoutmgr runs apply`
+    applies within a day. Above 100 timeouts, type their number, or give it with --expect.
+    `timeoutmgr runs apply` continues an interrupted change, and refuses a run whose --export was
+    not saved completely. The exit code is 3 if nothing was selected, 1 if timeouts were left
+    unchanged or the export could not be written.
 
     Examples:
       timeoutmgr change shift --by 2h --destination billing --dry-run --reason "billing is down"
@@ -224,7 +224,7 @@ def list_runs(shared: Shared, limit: int) -> Exit:
 @click.argument("run_id", metavar="RUN")
 @reason
 def apply(shared: Shared, run_id: str, reason: str) -> Exit:
-    """Apply the plan RUN, or go on with a run that was interrupted.
+    """Apply the plan RUN, or continue a run that was interrupted.
 
     The exit code is 1 if timeouts were left, or another process works on a part of the run.
 

@@ -58,8 +58,8 @@ def cancel(shared: Shared, ids: tuple[str, ...], labels: "Labels") -> Exit:
 def cancel_saga(shared: Shared, saga: str) -> Exit:
     """Cancel all stored timeouts of SAGA that are not being sent right now.
 
-    With --json the ids of the cancelled timeouts are listed. The exit code is 0 if there were any,
-    else 3.
+    --json lists the ids of the cancelled timeouts. The exit code is 0 if there were any, otherwise
+    3.
 
     Examples:
       timeoutmgr cancel-saga order-7
@@ -80,7 +80,7 @@ def reschedule(
     """Move the timeout ID to another due time; its id and its message stay.
 
     The results are changed, too_late, maybe_sent (it is moved, but may have been sent before)
-    and unknown. The exit code is 0 for changed, else 3.
+    and unknown. The exit code is 0 for changed, otherwise 3.
 
     Examples:
       timeoutmgr reschedule 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55 --at 2030-02-01T09:00+01:00
@@ -118,10 +118,10 @@ def reroute(
 ) -> Exit:
     """Send the selected pending timeouts to QUEUE, each when it is due.
 
-    Their ids, messages and due times stay. Timeouts that are being dispatched now are left: they go
-    where they went. maybe_sent counts timeouts that may have been sent to the former destination
-    before. An interrupted command is given again: it does the rest. The exit code is 0 if any
-    timeout is rerouted, otherwise 3.
+    Their ids, messages and due times stay. Timeouts that are being dispatched now still go to their
+    former destination. maybe_sent counts timeouts that may already have been sent there. After an
+    interruption, run the command again: it reroutes the rest. The exit code is 0 if any timeout is
+    rerouted, otherwise 3.
 
     Examples:
       timeoutmgr reroute billing-eu --destination billing --dry-run

@@ -129,11 +129,11 @@ selects_timeouts: Final = bundled(
 def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags) -> None:
     """List pending timeouts by due time.
 
-    Parked timeouts come last, and timeouts that wait for another try come at the time of that try.
-    A narrow terminal shows whole ids, relative due times, and as many columns as fit.
+    Parked timeouts come last; a timeout that waits for another attempt is listed at the time of
+    that attempt. A narrow terminal shows whole ids, relative due times, and as many columns as fit.
     --count-by counts the earliest timeouts, up to --limit. A total with a plus sign is a lower
-    bound; --count reads on. A search that takes long, or a count, ends before the last timeout, and
-    prints the cursor to go on.
+    bound; --count gives the exact total. A search or a count that takes too long ends before the
+    last timeout, and prints the cursor with which to continue.
 
     Examples:
       timeoutmgr list --saga order-7

@@ -64,9 +64,9 @@ def pause(
 ) -> Exit:
     """Dispatch no timeout to DESTINATION, in any process, until a time or a resume.
 
-    Timeouts that come due meanwhile are parked: nothing counts as an attempt, and other timeouts do
-    not wait for them. Messages that were sent already are not held. A pause of a paused destination
-    gets the new end. The number of pending timeouts tells whether DESTINATION is the right name.
+    Timeouts that become due meanwhile are parked: this is no attempt, and other timeouts do not
+    wait for them. Messages that were already sent are not held. A second pause replaces the end of
+    the first. The number of pending timeouts shows whether DESTINATION is the right name.
 
     Examples:
       timeoutmgr pause billing --until 2h --reason "billing is being upgraded"
@@ -89,8 +89,8 @@ def pause(
 def resume(shared: Shared, destination: str | None, everything: bool, reason: str | None) -> Exit:
     """Dispatch timeouts to DESTINATION again; parked timeouts are sent now.
 
-    After a pause --endpoint give --endpoint: a pause of one destination and a pause of all are
-    two. The exit code is 3 if there was no such pause.
+    After a pause with --endpoint, resume with --endpoint: a pause of a destination and a pause of
+    all destinations are separate. The exit code is 3 if there was no such pause.
 
     Examples:
       timeoutmgr resume billing

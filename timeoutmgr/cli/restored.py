@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@option("--at", type=Instant(), required=True, help="Time to which the recovery went.")
+@option("--at", type=Instant(), required=True, help="Time to which the database was recovered.")
 @option(
     "--window",
     "decision",
     type=click.Choice(("hold", "send", "cancel")),
-    help="What becomes of the window: hold, send or cancel. Without it nothing is changed.",
+    help="Decision about the window: hold, send or cancel. Without it nothing is changed.",
 )
 @option(
     "--overdue",
     type=Duration(),
     default="1m",
     show_default=True,
-    help="How late a timeout was sent at most before the recovery; the window begins so much "
-    "before --at.",
+    help="Maximum lateness of timeouts before the recovery; the window begins this long before "
+    "--at.",
 )
 @option(
     "--expect",
     type=click.IntRange(min=0),
-    help="Number of timeouts that are to be held or cancelled; needed above 100.",
+    help="Expected number of timeouts to hold or cancel; needed above 100.",
 )
 @reason
 def restored(
@@ -52,20 +52,20 @@ def restored(
 ) -> Exit:
     r"""Report what a point-in-time recovery to --at may send again, and decide on it.
 
-    Give the command when the database is restored, and before the first process starts. It
-    releases the claims of the processes that were cut off, and reports the window: the pending
-    timeouts that were due between --at and now, or before and held by a pause or waiting for
-    another try at --at. Each of them may have been sent already, and would be sent again under the
-    same id.
+    Run the command after the database is restored, and before the first process starts. It releases
+    the claims of the processes that were cut off, and reports the window: the pending timeouts that
+    were due between --at and now, and earlier timeouts that at --at were parked or waited for
+    another attempt. Each of them may have been sent already, and would be sent again under the same
+    id.
 
     \b
     hold    send none of them, until `timeoutmgr runs undo` of the run that is printed
     send    send them again; their receivers drop ids that they know
     cancel  send none of them
 
-    With hold and cancel, recurring timeouts also skip each occurrence before now. Messages of the
-    endpoint's queues, where these are in the restored database, may be handled again: they are
-    counted, and no decision keeps them back.
+    With hold and cancel, recurring timeouts also skip each occurrence before now. If the endpoint's
+    queues are in the restored database, their messages may be handled again: they are counted, and
+    no decision holds them back.
 
     Timeouts that were stored after --at are lost: their senders have to send them again. The exit
     code is 6 if the window has timeouts and there is no decision, or the queues have messages and

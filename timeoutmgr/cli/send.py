@@ -64,8 +64,8 @@ class SendFlags:
 def send(shared: Shared, destination: str, message_type: str, body: str, flags: SendFlags) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.
 
-    BODY is the text of the message, - reads it from standard input as it is. When the command
-    ends with 0 the message is durable.
+    BODY is the text of the message; - reads it unchanged from standard input. If the command ends
+    with exit code 0, the message is durable.
 
     Examples:
       timeoutmgr send billing PaymentOverdue '{"order": 7}' --delay 14d --saga order-7

@@ -27,9 +27,9 @@ def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 
     A message that waits for a retry is shown with the exception and the reason of its failure. Its
-    timeout has an id of its own, and is found by the message's id too while it is among the next.
-    The history names the channel of a cancel: cli, api, or the queue and the message that carried
-    the order.
+    timeout has a separate id; while it is among the next timeouts, the id of the message finds it
+    too. The history names the channel of a cancel: cli, api, or the queue and the message of the
+    request.
 
     An unknown id may be on its way to the store: the command counts the waiting messages.
 

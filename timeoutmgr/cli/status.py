@@ -45,7 +45,7 @@ class _Report:
 @every("Interval of --watch: 500ms, 2, 1m.")
 @thresholds
 def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
-    """Show timeouts, lateness, queues, dead letters, and the processes that live.
+    """Show timeouts, lateness, queues, dead letters, and the live processes.
 
     Parts that cannot be reached are named and the others shown; the exit code is then 5, or 4 if
     an installation is missing. Alerts come last, by the same limits as in doctor; the exit code

@@ -23,7 +23,7 @@ class RestoreOptions:
     of_store: str | None = optional(
         None, "--of", "The archived store, as the table names it.", metavar="NAME"
     )
-    history: bool = optional(True, "--no-history", "Used ids and pending messages alone.")
+    history: bool = optional(True, "--no-history", "Restore only used ids and pending messages.")
     dry_run: bool = optional(False, "--dry-run", "Only count what would be restored.")
     batch: int = optional(5_000, "", "", positive)
 
@@ -48,10 +48,10 @@ class EraseOptions:
     saga_ids: tuple[str, ...] = optional((), "--saga-ids", "Saga ids, separated by commas.")
     headers: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=option("--header", "A header with that value; many times.", metavar="NAME=VALUE"),
+        metadata=option("--header", "Header and its value; may be repeated.", metavar="NAME=VALUE"),
     )
     destinations: tuple[str, ...] = optional(
-        (), "--destinations", "Queues of the person, by commas."
+        (), "--destinations", "Queues of the person, separated by commas."
     )
     ids: tuple[str, ...] = optional((), "--ids", "Ids of timeouts, separated by commas.")
     dry_run: bool = optional(False, "--dry-run", "Only count what would be erased.")
@@ -79,7 +79,7 @@ class CompactOptions:
     """Options of ``compact``: small files of past days of the table *lake* together."""
 
     lake: str = field(metadata=PLACE)
-    dry_run: bool = optional(False, "--dry-run", "Only count the files that would be put together.")
+    dry_run: bool = optional(False, "--dry-run", "Only count the files that would be merged.")
 
     def __post_init__(self) -> None:
         """Check every value."""

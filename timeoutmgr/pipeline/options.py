@@ -265,45 +265,45 @@ class ScheduleOptions:
     store: str
     paths: tuple[str, ...] = ()
     dataset: str = field(
-        metadata=option("--dataset", "What the rows are of; part of their message ids.")
+        metadata=option("--dataset", "Name of the data set; a part of the message ids of its rows.")
     )
     format: str = optional("parquet", "--format", "parquet, csv or json.", one_of(*FORMATS))
     multi_line: bool = optional(
-        False, "--multi-line", "Values of CSV may hold line ends; one task a file."
+        False, "--multi-line", "Values of CSV may contain line breaks; one task reads each file."
     )
     columns: Mapping[str, str] = field(
         default_factory=dict,
         metadata=option(
             "--map",
-            "A column that has another name in the files: due=send_at; many times.",
+            "Column with another name in the files: due=send_at; may be given many times.",
             metavar="NAME=COLUMN",
         ),
     )
     ignore_extra: bool = optional(
-        False, "--ignore-extra", "Leave columns out that schedule does not know."
+        False, "--ignore-extra", "Ignore columns that schedule does not know."
     )
     endpoint: str = field(
         metadata=option(
             "--endpoint",
-            "Whose timeouts they are. Without it, the endpoint of the settings.",
+            "Endpoint of the timeouts. Without it, the endpoint of the settings.",
             lambda _name, value: check_endpoint_name(value),
             is_required=False,
         )
     )
     message_type: str | None = optional(
-        None, "--type", "Message type of rows that have none of their own."
+        None, "--type", "Message type of rows without a message_type."
     )
-    past: str = optional("reject", "--past", "reject, dispatch or shift to now.", one_of(*PAST))
+    past: str = optional("reject", "--past", "Due rows: reject, dispatch or shift.", one_of(*PAST))
     limits: Limits = field(default_factory=Limits)
     rejects: Path | None = optional(None, "--rejects", "Folder for rejects.", folder_option)
-    max_reject_ratio: float = optional(0.0, "--max-reject-ratio", "More: nothing.")
+    max_reject_ratio: float = optional(0.0, "--max-reject-ratio", "Highest share of rejected rows.")
     max_per_second: int | None = optional(
-        None, "--max-per-second", "Smear seconds in which more are due; see --jitter.", positive
+        None, "--max-per-second", "Maximum of rows due in a second; see --jitter.", positive
     )
     jitter: timedelta | None = optional(
-        None, "--jitter", "How much later smeared rows may be.", positive
+        None, "--jitter", "How much --max-per-second may delay a row.", positive
     )
-    since: datetime | None = optional(None, "--since", "Only rows that are due since.", with_zone)
+    since: datetime | None = optional(None, "--since", "Earliest due time of the rows.", with_zone)
     until: datetime | None = field(default=None, metadata=_UNTIL)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     on_conflict: str = optional(
@@ -315,7 +315,7 @@ class ScheduleOptions:
     run_id: str | None = optional(
         None, "--run-id", "Name of the run. Without it, that of the same run before, or a new one."
     )
-    dry_run: bool = optional(False, "--dry-run", "Only say what would be stored.")
+    dry_run: bool = optional(False, "--dry-run", "Only show what would be stored.")
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -362,10 +362,10 @@ class ForecastOptions:
     """
 
     stores: tuple[str, ...]
-    bucket: timedelta = optional(timedelta(minutes=1), "--bucket", "Width: 1s, 1m, 1h.")
-    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.")
+    bucket: timedelta = optional(timedelta(minutes=1), "--bucket", "Width of a bucket: 1s, 1m, 1h.")
+    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far to look ahead.")
     capacity: float | None = optional(
-        None, "--capacity", "Messages a second that can be sent.", positive
+        None, "--capacity", "Number of messages that can be sent in a second.", positive
     )
     endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
@@ -420,17 +420,17 @@ class ReconcileOptions:
     accepted_for: str | None = None
     """The endpoint of the list, if messages of other endpoints are judged too."""
     since: datetime | None = optional(
-        None, "--since", "Only messages that are open, or that have an event since.", with_zone
+        None, "--since", "Only messages that are open or have an event since this time.", with_zone
     )
     until: datetime | None = optional(
         None, "--until", "Only messages that are due before this time.", with_zone
     )
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     grace: timedelta = optional(
-        timedelta(minutes=5), "--grace", "Time to end after due.", not_negative
+        timedelta(minutes=5), "--grace", "Time after due in which a message must end.", not_negative
     )
     late: timedelta = optional(
-        timedelta(minutes=1), "--late", "Later than this is late.", not_negative
+        timedelta(minutes=1), "--late", "Lateness above which a message is late.", not_negative
     )
     out: Path | None = optional(
         None, "--out", "Folder for all verdicts, as Parquet.", folder_option
@@ -478,19 +478,19 @@ class LatenessOptions:
 
     stores: tuple[str, ...]
     archive: str | None = field(default=None, metadata=_ARCHIVE)
-    by: tuple[str, ...] = optional(GROUPS, "--by", "Groups.")
+    by: tuple[str, ...] = optional(GROUPS, "--by", "Columns of the groups, separated by commas.")
     quantile: str = optional("p99", "--quantile", "p50, p90, p99 or p999.", one_of(*QUANTILES))
     slo: timedelta = optional(
-        timedelta(minutes=1), "--slo", "What it is to be at most.", not_negative
+        timedelta(minutes=1), "--slo", "Highest allowed value of that quantile.", not_negative
     )
     since: datetime | None = optional(
-        None, "--since", "Only messages that were dispatched since.", with_zone
+        None, "--since", "Only messages that were dispatched at this time or later.", with_zone
     )
     until: datetime | None = field(default=None, metadata=_UNTIL)
     endpoint: str | None = field(default=None, metadata=_OF_ENDPOINT)
     destination: str | None = field(default=None, metadata=_TO_DESTINATION)
     approximate: bool = optional(
-        False, "--approximate", "Quantiles within 1 rank in 10,000, in less memory."
+        False, "--approximate", "Compute quantiles within 1 rank in 10,000, in less memory."
     )
     named: int = 10_000
 
@@ -520,7 +520,7 @@ class ReportOptions:
         timedelta(seconds=1), "--promise", "How late a message may be dispatched.", not_negative
     )
     days: int = optional(56, "--days", "Days of history, up to now.", positive, within_calendar)
-    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far ahead.", a_second)
+    ahead: timedelta = optional(timedelta(days=7), "--horizon", "How far to look ahead.", a_second)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -547,9 +547,9 @@ class ArchiveOptions:
 
     store: str
     to: str = field(metadata=_TO)
-    older_than: timedelta = field(metadata=option("--older-than", "Remove what is older: 30d."))
-    purge: bool = optional(True, "--keep", "Leave it in the store, until a run without this.")
-    batch: int = optional(5_000, "--batch", "Rows removed at once.")
+    older_than: timedelta = field(metadata=option("--older-than", "Minimum age to remove: 30d."))
+    purge: bool = optional(True, "--keep", "Keep the events until a run without this option.")
+    batch: int = optional(5_000, "--batch", "Number of rows removed in one transaction.")
     batch_events: int = optional(_BATCH_EVENTS, "", "", positive)
     any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
     with_pending: bool = optional(
@@ -582,9 +582,9 @@ class StreamOptions:
     store: str
     to: str = field(metadata=_TO)
     every: timedelta = optional(
-        timedelta(seconds=10), "--every", "How often to look, and commit.", positive
+        timedelta(seconds=10), "--every", "Time between two commits.", positive
     )
-    once: bool = optional(False, "--once", "End when all is written that is there now.")
+    once: bool = optional(False, "--once", "End when all events of this moment are written.")
     batch_events: int = optional(_BATCH_EVENTS, "", "", positive)
     any_timeline: bool = field(default=False, metadata=_ANY_TIMELINE)
 

@@ -135,9 +135,9 @@ def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
 
     A dead letter leaves its queue only after its destination has confirmed the message. A crash
     in between repeats the message under the same id; if queues and store share a database, both
-    are one transaction. Of two retries at once one sends; to the other the dead letter is missing.
-    Time limits and hops begin anew. The exit code is 0 if every selected
-    message was sent, 3 if none was selected, otherwise 1.
+    are one transaction. If two retries run at the same time, one sends, and the other reports
+    missing. Time limits and hop counts start again. The exit code is 0 if every selected message
+    was sent, 3 if none was selected, otherwise 1.
 
     Examples:
       timeoutmgr deadletters retry --all --dry-run

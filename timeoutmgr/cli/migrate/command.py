@@ -20,9 +20,9 @@ migrate: Final = click.Group(
     help=with_examples(
         """Move pending timeouts: to another store, into native delay levels, or back.
 
-        Also from levels with other names, and from NServiceBus' tables or exports of them.
-        The endpoint may run meanwhile. A run is a plan in a ledger: it can be interrupted anywhere,
-        and gone on with by the same command, or aborted.
+        Levels with other names, and NServiceBus' tables or their exports, can be sources too.
+        The endpoint may run meanwhile. A run is a plan in a ledger: after an interruption, the same
+        command continues it, or you can abort it.
 
         Examples:
           timeoutmgr migrate preview --to native
@@ -60,14 +60,14 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     "--processes",
     type=click.IntRange(1, 64),
     default=1,
-    help="How many move batches side by side, out of a store.",
+    help="Number of processes that move batches out of a store.",
 )
 @option("--report", type=FILE, help="Save the report here.")
 def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) -> Exit:
     """Move pending timeouts, or continue an interrupted run on the same terms.
 
-    With any problem of any endpoint nothing is moved (exit code 4). The exit code is 1 if
-    messages could not be moved and stay; after an interruption give the command again.
+    If any endpoint has a problem, nothing is moved (exit code 4). The exit code is 1 if messages
+    could not be moved and stay; after an interruption run the command again.
 
     Examples:
       timeoutmgr migrate run --to native --safety-window 30m
@@ -101,8 +101,8 @@ def run(shared: Shared, /, processes: int, report: Path | None, **given: Any) ->
 def abort(shared: Shared, /, **given: Any) -> Exit:
     """Abort the open run: timeouts that are not at the target yet return to the source.
 
-    Timeouts at the target stay there. A batch that may have been sent to delay levels is sent to
-    its end, since a queue cannot list its messages. Without an open run the exit code is 3.
+    Timeouts at the target stay there. If a batch may have been sent to delay levels, its send is
+    completed, because a queue cannot list its messages. Without an open run the exit code is 3.
 
     Examples:
       timeoutmgr migrate abort --to native

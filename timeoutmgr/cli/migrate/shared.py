@@ -30,39 +30,39 @@ if TYPE_CHECKING:
     from timeoutmgr.migration.run import AnyParticipants
 
 _PLACE = (
-    "A database's URL, a settings file, native, or a broker's URL. Default: the endpoint's own "
+    "a database's URL, a settings file, native, or a broker's URL. Default: the endpoint's own "
     "store."
 )
-_NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservicebus-v1 or celery."
+_NAMES = "Names of the delay levels: timeoutmgr, nservicebus-v2, nservicebus-v1 or celery."
 
 
 places: Final = added(
-    option("--from", "source", help=f"Where from. {_PLACE}"),
-    option("--to", "target", help=f"Where to. {_PLACE}"),
+    option("--from", "source", help=f"Source: {_PLACE}"),
+    option("--to", "target", help=f"Target: {_PLACE}"),
     option("--from-names", default="timeoutmgr", help=_NAMES),
     option("--to-names", default="timeoutmgr", help=_NAMES),
-    option("--names-prefix", default="", help="The prefix that kombu gives its levels."),
-    option("--from-prefix", help="How the source's tables begin."),
-    option("--to-prefix", help="How the target's tables begin."),
-    option("--from-schema", help="The schema of the source's tables."),
-    option("--to-schema", help="The schema of the target's tables."),
+    option("--names-prefix", default="", help="Prefix of kombu's levels."),
+    option("--from-prefix", help="Prefix of the source's tables."),
+    option("--to-prefix", help="Prefix of the target's tables."),
+    option("--from-schema", help="Schema of the source's tables."),
+    option("--to-schema", help="Schema of the target's tables."),
     option(
         "--layout",
         type=click.Choice(["nservicebus", "msmq"]),
         help="Layout of another product's timeout table, or of its export, as the source.",
     ),
-    option("--table", help="Its name. Default: TimeoutData, or timeouts."),
+    option("--table", help="Name of that table. Default: TimeoutData, or timeouts."),
     option(
         "--from-file",
         type=click.Path(dir_okay=False, exists=True, path_type=Path),
         help="An export of such a table, CSV or Parquet.",
     ),
     option("--ledger", help="URL of a store for the ledger, if neither end is a store."),
-    option("--endpoint", "endpoints", multiple=True, help="Whose; many times."),
+    option("--endpoint", "endpoints", multiple=True, help="Endpoint to migrate; may be repeated."),
     option(
         "--all-senders",
         is_flag=True,
-        help="Out of delay levels: move messages that other endpoints sent as well.",
+        help="From delay levels: move messages that other endpoints sent as well.",
     ),
     option(
         "--rename",
@@ -70,7 +70,7 @@ places: Final = added(
         type=Pair(),
         multiple=True,
         metavar="OLD=NEW",
-        help="A destination that has another name here; many times.",
+        help="Destination with another name here; may be given many times.",
     ),
 )
 """Add the options for source and target."""
@@ -83,7 +83,7 @@ window: Final = added(
         "--safety-window",
         type=Duration(),
         default="15m",
-        help="Timeouts due this soon stay, and the source delivers them.",
+        help="Timeouts due within this time stay, and the source delivers them.",
     ),
     option(
         "--overdue",

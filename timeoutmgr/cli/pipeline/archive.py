@@ -14,12 +14,12 @@ from timeoutmgr.pipeline.options import ArchiveOptions
 @of_job(ArchiveOptions)
 @of_store
 def archive(shared: Shared, /, store: str | None, **options: Any) -> None:
-    """Write history into a table of a lake, prove what is there, then remove old events.
+    """Write history into a table of a lake, verify it there, then remove old events.
 
-    The table is Delta, Iceberg or plain Parquet. A run that was killed leaves nothing to repair: a
-    commit counts wholly or not at all, and only events are removed that were read in the table.
-    Archive before the endpoints' own history_retention removes them. With --with-pending the table
-    `pending` beside it gets the pending messages, from which `restore` can fill a store.
+    The table is Delta, Iceberg or plain Parquet. A killed run leaves nothing to repair: a commit is
+    complete or does not count, and only events that were read back from the table are removed.
+    Archive before history_retention removes events. With --with-pending the table `pending` beside
+    it gets the pending messages, from which `restore` can fill a store.
 
     Examples:
       timeoutmgr pipeline archive --to delta:s3://lake/history --older-than 7d

@@ -13,10 +13,10 @@ from timeoutmgr.pipeline.lake_options import CompactOptions
 @click.command(cls=Command, within=WITHIN)
 @of_job(CompactOptions)
 def compact(shared: Shared, /, **options: Any) -> None:
-    """Put the small files of a history table together, for readers to open fewer.
+    """Merge the small files of a history table, so that readers open fewer files.
 
-    Past days alone are touched. Writers and readers go on meanwhile: a compaction counts wholly or
-    not at all, and readers of older versions keep their files for a week. It needs no Spark.
+    Only past days change. Writers and readers continue meanwhile: a compaction is complete or does
+    not count, and readers of older versions keep their files for a week. It needs no Spark.
 
     Examples:
       timeoutmgr pipeline compact --lake delta:s3://lake/history

@@ -42,8 +42,8 @@ def erase(
 
     A timeout is erased if any option names it. Rows are removed from pending timeouts, labels,
     history, the history table and the table `pending`, with older files of both; the id keeps a
-    tombstone without content. The certificate has counts and digests, and lists what is not
-    reached. Copies are found by saga id, header, id and the queue that they were for. The exit code
+    tombstone without content. The certificate has counts and digests, and lists the places that
+    were not reached. Copies are found by saga id, header, id and destination queue. The exit code
     is 3 if nothing was found, 1 if something is left. It needs no Spark.
 
     Examples:

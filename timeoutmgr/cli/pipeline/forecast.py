@@ -18,14 +18,14 @@ from timeoutmgr.pipeline.options import ForecastOptions
 @jobs.of_stores
 @jobs.of_job(ForecastOptions)
 @option("--out", type=FILE, help="Write the load of every bucket and destination there, as CSV.")
-@option("--html", type=FILE, help="Write a page there too.")
+@option("--html", type=FILE, help="Write a page with charts into this file too.")
 def forecast(
     shared: Shared, /, store: Sequence[str], out: Path | None, html: Path | None, **options: Any
 ) -> None:
     """Show how many messages are due over time, the peaks, and the needed rate.
 
-    The stores count, so it needs no Spark. With --capacity it says how late the worst backlog
-    gets.
+    The stores count the load, so the command needs no Spark. With --capacity it shows how late the
+    worst backlog gets.
 
     Examples:
       timeoutmgr pipeline forecast --bucket 1s --horizon 2d --capacity 500

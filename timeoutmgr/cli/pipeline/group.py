@@ -41,10 +41,10 @@ from timeoutmgr.errors import ConfigurationError
 @of_store
 @on_spark
 def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
-    """Say which Java, Spark and drivers there are, start Spark, and read through a worker.
+    """Show which Java, Spark and drivers are found, start Spark, and read through a worker.
 
     With --store (or a settings file) the worker reads from that store. Every line is ok, warn or
-    fail; the exit code is 1 if any is fail.
+    fail; the exit code is 1 if any line is fail.
 
     Examples:
       timeoutmgr pipeline doctor
@@ -62,9 +62,9 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
 def prepare(shared: Shared, /, java_home: Path | None) -> None:
     """Keep Spark's classes in a file, with which Spark starts in half the time.
 
-    Run it once on each machine where Spark runs in this machine's Java, or when an image of it is
-    built; again after another Java or pyspark was installed. The file has 190 MB and is in the
-    folder timeoutmgr of XDG_CACHE_HOME, or of ~/.cache; without it all works as before.
+    Run it once on each machine on which Spark runs in the machine's own Java, or when you build an
+    image; run it again after you install another Java or pyspark. The file has 190 MB and is in the
+    folder timeoutmgr of XDG_CACHE_HOME, or of ~/.cache; without it, jobs work as before.
 
     Examples:
       timeoutmgr pipeline prepare
@@ -81,10 +81,10 @@ def prepare(shared: Shared, /, java_home: Path | None) -> None:
 def run(shared: Shared, /, jobs: Sequence[str], **options: Any) -> Exit:
     """Run several jobs one after the other, on one start of Spark.
 
-    Each job is one argument: its name and its options, quoted. The options of all jobs are
-    read before the first job begins. The options that say where Spark runs are given once. The exit
-    code is that of the first job that did not end with 0; a job that fails ends the run. With
-    --json the documents of the jobs that ended are one list, each printed when its job ends.
+    Each job is one argument: its name and its options, quoted. The options of all jobs are read
+    before the first job begins. Give the options that say where Spark runs once. The exit code is
+    the code of the first job that did not end with 0; a job that fails ends the run. With --json
+    the documents of the jobs are one list, and each is printed when its job ends.
 
     Examples:
       timeoutmgr pipeline run "reconcile --store sales.toml" "lateness --quantile p99 --slo 10s"
@@ -150,7 +150,7 @@ def _result(job: click.Context) -> Any:
 
 
 _HELP = """
-    Jobs on many timeouts, on Spark: pip install 'timeoutmgr[spark]'.
+    Run jobs on many timeouts, on Spark: pip install 'timeoutmgr[spark]'.
 
     Spark runs on this machine unless --master or --remote name a cluster. A store is named by its
     settings file, or by a word NAME whose URL is in TIMEOUTMGR_STORE_NAME.

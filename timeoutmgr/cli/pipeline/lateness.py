@@ -23,10 +23,10 @@ _SHOWN = 20
 @click.command(cls=Command, within=jobs.WITHIN)
 @jobs.of_stores
 @jobs.of_job(LatenessOptions)
-@option("--html", type=FILE, help="Write a page there too.")
+@option("--html", type=FILE, help="Write a page with charts into this file too.")
 @jobs.on_spark
 def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
-    """Say how late messages were dispatched, per endpoint, destination and day.
+    """Show how late messages were dispatched, by endpoint, destination and day.
 
     Quantiles are exact. The exit code is 6 if a group breaks the promise that --quantile and --slo
     make.

@@ -28,9 +28,9 @@ _WITHOUT_AS_OF = "lost: not decidable for accepted messages without a due time; 
 def reconcile(shared: Shared, /, store: Sequence[str], **options: Any) -> Exit:
     """Give a verdict on every message: ok, late, pending, lost, or another.
 
-    All is read at one moment of each store. A stored message is never missed; a message that
-    vanished before is seen with history = "full", or with --accepted. The exit code is 6 if any
-    message is lost, or was sent and still pends, and 7 if a loss could not have been seen.
+    Each store is read at one moment. A lost message is always detected if it was stored; otherwise
+    only with history = "full" or --accepted. The exit code is 6 if any message is lost, or was sent
+    and is still pending, and 7 if a loss could not have been detected.
 
     Examples:
       timeoutmgr pipeline reconcile --store sales.toml --archive /lake/history

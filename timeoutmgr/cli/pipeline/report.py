@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @click.command(cls=Command, within=jobs.WITHIN)
 @jobs.of_stores
 @jobs.of_job(ReportOptions)
-@option("--html", type=FILE, help="Write a page there too.")
+@option("--html", type=FILE, help="Write a page with charts into this file too.")
 @jobs.on_spark
 def report(shared: Shared, /, store: Sequence[str], html: Path | None, **options: Any) -> Exit:
     """Report on all stores: load, lateness, verdicts, growth, and unusual days.
 
-    The page has charts, runs no script and asks no server; it needs the extra 'report'. The exit
-    code is 6 if any message is lost, or was sent and still pends.
+    The page has charts, runs no script and contacts no server; it needs the extra 'report'. The
+    exit code is 6 if any message is lost, or was sent and is still pending.
 
     Examples:
       timeoutmgr pipeline report --store eu.toml --store us.toml --promise 1s --html report.html

@@ -16,8 +16,8 @@ from timeoutmgr.pipeline.lake_options import RestoreOptions
 def restore(shared: Shared, /, store: str | None, **options: Any) -> None:
     """Write archived history, used ids and pending messages into a store.
 
-    The store may be empty or have some of it: only what it lacks is written, so that a run that was
-    killed is run again. A message that was sent or cancelled after the snapshot is not stored
+    The store may be empty or partly filled: only missing rows are written, so after an interruption
+    run the command again. A message that was sent or cancelled after the snapshot is not stored
     again. Install the store first, and stop the endpoints of the archived store. It needs no Spark.
 
     Examples:

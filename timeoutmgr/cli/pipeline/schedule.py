@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def schedule(shared: Shared, /, paths: Sequence[str], store: str | None, **options: Any) -> None:
     """Store the rows of files as timeouts, each once; a repeat stores the missing rows.
 
-    A repeat with the same files and options takes the instant of the first run for now.
+    A repeat with the same files and options uses the instant of the first run as its now.
 
     Columns: destination, body, due (with a zone, or a count since 1970) or delay (seconds); key,
-    saga_id, message_type, content_type, body_encoding and headers if wanted. A row's message id is
-    the data set and its key. Rows that cannot be scheduled go to --rejects with their reasons;
-    where they are more than allowed nothing is stored, and the exit code is 2.
+    saga_id, message_type, content_type, body_encoding and headers are optional. The message id of a
+    row is its data set and its key. Rows that cannot be scheduled go to --rejects with their
+    reasons; if they are more than allowed, nothing is stored, and the exit code is 2.
 
     Examples:
       timeoutmgr pipeline schedule spring.parquet --dataset spring --type Reminder --dry-run

@@ -15,16 +15,16 @@ from timeoutmgr.pipeline.options import StreamOptions
 
 @click.command(cls=Command, within=WITHIN)
 @of_job(StreamOptions)
-@option("--abort", "aborts", is_flag=True, help="Give the stream up.")
+@option("--abort", "aborts", is_flag=True, help="Give up the stream.")
 @of_store
 def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -> Exit:
     """Write history as it happens, until SIGTERM or SIGINT, each event once.
 
-    Started again it goes on where its table ends. PostgreSQL only: elsewhere an event that is
+    A restart continues where the table ends. PostgreSQL only: on other databases, an event that is
     committed late would be missed. It creates an index on the history's transactions.
 
-    Archive removes nothing from the store that a stream has not read yet. A stream that is not gone
-    on with has to be given up by --abort; where there is no such stream the exit code is 3.
+    `archive` leaves events in the store that a stream has not read yet. So give up a stream that
+    you do not continue, with --abort; if there is no such stream, the exit code is 3.
 
     Examples:
       timeoutmgr pipeline stream --to delta:s3://lake/history

@@ -75,7 +75,7 @@ class SessionOptions:
         None, "--java-home", "The Java to run Spark with, 17 or later."
     )
     local_dir: Path | None = optional(
-        None, "--local-dir", "Where shuffles are written; has room for them."
+        None, "--local-dir", "Folder for shuffles, on a disk with enough room."
     )
     driver_memory: str = optional(
         "1g", "--driver-memory", "Heap of Spark's driver. Without it, 1g.", shows_default=False
@@ -90,7 +90,7 @@ class SessionOptions:
     is_short: bool = False
     configuration: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=option("--conf", "A setting of Spark; many times.", metavar="NAME=VALUE"),
+        metadata=option("--conf", "A setting of Spark; may be repeated.", metavar="NAME=VALUE"),
     )
 
     def __post_init__(self) -> None:
