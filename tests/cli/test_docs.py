@@ -56,9 +56,9 @@ PAGES = {
 """The pages of commands: title, and the commands on the page."""
 COMPLETION = (
     *("## Completion in the shell", ""),
-    "A line in `~/.bashrc` has bash complete commands and options:",
+    "With this line in `~/.bashrc`, bash completes commands and options:",
     *("", "```sh", 'eval "$(_TIMEOUTMGR_COMPLETE=bash_source timeoutmgr)"', "```", ""),
-    "zsh takes `zsh_source` in `~/.zshrc`, fish writes the output with `fish_source` to",
+    "For zsh, use `zsh_source` in `~/.zshrc`; for fish, write the output of `fish_source` to",
     "`~/.config/fish/completions/timeoutmgr.fish`.",
     "",
 )

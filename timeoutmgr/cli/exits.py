@@ -36,8 +36,8 @@ MEANINGS = {
     Exit.NOT_FOUND: "not found, or too late: it was sent already, or may have been",
     Exit.CONFIGURATION: "the configuration is refused; nothing was started",
     Exit.UNAVAILABLE: "storage or broker cannot be reached, or did not confirm",
-    Exit.FINDINGS: "looked, and found what should not be: lost messages, a broken promise",
-    Exit.UNDECIDABLE: "looked, and found nothing; but what was lost could not have been seen",
+    Exit.FINDINGS: "the check found a problem: lost messages, a broken promise",
+    Exit.UNDECIDABLE: "the check found no problem, but could not have detected a loss",
     Exit.CRITICAL: "a critical error ended the endpoint",
     Exit.INTERRUPTED: "interrupted from the keyboard",
 }

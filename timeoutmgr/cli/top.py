@@ -16,8 +16,8 @@ from timeoutmgr.errors import ConfigurationError
 def top(shared: Shared, every: timedelta) -> None:
     """Show the dashboard's numbers on a screen of the terminal until q.
 
-    The screen reads as the dashboard does: at most one statement a second, and of many timeouts a
-    lower bound or an estimate. It changes nothing. If the store or the broker is away, it shows
+    Like the dashboard, the screen causes at most one statement a second, and shows a lower bound or
+    an estimate for many timeouts. It changes nothing. If the store or the broker is away, it shows
     the last numbers and their age.
 
     Examples:

@@ -174,7 +174,7 @@ def test_several_jobs_share_one_start_and_the_first_finding_is_the_exit_code(sql
     until = run(*given, "forecast", "compact --lake no-folder", code=Exit.CONFIGURATION)
     wrong = people(*given, "lateness", "run lateness", code=Exit.CONFIGURATION)
 
-    assert "every group keeps it" in shown
+    assert "every group keeps the promise" in shown
     assert row(1)["id"] in shown
     assert (len(listed), len(until), until[0]["messages"]) == (2, 1, 0)
     assert "'run lateness' names no job of the pipeline" in wrong

@@ -51,9 +51,9 @@ def lateness(shared: Shared, /, store: Sequence[str], html: Path | None, **optio
 
 def _print(report: "LatenessReport") -> None:
     document = report.document()
-    broken = f"{report.broken} of {report.of_groups} groups break it"
+    broken = f"{report.broken} of {report.of_groups} groups break the promise"
     output.print_pairs([("messages", report.messages), ("promise", document["slo"])])
-    click.echo(broken if report.broken else "every group keeps it")
+    click.echo(broken if report.broken else "every group keeps the promise")
     if report.groups:
         click.echo()
         columns = [*report.options.by, "messages", "p50", "p90", "p99", "p999", "most"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport
 
 _WITHOUT_ACCEPTED = (
-    'lost: not decidable for what was never stored; keep history = "full", or give --accepted'
+    'lost: not decidable for messages never stored; keep history = "full", or give --accepted'
 )
 _WITHOUT_AS_OF = "lost: not decidable for accepted messages without a due time; give --as-of"
 
