@@ -20,10 +20,11 @@ from timeoutmgr.contracts import (
     Outcome,
     OutcomeKind,
     ScheduleRecord,
+    Timeout,
     TimeoutState,
 )
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
-from timeoutmgr.migration import Batch, Item, KeyRange, Participants, Terms, begin
+from timeoutmgr.migration import Batch, BatchState, Item, KeyRange, Participants, Terms, begin
 from timeoutmgr.migration.batch_step import hide, send
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 
@@ -141,6 +142,42 @@ def test_a_timeout_that_ended_at_the_target_is_known_and_not_revived(
     assert names(pending(moves.target)) == ["t000", "t002", "t003"]
     assert pending(moves.source) == []
     assert (report.new, report.known, report.verified) == (3, 1, True)
+
+
+def _with_a_used_id(moves: Move) -> Timeout:
+    """Store four timeouts at the source, and other content under the id of the second there."""
+    other = timeout("t001", NOW + HOUR, body=b"other content")
+    moves.source.store_many(some(4))
+    moves.target.store_many([other])
+    return other
+
+
+def test_a_timeout_whose_id_has_other_content_at_the_target_stays(moves: Move) -> None:
+    other = _with_a_used_id(moves)
+
+    report = moves.run()
+
+    assert pending(moves.source) == [some(4)[1]]
+    assert pending(moves.target) == [some(4)[0], other, *some(4)[2:]]
+    assert (report.new, report.known, report.returned, report.verified) == (3, 0, 1, True)
+    assert moves.source.cancel("t001") is CancelResult.CANCELLED  # no longer hidden
+
+
+def test_an_abort_returns_a_timeout_whose_id_has_other_content_at_the_target(moves: Move) -> None:
+    other = _with_a_used_id(moves)
+    parts = moves.parts()
+    run = moves.begin(parts, batch=4)
+    [batch] = parts.ledger.batches(run.id)
+    sending = replace(hide(parts, run, batch), state=BatchState.SENDING)
+    parts.ledger.move_batch(run.id, sending)
+    parts.target.deliver(run.id, sending, parts.source.read(run.id, sending))
+    parts.close()  # as a kill behind the delivery leaves it
+
+    report = moves.abort()
+
+    assert pending(moves.source) == [some(4)[1]]
+    assert pending(moves.target) == [some(4)[0], other, *some(4)[2:]]
+    assert (report.new, report.returned, report.verified) == (3, 1, True)
 
 
 def test_the_flag_maybe_sent_moves_with_its_timeout(moves: Move) -> None:

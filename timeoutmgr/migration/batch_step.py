@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +11,9 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.migration.ports import StepInputs
-from timeoutmgr.migration.runs import Batch, BatchState, MigrationRun
+from timeoutmgr.migration.runs import Batch, BatchState, Item, MigrationRun
+
+logger = logging.getLogger(__name__)
 
 # --- claim a batch before moving it, so that two processes never move it at the same time ---------
 # A store would still insert each id only once; a queue would get the batch twice.
@@ -84,16 +88,35 @@ def send(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
         batch = replace(batch, repeated=len(items))
     delivered = parts.target.deliver(run.id, batch, items)
     reach("migration.delivered")
-    _agree(run, batch, "sent", len(items), "at the target", delivered.total)
-    done = replace(batch, state=BatchState.DONE, new=delivered.new, known=delivered.known)
-
-    def write(transaction: Transaction | None, count: int) -> None:
-        _agree(run, done, "sent", len(items), "removed", count)
-        parts.ledger.move_batch(run.id, done, transaction)
-
-    parts.source.remove(run.id, batch, items, write)
+    new, known, used = delivered.new, delivered.known, len(delivered.used)
+    _agree(run, batch, "sent", len(items), "at the target", delivered.total + used)
+    done = replace(batch, state=BatchState.DONE, new=new, known=known, returned=used)
+    _remove(parts, run, done, items, delivered.used)
     reach("migration.removed")
     return done
+
+
+def _remove(
+    parts: StepInputs, run: MigrationRun, done: Batch, items: Sequence[Item], used: frozenset[str]
+) -> None:
+    """Remove *items* from the source, and unhide there the timeouts of *used* ids."""
+    checked = ("refused", len(used), "returned") if used else ("sent", len(items), "removed")
+
+    def write(transaction: Transaction | None, count: int) -> None:
+        _agree(run, done, *checked, count)
+        parts.ledger.move_batch(run.id, done, transaction)
+
+    if not used:
+        parts.source.remove(run.id, done, items, write)
+        return
+    logger.warning(
+        "%d timeouts of migration run %s stay at the source: the target has other content under "
+        "their ids, the first of which is %.80r",
+        *(len(used), run.id, min(used)),
+        extra={"event": "timeouts_not_moved", "endpoint": run.terms.endpoint},
+    )
+    moved = {item.timeout.id for item in items} - used
+    parts.source.restore(run.id, done, items, moved, write)
 
 
 def _agree(run: MigrationRun, batch: Batch, one: str, first: int, other: str, second: int) -> None:
@@ -137,7 +160,9 @@ def put_back(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
     items = parts.source.read(run.id, batch)
     there: set[str] = set()
     if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:
-        there = parts.target.present([item.timeout.id for item in items])
+        timeouts = [item.timeout for item in items]
+        used = {timeouts[place].id for place in parts.target.conflicts(timeouts)}
+        there = parts.target.present([one.id for one in timeouts]) - used
     # Counted from the batch: a foreign source may have got part of it back before a crash.
     back = batch.collected - len(there)
     returned = replace(batch, state=BatchState.RETURNED, new=len(there), returned=back)

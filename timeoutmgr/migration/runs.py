@@ -195,8 +195,8 @@ class Batch:
 
     *collected* timeouts were hidden in the source and sent. Of these, *new* came to the target by
     this run; *known* were there before, or dispatched or cancelled, so the target dropped them.
-    *returned* went back into the source. *repeated* may be at the target twice under one id,
-    because of a crash between sending and recording. *claim* names the owner, as in the ledger: no
+    *returned* are at the source again. *repeated* may be at the target twice under one id, because
+    of a crash between sending and recording. *claim* names the owner, as in the ledger: no
     other process can write the batch.
     """
 
@@ -241,10 +241,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The target's answer for a batch: how many timeouts were new, and how many already known."""
+    """The target's answer for a batch: how many timeouts were new, and how many already known.
+
+    *used* are the ids that it has for other content; their timeouts stay at the source.
+    """
 
     new: int
     known: int = 0
+    used: frozenset[str] = frozenset()
 
     @property
     def total(self) -> int:

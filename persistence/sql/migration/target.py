@@ -138,9 +138,10 @@ class SqlTarget(StoreParticipant):
         self._context.database.run(work)
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
-        """Store timeouts whose id is new or has left this store; count the rest."""
+        """Store timeouts whose id is new or has left this store; count or name the rest."""
         rows = {item.timeout.id: self._row(run_id, item) for item in items}
-        contents = {item.timeout.id: content_of(item.timeout) for item in items}
+        given = {item.timeout.id: item.timeout for item in items}
+        contents = {one: content_of(timeout) for one, timeout in given.items()}
         if len(rows) != len(items):
             raise MigrationFailed(f"run {run_id}, batch {batch.no} holds an id twice")
 
@@ -166,19 +167,18 @@ class SqlTarget(StoreParticipant):
 
         arrived = self._until_nobody_interferes(work)
         # Read again after the commit: based on this answer, the source removes its rows.
-        return Delivered(arrived, len(self.present(list(rows))) - arrived)
+        kept = self._kept(list(rows))
+        kinds = {one: kind_of(kept[one], given[one], contents[one]) for one in kept}
+        used = frozenset(one for one in kept if kinds[one] is RepeatKind.CONFLICT)
+        return Delivered(arrived, len(kept) - arrived - len(used), used)
 
     def present(self, ids: Sequence[str]) -> set[str]:
         """Return the *ids* that are stored here or have ended here."""
-        with self._context.database.read() as connection:
-            found = self._states(connection, ids)
-        return {one for one, state in found.items() if state != TimeoutState.MIGRATED}
+        return set(self._kept(ids))
 
     def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
         """Return the places of *timeouts* whose ids other messages have, here or before them."""
-        with self._context.database.read() as connection:
-            rows = [*self._keys(connection, [one.id for one in timeouts])]
-        kept = {row.id: row.content for row in rows if row.state != TimeoutState.MIGRATED}
+        kept = self._kept([one.id for one in timeouts])
 
         def differs(one: Timeout) -> bool:
             content = content_of(one)
@@ -217,6 +217,12 @@ class SqlTarget(StoreParticipant):
 
     def _states(self, connection: Connection, ids: Sequence[str]) -> dict[str, TimeoutState]:
         return {row.id: TimeoutState(row.state) for row in self._keys(connection, ids)}
+
+    def _kept(self, ids: Sequence[str]) -> dict[str, bytes | None]:
+        """Return what is remembered of the *ids* that are stored here or have ended here."""
+        with self._context.database.read() as connection:
+            rows = [*self._keys(connection, ids)]
+        return {row.id: row.content for row in rows if row.state != TimeoutState.MIGRATED}
 
     def _keys(self, connection: Connection, ids: Sequence[str]) -> Iterator[Row[Any]]:
         for start in range(0, len(ids), _PAGE):
