@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -11,20 +13,25 @@ import pytest
 from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from tests.support.makers import a_received
-from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import DeliveryOptions, JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import SettleStoredCopies
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
+from timeoutmgr.deadletter.feature import Sweeper
 from timeoutmgr.deadletter.manager import REMEMBERED, SWEEP, FirstAttempt, QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
+from timeoutmgr.deadletter.service import DeadLetterService, JournalingRules
+from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement, StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import CORRELATION_ID
-from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.instants import MICROSECOND
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.testing.conformance.samples import race
 from timeoutmgr.transport.work import Work
 
-DAY = 86_400_000_000
+DAY, MINUTE = 86_400_000_000, 60_000_000
 
 
 def sent(
@@ -118,6 +125,35 @@ def test_a_message_that_never_arrived_in_time_becomes_a_dead_letter_of_its_sende
         "never": MessageClass.NACK_RECEIVE_TIMEOUT_AT_SENDER,
         "there": MessageClass.NACK_RECEIVE_TIMEOUT,
     }
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_deadlines_count_by_the_clock_of_the_database(
+    store_of: Callable[[str], DeadLetterStore], unique: str, kind: str, hours: int
+) -> None:
+    nodes = Nodes(store_of(kind), unique)
+    manager, telemetry = nodes.manager(), Counters()
+    before = nodes.database.now(nodes.clock)
+    nodes.clock.step_wall(before * MICROSECOND + timedelta(hours=hours) - START * MICROSECOND)
+    service = DeadLetterService(
+        manager=manager,
+        endpoint="sales",
+        rules=JournalingRules(),
+        clock=nodes.clock,
+        telemetry=telemetry,
+        limits=Limits(),
+        joins=False,
+    )
+    options = DeliveryOptions(transactional=True, time_to_reach_queue=timedelta(minutes=10))
+    headers = service.delivery_headers(options, {}, "billing")
+
+    service.before_sending([Outgoing("billing", Message(id="m1", headers=headers, body=b""))])
+    Sweeper(manager, timedelta(minutes=1), telemetry).sweep_kept()
+
+    assert everywhere(manager) == [[], [], []]
+    assert manager.sweep(before + 10 * MINUTE - 1) == 0
+    assert manager.sweep(nodes.database.now(nodes.clock) + 10 * MINUTE) == 1
 
 
 def test_an_arrived_message_without_a_time_limit_is_kept_for_ever(nodes: Nodes) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from timeoutmgr.contracts import Clock, Transport
+from timeoutmgr.contracts import Transport
 from timeoutmgr.contracts.transports import ExpiresMessages
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
@@ -60,7 +60,6 @@ class Sweeper(ThreadTask):
         self,
         manager: QueueManager,
         interval: timedelta,
-        clock: Clock,
         telemetry: Telemetry,
         expire: Callable[[int], int] | None = None,
     ) -> None:
@@ -68,19 +67,18 @@ class Sweeper(ThreadTask):
         self._manager = manager
         self._expire = expire
         self._interval = interval.total_seconds()
-        self._clock = clock
         self._telemetry = telemetry
 
     def sweep_kept(self) -> None:
         """Move all overdue copies, and delete old attempts. Raises StorageUnavailable."""
-        moved = 0
+        moved, now = 0, self._manager.now()
         while not self._stop.is_set():
-            now = self._manager.sweep(self._clock.now())
-            moved += now
-            self._telemetry.count("kept_messages_expired", now)
-            if now < SWEEP:
+            count = self._manager.sweep(now)
+            moved += count
+            self._telemetry.count("kept_messages_expired", count)
+            if count < SWEEP:
                 break
-        self._manager.forget_attempts(self._clock.now())
+        self._manager.forget_attempts(now)
         if moved:
             logger.warning(
                 "sweeper moved %d messages without a final acknowledgement in time to the "
@@ -407,8 +405,7 @@ class DeadLetterQueues:
                 clock=context.clock,
                 telemetry=context.telemetry,
             )
-        interval = self.sweep_interval
-        return Sweeper(manager, interval, context.clock, context.telemetry, expire)
+        return Sweeper(manager, self.sweep_interval, context.telemetry, expire)
 
     def _outage(self, context: FeatureContext, manager: QueueManager) -> Outage:
         wait, database = self.time_to_wait_before_critical_error, manager.store.database

@@ -221,6 +221,14 @@ class QueueManager:
         """
         return self._run(lambda c: self._acknowledge(c, key, ended, reason, channel), transaction)
 
+    def now(self, transaction: Transaction | None = None) -> Micros:
+        """Return the time of the store's database, which deadlines count by if it has a clock."""
+        database, clock = self.store.database, self.store.clock
+        if transaction is not None:
+            return database.now_in(as_connection(transaction), clock)
+        now: Micros = self.calls(lambda: database.now(clock))
+        return now
+
     def sweep(self, now: Micros) -> int:
         """Move messages without an acknowledgement to their dead-letter queue; return how many.
 

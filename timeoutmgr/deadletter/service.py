@@ -227,7 +227,6 @@ class DeadLetterService:
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
         """Keep a copy of each transactional message, and commit it before the send."""
-        now = self.clock.now()
         for one in outgoing:
             delivery = read_headers(one.message.headers)
             if not self._keeps(delivery):
@@ -238,6 +237,8 @@ class DeadLetterService:
                     "in the database of the dead letters: a rollback would leave the copy. Set "
                     "the store of DeadLetterQueues to the database of the queues"
                 )
+            joined = self._joined(transaction)
+            now = self.manager.now(joined)
             begins, lifetime = _dispatch(one, now), delivery.time_to_be_received
             arrives_by = begins + duration_micros(delivery.timers.until_arrival)
             queue = final_destination(one)
@@ -246,7 +247,7 @@ class DeadLetterService:
                 [end.stored_copy()],
                 arrives_by,
                 None if lifetime is None else begins + duration_micros(lifetime),
-                transaction=self._joined(transaction),
+                transaction=joined,
             )
             reach("deadletters.source_keeps")
 
