@@ -103,6 +103,7 @@ def test_a_stream_that_lost_its_checkpoint_stores_no_row_again(sqlite: Store) ->
         ({"headers": 5}, r"'k1' cannot be sent: headers are a map or a JSON object"),
         ({"saga_id": "no\nsaga"}, "the row with the key 'k1' cannot be sent"),
         ({"message_type": None}, "a message type is a name"),
+        ({"content_type": "é" * 200}, "'k1' cannot be sent: the content type .* has 400 bytes"),
     ],
 )
 def test_a_row_that_an_endpoint_would_refuse_is_named_and_none_is_stored(
@@ -114,6 +115,16 @@ def test_a_row_that_an_endpoint_would_refuse_is_named_and_none_is_stored(
         write(sqlite, table)
 
     assert as_sent(sqlite) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ä", "d" * 101])
+def test_a_data_set_whose_end_no_message_id_would_show_is_refused(sqlite: Store, name: str) -> None:
+    schema = from_arrow_schema(pa.Table.from_pylist([ROW]).schema)
+    made = source(sqlite, **(GIVEN | {"dataset": name}))
+
+    for kind in (made.writer, made.streamWriter):
+        with pytest.raises(ConfigurationError, match="100 printable ASCII characters without '/'"):
+            kind(schema, overwrite=False)
 
 
 def test_a_row_that_is_due_outside_of_the_calendar_is_named(sqlite: Store) -> None:

@@ -220,6 +220,14 @@ _OF_ENDPOINT: Final = option("--endpoint", "Only timeouts of this endpoint.")
 _TO_DESTINATION: Final = option("--destination", "Only messages to this destination.")
 
 
+def check_dataset(name: str) -> None:
+    """Refuse *name* for a data set unless a message id shows where it ends and the key begins."""
+    if not re.fullmatch("[ -.0-~]{1,100}", name):
+        raise ConfigurationError(
+            f"dataset is 1 to 100 printable ASCII characters without '/', got {name!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRules:
     """How rows become timeouts of *endpoint*.
@@ -241,12 +249,7 @@ class RequestRules:
     def __post_init__(self) -> None:
         """Check every value."""
         check_declared(self)
-        if not (self.dataset and self.dataset.isascii() and self.dataset.isprintable()) or (
-            len(self.dataset) > 100
-        ):
-            raise ConfigurationError(
-                f"dataset is 1 to 100 printable ASCII characters, got {self.dataset!r}"
-            )
+        check_dataset(self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.instants import Micros, from_micros, to_micros
 from timeoutmgr.pipeline.lake.table import STORED, Where
 from timeoutmgr.pipeline.ledger import JobLedger
+from timeoutmgr.pipeline.options import check_dataset
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.statements import (
     PARTITIONS,
@@ -222,6 +223,7 @@ class TimeoutsDataSource(DataSource):
                 f"{', '.join(NEEDED)}: endpoint is whose timeouts they are, and dataset with the "
                 "key of a row is its message id"
             )
+        check_dataset(self.options["dataset"])
         made = SentRows(
             endpoint=check_endpoint_name(self.options["endpoint"]),
             dataset=self.options["dataset"],

@@ -29,6 +29,7 @@ from timeoutmgr.message.validation import (
     encode_body,
 )
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
+from timeoutmgr.transport.envelope import check_short
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import DeliveryOptions
@@ -454,6 +455,7 @@ def _checked_content_type(given: str) -> str:
         raise InvalidMessage(
             f"a content type is printable text, got {given!r:.80}; name one such as text/plain"
         )
+    check_short(given, "content type")
     return given
 
 

@@ -563,7 +563,9 @@ def test_no_row_is_smeared_past_the_end_of_time(spark: SparkSession) -> None:
     assert {one["due"] for one in dues} == {from_micros(LATEST)}
 
 
-@pytest.mark.parametrize("changed", [{"past": "keep"}, {"dataset": ""}, {"dataset": "ä"}])
+@pytest.mark.parametrize(
+    "changed", [{"past": "keep"}, {"dataset": ""}, {"dataset": "ä"}, {"dataset": "a/b"}]
+)
 def test_wrong_rules_are_refused(changed: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(changed))):
         rules(**changed)
