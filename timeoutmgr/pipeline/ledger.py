@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -77,12 +77,12 @@ def _require_free(owners: SessionLocks, what: str) -> None:
 
 
 @contextmanager
-def at_work(store: Store, ledger: "JobLedger", run_id: str) -> Iterator[None]:
-    """Work on a begun run; if this process dies, the next run aborts it."""
+def at_work(store: Store, run_id: str, begin: Callable[..., JobRun]) -> Iterator[None]:
+    """Work on the run that *begin* begins; if this process dies, the next run aborts it."""
     owners, runner = SessionLocks(store.database), f"{run_id} {secrets.token_hex(4)}"
-    owners.acquire(runner)
+    owners.acquire(runner)  # first: a begun run without a runner would never be aborted
     try:
-        ledger.acquire(run_id, runner)
+        begin(run_id, runner=runner)
         yield
     finally:
         owners.release(runner)
@@ -98,11 +98,17 @@ class JobLedger:
         self._clock = clock or SystemClock()
 
     def begin(
-        self, run_id: str, kind: str, parameters: Mapping[str, Any], instant: Micros | None = None
+        self,
+        run_id: str,
+        kind: str,
+        parameters: Mapping[str, Any],
+        instant: Micros | None = None,
+        runner: str | None = None,
     ) -> JobRun:
         """Return the run, begun now or before.
 
         *instant* is the time of the run, if all runs with the same *parameters* need the same time.
+        The process with the session lock *runner* works on the run.
 
         Raises RunConflict if the run was begun with other parameters, or a run with the same
         parameters at another instant: the halves of two runs make no whole run.
@@ -130,6 +136,9 @@ class JobLedger:
                     "run id"
                 )
             _require(instant, found)
+            if runner is not None:
+                again: dict[str, Any] = {"state": JobRunState.RUNNING.value, "ended": None}
+                self._rows.change(connection, run_id, runner=runner, **again)
             return found
 
         return self._database.run(work)
@@ -161,15 +170,6 @@ class JobLedger:
         """Note that the run is in *state*, when it ended, and its last *report* if given."""
         ended = self._database.now(self._clock) if state.is_over else None
         values: dict[str, Any] = {"report": report, "state": state.value, "ended": ended}
-        self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
-
-    def acquire(self, run_id: str, runner: str) -> None:
-        """Note that the process with the session lock *runner* works on the run."""
-        values: dict[str, Any] = {
-            "runner": runner,
-            "state": JobRunState.RUNNING.value,
-            "ended": None,
-        }
         self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
 
     def abort_the_dead(self, kind: str) -> list[str]:

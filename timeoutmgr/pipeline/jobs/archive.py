@@ -7,6 +7,7 @@ and only events are removed that this run has read in the table.
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -89,8 +90,8 @@ def archive(options: ArchiveOptions, *, clock: Clock, progress: Progress = silen
     with exclusive_lock(store, f"archive {identity(store)}"):
         ledger.abort_the_dead(KIND)
         run_id = new_run_id(KIND)
-        ledger.begin(run_id, KIND, {"to": options.to, "purge": options.purge})
-        with at_work(store, ledger, run_id):
+        parameters = {"to": options.to, "purge": options.purge}
+        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
             report = _Archive(store, options, clock, progress, ledger).run(run_id)
         ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -144,8 +145,8 @@ def erase(
         job.no_first_commit(),
     ):
         ledger.abort_the_dead(KIND)
-        ledger.begin(run_id, KIND, {"selection": job.digest})
-        with at_work(store, ledger, run_id):
+        parameters = {"selection": job.digest}
+        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
             interrupted = _interrupted(ledger, job.digest)
             before = {
                 (endpoint, id_) for one in interrupted.values() for endpoint, id_ in one[_KEYS]

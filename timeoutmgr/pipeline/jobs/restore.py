@@ -7,6 +7,7 @@ that a run that died leaves nothing to repair, and the next run ends where it wo
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -76,8 +77,8 @@ def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silen
         return job.run()
     with exclusive_lock(store, f"restore {identity(store)}"):
         ledger.abort_the_dead(KIND)
-        ledger.begin(run_id, KIND, {"lake": options.lake, "of": job.name})
-        with at_work(store, ledger, run_id):
+        parameters = {"lake": options.lake, "of": job.name}
+        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
             report = job.run()
         ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report

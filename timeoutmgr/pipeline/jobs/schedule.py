@@ -8,6 +8,7 @@ the same rows good, due at the same times, and has only to store the missing row
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -131,8 +132,8 @@ def schedule(
             _require_few_rejects(report, options.max_reject_ratio)
             if options.dry_run:
                 return report
-            ledger.begin(run_id, KIND, parameters, now)
-            with at_work(store, ledger, run_id):
+            begin = partial(ledger.begin, kind=KIND, parameters=parameters, instant=now)
+            with at_work(store, run_id, begin):
                 progress(f"storing {report.accepted} timeouts")
                 return _store(judgement, options, report, ledger)
         finally:
