@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, S3FileSystem
 from sqlalchemy import select
 
@@ -142,6 +143,28 @@ def test_delta_forgets_its_log_and_its_files(
     target = store_of("sqlite")
     report = restored(target, place)
     assert (report.new_pending, report.new_used_ids) == (2, 2)
+
+
+def test_delta_forgets_its_versions_beside_another_change_of_its_properties(
+    store_of: Callable[[str], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of("sqlite")
+    fill(store)
+    place = f"delta:{tmp_path}/lake/history"
+    archived(store, place)
+    real, log = DeltaTable.vacuum, "delta.logRetentionDuration"
+
+    def overtaken(table: DeltaTable, *given: Any, **more: Any) -> list[str]:
+        monkeypatch.setattr(DeltaTable, "vacuum", real)
+        DeltaTable(table.table_uri).alter.set_table_properties({log: "interval 90 days"})
+        return real(table, *given, **more)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", overtaken)
+    erased(store, lake=place, saga_ids=(OF_PERSON["saga_id"],))
+
+    assert files_with(tmp_path, CANARY) == []
+    properties = DeltaTable(f"{tmp_path}/lake/history").metadata().configuration
+    assert properties[log] == "interval 90 days"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])

@@ -253,7 +253,7 @@ class _Erase:
                 doomed = Doomed("id", tuple(sorted(ids)), store=self._name, kept=kept)
                 removed[name] = _removed(table, doomed)
             # Also after a run that died in between: its files are there yet.
-            table.forget_versions()
+            tried(table, table.forget_versions)
         return removed
 
     def _overtake(self, table: HistoryTable, columns: pa.Schema) -> None:

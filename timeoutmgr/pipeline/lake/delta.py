@@ -131,18 +131,21 @@ class DeltaHistory:
 
         After a run that was killed in between, the retention is Delta's default.
         """
-        if self._table is None:
-            return
-        self._table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        before = self._table.metadata().configuration
+        if self._table is not None:
+            with self._conflicts():
+                self._forget_versions(self._table)
+
+    def _forget_versions(self, table: DeltaTable) -> None:
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        before = table.metadata().configuration
         kept = {name: before[name] for name in _RETENTION if before.get(name, _AT_ONCE) != _AT_ONCE}
-        self._table.alter.set_table_properties(dict.fromkeys(_RETENTION, _AT_ONCE))
+        table.alter.set_table_properties(dict.fromkeys(_RETENTION, _AT_ONCE))
         try:
-            self._load(None)
-            self._table.create_checkpoint()
-            self._table.cleanup_metadata()
+            table.update_incremental()
+            table.create_checkpoint()
+            table.cleanup_metadata()
         finally:
-            self._table.alter.set_table_properties(_RETENTION | kept)
+            table.alter.set_table_properties(_RETENTION | kept)
 
     def compact(self, before: date) -> int:
         """Merge files, and remove files that no version of the last week has."""
@@ -151,8 +154,8 @@ class DeltaHistory:
         wanted = [("event_date", "<", str(before))]
         with self._conflicts():
             done = self._table.optimize.compact(partition_filters=wanted, writer_properties=_PACKED)
-        is_cut_off = _AT_ONCE in self._table.metadata().configuration.values()
-        self._table.vacuum(_WEEK if is_cut_off else None, dry_run=False)
+            is_cut_off = _AT_ONCE in self._table.metadata().configuration.values()
+            self._table.vacuum(_WEEK if is_cut_off else None, dry_run=False)
         return int(done["numFilesRemoved"])
 
     def _created(self, store: str) -> DeltaTable:
