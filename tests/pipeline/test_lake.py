@@ -492,15 +492,16 @@ def test_a_table_that_is_missing_is_not_read(place: str) -> None:
         present_table(place)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+@pytest.mark.parametrize("version", [7, 2**70])
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_version_that_a_table_lacks_is_not_read_as_another(
-    kind: str, place_of: Callable[[str], str]
+    kind: str, version: int, place_of: Callable[[str], str]
 ) -> None:
     place = place_of(kind)
     table = open_table(place)
     for batch in range(2):
-        with pytest.raises(ConfigurationError, match="no history table with a version 7 at"):
-            present_table(place, 7)
+        with pytest.raises(ConfigurationError, match=f"table with a version {version} at"):
+            present_table(place, version)
         append(table, range(4), batch)
 
     assert present_table(place, table.version).version == table.version

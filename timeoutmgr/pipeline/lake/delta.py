@@ -82,6 +82,10 @@ class DeltaHistory:
             self._table = DeltaTable(self._uri, version=version)
         except TableNotFoundError:
             self._table = None
+        except (DeltaError, OverflowError):
+            if version is None:
+                raise
+            self._load(None)  # if it can be read, it lacks the version: see ``present_table``
 
     def marks(self, store: str) -> Marks:
         """Return the marks of *store*."""
