@@ -45,6 +45,7 @@ from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
 from timeoutmgr.pipeline.readers import arrow_batches
 from timeoutmgr.pipeline.stores import Store, identity, open_store
+from timeoutmgr.pipeline.writers.history_writer import HistoryRestore
 from timeoutmgr.pipeline.writers.loader import Loader
 
 ENDS = ("dispatched", "cancelled", "failed")
@@ -320,6 +321,28 @@ def test_a_store_on_a_server_comes_back(
 
     events = [one for one in facts(target)["history"] if one["id"] != "id99"]
     assert {**facts(target), "history": events} == facts(source)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_restore_beside_an_endpoint_that_stores_the_same_id_leaves_the_id_to_the_endpoint(
+    kind: str, store_of: Callable[[str], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, place = store_of(kind), store_of(kind), str(tmp_path / "history")
+    filled(source, set(), {1: "dispatched", 2: "dispatched"})
+    archived(source, place)
+    real = HistoryRestore.unused
+
+    def overtaken(*given: Any) -> Any:
+        found = real(*given)
+        monkeypatch.setattr(HistoryRestore, "unused", real)
+        Loader(target).load([batch([row(1)])])
+        return found
+
+    monkeypatch.setattr(HistoryRestore, "unused", overtaken)
+    report = restored(target, place)
+
+    assert (report.used_ids, report.new_used_ids) == (2, 1)
+    assert [one["id"] for one in read(target, "pending")] == [row(1)["id"]]
 
 
 def test_what_was_sent_after_the_snapshot_is_not_stored_again(empty: Path, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy.exc import IntegrityError
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent
 from timeoutmgr.pipeline.lake.message_snapshots import (
@@ -36,6 +37,7 @@ from timeoutmgr.pipeline.writers.store_writer import pages
 
 KIND: Final = "restore"
 _DAY: Final = 86_400_000_000
+_TRIES: Final = 5
 _HELD: Final = pa.schema([PENDING_WRITTEN.field(name) for name in ("endpoint", "id", "as_of")])
 
 Key = tuple[str, str]
@@ -140,7 +142,14 @@ class _Restore:
         if self._options.dry_run:
             with self._store.database.read() as connection:
                 return len(missing(connection, rows))
-        return self._store.database.run(lambda connection: write(connection, rows))
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._store.database.run(lambda connection: write(connection, rows))
+            except StorageUnavailable as error:
+                # An endpoint may store such a row after the search for it: search again.
+                if not (left and isinstance(error.__cause__, IntegrityError)):
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _last_sequence(self) -> int:
         where = Where(store=self.name)
