@@ -10,6 +10,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.database.row_moves import BulkTables
 from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.message.field_types import settings_of
 
 from .context import SqlSettings
 from .maintenance import all_tables, forget
@@ -50,7 +51,7 @@ class SqlPersistence:
         self._version_table: Final = f"{prefix}timeouts_version"
         self._revisions: Final = _MIGRATIONS, self._version_table, schema
         self._attributes: Final = {"prefix": prefix}
-        self._settings: Final = settings or SqlSettings()
+        self._settings: Final = settings_of(SqlSettings, settings)
         self._liveness: Final = Liveness(self._database)
         self._whole: Final = Whole(self._database, self._tables.timeouts)
         self._database.refuse_attached(schema, "Use a prefix.")

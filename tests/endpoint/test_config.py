@@ -313,6 +313,19 @@ def test_a_setting_of_a_file_that_code_gives_in_an_object_is_refused_with_that_o
         config.use_persistence("sqlite:///timeoutmgr.db", clock="host")
 
 
+@pytest.mark.parametrize("url", ["sqlite:///timeoutmgr.db", "amqp://localhost"])
+def test_settings_of_a_transport_that_are_no_such_settings_are_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"settings takes \w+Settings, got 5 of type int"):
+        EndpointConfiguration("sales").use_transport(url, settings=5)
+
+
+def test_settings_of_a_store_that_are_no_such_settings_are_refused() -> None:
+    config = EndpointConfiguration("sales")
+
+    with pytest.raises(ConfigurationError, match="settings takes SqlSettings, got 5 of type int"):
+        config.use_persistence("sqlite:///timeoutmgr.db", settings=5)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [

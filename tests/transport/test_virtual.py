@@ -172,16 +172,21 @@ def test_a_scheme_that_kombu_would_read_as_another_address_is_unknown(scheme: st
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://localhost/9/", "redis://localhost/name", "rediss://h/-1", "sentinel://h/x"]
+    "url",
+    [
+        *("redis://localhost/9/", "redis://localhost/name", "rediss://h/-1", "sentinel://h/x"),
+        *("redis+socket:///tmp/socket?virtual_host=x", "redis+socket:///s?virtual_host=-1"),
+    ],
 )
 def test_a_database_of_redis_that_is_no_number_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="Redis has numbers for names, such as /0"):
+    with pytest.raises(ConfigurationError, match="Redis has numbers for names, such as"):
         KombuTransport(url, accept_loss=True)
 
 
 @pytest.mark.parametrize("path", ["", "/", "/9", "//9", "/%39"])
 def test_a_database_of_redis_is_a_number(path: str) -> None:
     KombuTransport(f"redis://localhost{path}", accept_loss=True)
+    KombuTransport(f"redis+socket:///tmp/socket?virtual_host={path[1:]}", accept_loss=True)
 
 
 def test_capabilities_promise_no_durability(transport: KombuTransport) -> None:

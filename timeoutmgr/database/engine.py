@@ -49,7 +49,7 @@ from timeoutmgr.database.sqlite_writers import (
     file_at,
 )
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
-from timeoutmgr.message.field_types import check_field_types
+from timeoutmgr.message.field_types import check_field_types, settings_of
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
 
@@ -140,7 +140,7 @@ class Database:
         self._monotonic: Final = monotonic
         self._given: Final = _parsed(url)
         self.url: Final = _located(self._given)
-        self.settings: Final = settings or DatabaseSettings()
+        self.settings: Final = settings_of(DatabaseSettings, settings)
         require_experimental(self.url, self.settings.experimental)
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.unanswered: Final = Answers()

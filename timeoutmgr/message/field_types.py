@@ -5,11 +5,12 @@ from dataclasses import fields
 from datetime import timedelta
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Final, Protocol, Union, get_args, get_origin
+from typing import Any, Final, Protocol, TypeVar, Union, get_args, get_origin
 
 from timeoutmgr.errors import ConfigurationError
 
 Kinds = tuple[type, ...]
+Settings = TypeVar("Settings")
 _REMEDY: Final = {timedelta: "a timedelta, such as timedelta(seconds=5)", NoneType: "None"}
 
 
@@ -27,6 +28,13 @@ def check_kind(name: str, value: object, kinds: Kinds) -> None:
         raise ConfigurationError(
             f"{name} takes {expected}, got {value!r:.80} of type {type(value).__name__}"
         )
+
+
+def settings_of(kind: type[Settings], given: Settings | None) -> Settings:
+    """Return *given*, or the defaults of *kind* for None; raise ConfigurationError for the rest."""
+    made = kind() if given is None else given
+    check_kind("settings", made, (kind,))
+    return made
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from timeoutmgr.contracts import (
     LinkSecurity,
@@ -18,6 +18,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import settings_of
 from timeoutmgr.message.redaction import redact
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork, cached_property
 from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats, kombu_connection
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 
 _MODES = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
 
-_NUMBERED: Final = frozenset({"redis", "rediss", "sentinel"})
-"""Schemes whose path is a database; the path of redis+socket:// is a file."""
-_DATABASE_NUMBER: Final = re.compile(r"/{0,2}\d*", re.ASCII)
+_DATABASE_NUMBER: Final = re.compile(r"/?\d*", re.ASCII)
 
 _NOTES = {
     Family.AMQP: "confirmed sends; an unacknowledged message comes back at once",
@@ -80,7 +79,7 @@ class KombuTransport:
         arguments = locals()
         given = {each.name: arguments[each.name] for each in fields(KombuSettings)}
         self._settings = replace(
-            settings or KombuSettings(),
+            settings_of(KombuSettings, settings),
             **{name: value for name, value in given.items() if value is not None},
         )
         _refuse_unreadable(url)
@@ -251,10 +250,13 @@ def _check_channel_options(url: str, family: Family, options: Mapping[str, Any])
 
 def _check_redis_database(url: str) -> None:
     for part in map(urlsplit, url.split(";")):
-        if part.scheme in _NUMBERED and not _DATABASE_NUMBER.fullmatch(unquote(part.path)):
+        is_file = part.scheme == "redis+socket"
+        vhost = dict(parse_qsl(part.query)).get("virtual_host", "")
+        name = vhost if is_file else unquote(part.path).removeprefix("/")
+        if not _DATABASE_NUMBER.fullmatch(name):
             raise ConfigurationError(
-                f"{redact(url)!r} names the database {part.path[1:]!r:.80}; Redis has numbers for "
-                "names, such as /0"
+                f"{redact(url)!r} names the database {name!r:.80}; Redis has "
+                f"numbers for names, such as {'virtual_host=0' if is_file else '/0'}"
             )
 
 

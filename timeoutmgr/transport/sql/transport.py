@@ -13,6 +13,7 @@ from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as upgrades
 from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.field_types import settings_of
 from timeoutmgr.transport.sql.expiry import ExpiredMessages
 from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
 from timeoutmgr.transport.sql.owned_queues import OwnedQueues
@@ -60,7 +61,7 @@ class SqlTransport:
         self._database = database if isinstance(database, Database) else Database.shared(database)
         self._database.used_by(self)
         self.clock: Final[Clock] = clock or SystemClock()
-        self.settings: Final = settings or SqlQueueSettings()
+        self.settings: Final = settings_of(SqlQueueSettings, settings)
         self.budget: Final = ByteBudget(self.settings.buffer_bytes)
         checked_identifier("prefix", prefix)
         self._version_table, self._attributes = f"{prefix}queue_version", {"prefix": prefix}
