@@ -14,11 +14,11 @@ from typing import TypeAlias, cast
 from tests.support.clock import FakeClock
 from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage
-from timeoutmgr.transport.amqp.frames import BODY, split_frames
+from timeoutmgr.transport.amqp.frames import BODY, publish_method, split_frames
 
-Said: TypeAlias = tuple[str, int, bool] | tuple[str, str, str] | Exception
-"""A confirm with its tag and whether it means all up to it; a return with its routing key and
-message id; or how the connection ends."""
+Said: TypeAlias = tuple[str, int, bool] | tuple[str, str, str, str] | Exception
+"""A confirm with its tag and whether it means all up to it; a return with its exchange, routing key
+and message id; or how the connection ends."""
 
 
 class Broker:
@@ -79,9 +79,9 @@ class Broker:
         method, *given = said
         for listener in self.events[method]:
             if method == "basic_return":
-                key, message_id = given
+                exchange, key, message_id = given
                 content = SimpleNamespace(properties={"message_id": message_id})
-                listener(None, "", key, content)
+                listener(None, exchange, key, content)
             else:
                 listener(*given)
         return True
@@ -104,12 +104,12 @@ def nack(tag: int, *, multiple: bool = False) -> Said:
     return "basic_nack", tag, multiple
 
 
-def returned(key: str, message_id: str) -> Said:
-    return "basic_return", key, message_id
+def returned(key: str, message_id: str, exchange: str = "") -> Said:
+    return "basic_return", exchange, key, message_id
 
 
 def publishing(message_id: str, key: str = "q", body: bytes = b"{}") -> EncodedMessage:
-    return EncodedMessage(key, message_id, b"\0\0\0\0", b"", body)
+    return EncodedMessage(key, message_id, publish_method(key), b"", body)
 
 
 def publishings(*ids: str) -> list[EncodedMessage]:

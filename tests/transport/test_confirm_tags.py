@@ -77,6 +77,16 @@ def test_a_return_of_no_message_under_way_does_not_count_for_a_later_message() -
     assert window.send(publishings("late")) == [CONFIRMED]
 
 
+def test_a_return_belongs_to_the_message_of_its_exchange() -> None:
+    events, audit = (
+        replace(one, method=publish_method("q", exchange))
+        for one, exchange in zip(publishings("m", "m"), ("events", "audit"), strict=True)
+    )
+    broker = Broker(returned("q", "m", "audit"), ack(2, multiple=True))
+
+    assert broker.window().send([events, audit]) == [CONFIRMED, UNROUTABLE]
+
+
 def test_a_returned_message_is_unroutable_also_without_its_confirm() -> None:
     assert sent(2, returned("q", "m1"), ConnectionResetError()) == [UNKNOWN, UNROUTABLE]
 
@@ -253,7 +263,6 @@ def test_a_message_alone_that_the_broker_closes_the_channel_over_is_refused(
 ) -> None:
     assert sent(1, error) == [REFUSED]
     assert sent(2, ack(1), error) == [CONFIRMED, REFUSED]
-    assert sent(2, error) == [UNKNOWN, UNKNOWN]
 
 
 def test_a_large_message_with_a_queue_besides_its_exchange_is_refused() -> None:

@@ -104,7 +104,7 @@ class ConfirmWindow:
         self._tag = 0
         # In the order of their tags: a confirm of "all up to" removes from the front.
         self._waiting: dict[int, Started] = {}
-        self._returned: Counter[tuple[str, str]] = Counter()
+        self._returned: Counter[tuple[bytes, str]] = Counter()
 
     def send(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
         """Publish all and return the results in order.
@@ -268,8 +268,9 @@ class ConfirmWindow:
         )
         return is_about_all and error.method_sig == spec.Basic.Publish
 
-    def _on_return(self, _error: Exception, _exchange: str, key: str, content: Any) -> None:
-        self._returned[key, content.properties.get("message_id", "")] += 1
+    def _on_return(self, _error: Exception, exchange: str, key: str, content: Any) -> None:
+        method = publish_method(key, exchange)
+        self._returned[method, content.properties.get("message_id", "")] += 1
 
     def _settle(self, tag: int, multiple: bool, answer: SendResult) -> None:
         front = takewhile(lambda one: one <= tag, self._waiting)
@@ -287,12 +288,12 @@ class ConfirmWindow:
         """Return whether the message with *tag* was returned, and count that return off.
 
         A return names no tag. The broker's next confirm belongs to the returned message: of several
-        messages with the same key and id, it is the message that is confirmed first.
+        messages with the same exchange, key and id, it is the message that is confirmed first.
         """
         if not self._returned:
             return False
         publishing = started.publishings[tag - started.first]
-        pair = publishing.routing_key, publishing.message_id
+        pair = publishing.method, publishing.message_id
         if not self._returned[pair]:
             return False
         self._returned[pair] -= 1
