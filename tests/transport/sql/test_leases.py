@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from threading import Event, Thread
 
 import pytest
 from sqlalchemy import text
@@ -12,6 +13,7 @@ from sqlalchemy import text
 from chaos.forkserver_client import ForkServer
 from tests.support.forks import Forks, ended_in_a_child
 from tests.support.session_locks import end_session_of
+from tests.support.waiting import eventually
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.clock import SystemClock
@@ -279,3 +281,31 @@ def test_a_child_renews_its_leases_and_leaves_those_of_its_parent(
     assert ended_in_a_child(renewed) == 1
     assert transport._renewer.renew() == 1
     assert transport._leases.leased(of_parent.held()) == {*of_parent.held()}
+
+
+def test_leases_of_a_receiver_that_comes_while_the_transport_closes_are_renewed(
+    transport: SqlTransport, messages: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.session().send(messages(1))
+    renewer, locks = transport._renewer, transport._leases.session_locks
+    is_renewing, goes_on, renew = Event(), Event(), locks.renew
+
+    def slowly(owner: str) -> None:
+        is_renewing.set()
+        assert goes_on.wait(60)
+        renew(owner)
+
+    monkeypatch.setattr(locks, "renew", slowly)
+    transport.make_receiver("q", 1)
+    assert is_renewing.wait(60)
+    closes = Thread(target=renewer.stop, daemon=True)
+    closes.start()
+    eventually(lambda: renewer._thread is None, "the thread is to end", 60)
+    receiver = transport.make_receiver("q", 1)
+    goes_on.set()
+    closes.join(60)
+
+    assert not closes.is_alive()
+    assert len(receiver.receive(1, 0)) == 1
+    assert renewer._thread is not None
+    assert locks.dead_owners({transport.owner}) == set()

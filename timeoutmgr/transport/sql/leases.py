@@ -383,8 +383,9 @@ class LeaseRenewer:
     def _start(self) -> None:
         self._leases.session_locks.acquire(self._leases.owner)
         if self._thread is None:
-            self._stop.clear()
-            self._thread = begin_thread(self._run, "timeoutmgr-lease-renewer")
+            # A stopped thread that has not ended yet keeps its own event.
+            self._stop = stop = threading.Event()
+            self._thread = begin_thread(lambda: self._run(stop), "timeoutmgr-lease-renewer")
 
     def remove(self, holder: Holder) -> None:
         """Stop renewing the leases of *holder*; twice is fine."""
@@ -402,7 +403,9 @@ class LeaseRenewer:
             self._stop.set()
         if thread is not None:
             thread.join()
-        self._leases.session_locks.release(self._leases.owner)
+        with self._lock:
+            if self._thread is None:  # otherwise a holder came meanwhile
+                self._leases.session_locks.release(self._leases.owner)
 
     def renew(self) -> int:
         """Renew all held leases once; return their number. Raises StorageUnavailable."""
@@ -415,10 +418,10 @@ class LeaseRenewer:
             holders = list(self._holders)
         return [tag for holder in holders for tag in holder.held()]
 
-    def _run(self) -> None:
+    def _run(self, stop: threading.Event) -> None:
         renew_at = time.monotonic() + self._interval
         failing = False
-        while not self._stop.wait(self._tick):
+        while not stop.wait(self._tick):
             try:
                 self._leases.session_locks.renew(self._leases.owner)
                 if time.monotonic() >= renew_at:
