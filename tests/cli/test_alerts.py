@@ -13,6 +13,7 @@ from tests.cli.programs import Folder, wait_until
 from timeoutmgr.cli.doctor.alerts import Thresholds, alerts
 from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.contracts import Count, EndpointReport
+from timeoutmgr.contracts.pauses import Pause
 from timeoutmgr.contracts.reports import Level
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
@@ -40,6 +41,26 @@ def test_a_timeout_is_overdue_when_it_is_later_than_the_limit() -> None:
 
     assert levels(late)["overdue"] == "ok"
     assert levels(later)["overdue"] == "fail"
+
+
+def test_a_shell_reads_the_name_in_the_remedy_of_a_pause() -> None:
+    pause = Pause(
+        destination="mail; rm -r x",
+        since=NOW,
+        until=None,
+        actor="me",
+        reason=None,
+        parked=Count(0),
+        place=NOW,
+    )
+
+    [found] = (
+        each
+        for each in alerts(StoreVitals(now=NOW, earliest=None, pauses=[pause]), None, Thresholds())
+        if each.check == "paused"
+    )
+
+    assert "`timeoutmgr resume 'mail; rm -r x'`" in found.remedy
 
 
 def test_a_process_must_live_as_soon_as_timeouts_or_messages_wait() -> None:

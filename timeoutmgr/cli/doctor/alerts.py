@@ -1,5 +1,6 @@
 """Alerts: findings about the vital signs of an endpoint, by limits. Pure functions."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,7 +152,7 @@ def _pauses(store: StoreVitals) -> Iterator[Finding]:
     for each in store.pauses:
         end = "until a resume" if each.until is None else f"for {span(each.until - store.now)} more"
         what = "every destination" if each.destination is None else repr(each.destination)
-        name = "--endpoint" if each.destination is None else each.destination
+        name = "--endpoint" if each.destination is None else shlex.quote(each.destination)
         yield warn(
             "paused",
             f"{what} is paused {end}, {each.parked} timeouts are parked; by {each.actor}: "
