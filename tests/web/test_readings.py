@@ -125,7 +125,7 @@ def test_the_last_number_and_its_instant_stay_while_the_store_is_away(
     again = readings.get(Question("key", lambda: 8, max_age=1))
     readings.close()
 
-    assert (bad.value, bad.at, bad.sort) == (7, good.at, "The store does not answer.")
+    assert (bad.value, bad.at, bad.summary) == (7, good.at, "The store does not answer.")
     assert bad.problem is not None
     assert "secret" not in bad.problem
     assert (again.value, again.problem) == (8, None)
@@ -139,7 +139,7 @@ def test_a_page_does_not_wait_for_a_read_that_hangs() -> None:
     may_end.set()
     readings.close()
 
-    assert (found.value, found.sort) == (None, "No answer yet.")
+    assert (found.value, found.summary) == (None, "No answer yet.")
 
 
 def test_an_error_of_ours_is_not_shown_as_an_outage(readings: Readings) -> None:

@@ -25,9 +25,10 @@ from timeoutmgr.transport.pump import (
 )
 from timeoutmgr.transport.work import LINGER, OUTAGES, Work
 
-_AHEAD: Final = 2
-"""Messages that a broker may send to each pump, per message that the pump may handle. The pump
-itself receives one message ahead per _AHEAD messages that it may handle."""
+_PREFETCHED: Final = 2
+"""Messages that a broker may send to each pump, per message that the pump may handle."""
+_HANDLED_PER_AHEAD: Final = 2
+"""Messages that a pump may handle, per message that it receives ahead."""
 
 
 class ConcurrentPump(Pump):
@@ -99,13 +100,13 @@ class ConcurrentPump(Pump):
 
     @property
     def _prefetch(self) -> int:
-        return _AHEAD * self._share
+        return _PREFETCHED * self._share
 
     @property
     def _most_ahead(self) -> int:
         # None beside plain handlers: a handler in this thread would hold them up.
         may_receive = self._concurrent.is_alone and not self._stood_back
-        return self._share // _AHEAD if may_receive else 0
+        return self._share // _HANDLED_PER_AHEAD if may_receive else 0
 
     @property
     def _share(self) -> int:

@@ -159,7 +159,7 @@ def _group(members: list[FailureRecord]) -> FailureGroup:
     )
 
 
-MOST_HELD: Final = 5_000
+MOST_SKIPPED: Final = 5_000
 """Messages that a run skips and holds, so that they do not come again during the run."""
 _WAIT: Final = 2.0
 
@@ -281,7 +281,7 @@ def retry(
     """
     with (
         closing(transport.session()) as session,
-        closing(session.receiver(errors.name, prefetch=MOST_HELD)) as receiver,
+        closing(session.receiver(errors.name, prefetch=MOST_SKIPPED)) as receiver,
     ):
         atomic = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in transport.capabilities.modes
         move = _Move(session, receiver, prepare, atomic)
@@ -330,7 +330,7 @@ class _Run:
         """Process the queue; return the result of each message."""
         # A count of the queue does not bound the run: brokers do not count messages that are on
         # their way, or messages that we hold.
-        while self._held < MOST_HELD and self._left != 0:
+        while self._held < MOST_SKIPPED and self._left != 0:
             if self._request.ids and not self._missing:
                 break
             batch = self._receiver.receive(1, _WAIT)

@@ -29,13 +29,13 @@ _WITHOUT_ANSWER: Final = "The page waits no longer, and shows the last numbers."
 class Reading:
     """The last good *value* and its instant *at*; None before the first.
 
-    *problem* says why no newer value could be read; *sort* says it briefly.
+    *problem* says why no newer value could be read; *summary* says it briefly.
     """
 
     value: Any = None
     at: Micros | None = None
     problem: str | None = None
-    sort: str = "No answer yet."
+    summary: str = "No answer yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Readings:
         try:
             reading = Reading(value=read(), at=self._clock.now())
         except TimeoutManagerError as error:
-            reading = replace(slot.reading, problem=masked(str(error)), sort=_sort_of(error))
+            reading = replace(slot.reading, problem=masked(str(error)), summary=_summary_of(error))
         finally:
             with self._lock:
                 slot.reading, slot.running, slot.tried = reading, None, self._monotonic()
@@ -169,7 +169,7 @@ def _answer(slot: _Slot, running: "Future[None] | None") -> Reading:
     return slot.reading
 
 
-def _sort_of(error: TimeoutManagerError) -> str:
+def _summary_of(error: TimeoutManagerError) -> str:
     match error:
         case TransportUnavailable():
             return "The broker does not answer."

@@ -165,7 +165,7 @@ class LiveRegions:
         *renews* says that the page is updated live.
         """
         bad = [each for each in readings if each.problem is not None]
-        problems = dict.fromkeys((each.sort, each.problem) for each in bad)
+        problems = dict.fromkeys((each.summary, each.problem) for each in bad)
         oldest = min((each.at for each in bad if each.at is not None), default=None)
         return self._templates.get_template("regions/banner.html").render(
             prefix=prefix,

@@ -40,7 +40,7 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 # A message first waits for its part of a second, then falls from its level into shorter levels. A
 # drain in that order meets each message once, or never if it was delivered meanwhile.
 
-MOST_HELD: Final = 60_000
+MOST_SKIPPED: Final = 60_000
 """Messages of other senders that a drain skips in a level; AMQP counts them in 16 bits."""
 
 
@@ -106,7 +106,7 @@ class LevelsOrigin:
 
     def opened(self, batch: Batch) -> AbstractContextManager[Relay]:
         """Open the queue of a batch's level; unacknowledged messages return to their positions."""
-        return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_HELD))
+        return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_SKIPPED))
 
     def close(self) -> None:
         """No-op: the owner closes the transport."""
@@ -212,7 +212,7 @@ def sweep(parts: DrainParticipants, batch: Batch) -> None:
 
     The whole level is read: messages that fall into it from a longer level are at the end.
     """
-    left = min(parts.source.waiting(batch), MOST_HELD)
+    left = min(parts.source.waiting(batch), MOST_SKIPPED)
     if not left:
         return
     with parts.source.opened(batch) as relay:
@@ -259,7 +259,7 @@ def _empty(
         left -= len(chunk)
         messages, unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
         held += len(chunk) - len(messages)
-        if held + parts.chunk > MOST_HELD:
+        if held + parts.chunk > MOST_SKIPPED:
             raise MigrationFailed(
                 f"run {run.id}: {held} messages of {batch.range.first.id} belong to "
                 "other senders or are unreadable, and the limit is reached; use --all-senders"
