@@ -19,6 +19,7 @@ from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlTimeoutStore
 from timeoutmgr.recurrence.occurrences import parse
+from timeoutmgr.testing.faultproxy import FaultProxy
 
 moves = st.lists(
     st.one_of(
@@ -294,3 +295,30 @@ def test_a_connection_that_ends_while_it_waits_for_a_schedule_is_an_outage(
 
     process.step()
     assert mysql_fleet.pending() == ["01 13:00"]
+
+
+def test_an_outage_during_a_step_is_waited_for_once(
+    unique: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    with FaultProxy.before(postgres_url) as proxy:
+        persistence = SqlPersistence(proxy.url(postgres_url), prefix="outage_")
+        persistence.install()
+        fleet = Fleet(unique, lambda: persistence)
+        config = fleet.configuration()
+        for name in ("first", "second", "third"):
+            config.recurring(name, "Tick", {}, every="1 hour")
+        process, change = fleet.of(config), SqlTimeoutStore.change_schedule
+
+        def cut_off(store: SqlTimeoutStore, name: str, *given: Any) -> Any:
+            calls.append(name)
+            proxy.refuse()
+            proxy.reset()
+            return change(store, name, *given)
+
+        monkeypatch.setattr(SqlTimeoutStore, "change_schedule", cut_off)
+        with pytest.raises(StorageUnavailable):
+            process.step()
+        proxy.heal()
+        fleet.closing.close()
+    assert calls == ["first"]

@@ -86,6 +86,7 @@ class RecurringTask(ThreadTask):
                     record = self._advanced(definition, record)
                 except StorageUnavailable as error:  # another transaction may lock its row
                     failure = error
+                    self._store.schedules()  # raises in an outage: each schedule would wait for it
             if record.is_paused:
                 waits.append(WHILE_PAUSED)
             elif record.run_due is not None:
