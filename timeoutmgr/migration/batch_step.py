@@ -110,9 +110,9 @@ def _remove(
         parts.source.remove(run.id, done, items, write)
         return
     logger.warning(
-        "%d timeouts of migration run %s stay at the source: the target has other content under "
-        "their ids, the first of which is %.80r",
-        *(len(used), run.id, min(used)),
+        "migration run %s leaves %d timeouts at the source, the target has other content under "
+        "their ids, such as %.80r",
+        *(run.id, len(used), min(used)),
         extra={"event": "timeouts_not_moved", "endpoint": run.terms.endpoint},
     )
     moved = {item.timeout.id for item in items} - used

@@ -55,15 +55,15 @@ class Origin(Protocol):
 
         Two names may mean one store: then each timeout would be known there, and be removed.
         """
-        ...
+        return False
 
     def prepare(self, run_id: str) -> None:
-        """Create the resources that hiding needs (a table, say); twice is fine."""
-        ...
+        """Create the resources that hiding needs (a table, say), if any; twice is fine."""
+        return
 
     def close(self) -> None:
-        """Close connections and remove scratch files."""
-        ...
+        """Close own connections, and remove scratch files."""
+        return
 
 
 class Source(Origin, Protocol):
@@ -105,7 +105,7 @@ class Source(Origin, Protocol):
 
     def hidden(self, run_id: str) -> int:
         """Return how many timeouts the run hides now; 0 after its end."""
-        ...
+        return 0
 
 
 class Target(Protocol):
@@ -129,8 +129,8 @@ class Target(Protocol):
         ...
 
     def open(self, run_id: str) -> None:
-        """Let the run deliver; twice is fine."""
-        ...
+        """Let the run deliver; twice is fine. No-op without a fencing token."""
+        return
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Accept *items* durably, all or none if possible, and count them.
@@ -142,19 +142,19 @@ class Target(Protocol):
 
     def present(self, ids: Sequence[str]) -> set[str]:
         """Return the *ids* that it has or ever had; only if ``knows_what_it_has``."""
-        ...
+        raise NotImplementedError("a queue cannot be asked for an id")
 
     def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
         """Return the places of *timeouts* whose ids other messages have, here or before them."""
-        ...
+        raise NotImplementedError("a queue cannot be asked for a message")
 
     def shut(self, run_id: str) -> None:
         """Refuse further deliveries of the run by any process: after that, ``present`` is final."""
-        ...
+        return
 
     def close(self) -> None:
-        """Close connections."""
-        ...
+        """Close own connections."""
+        return
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.message.headers import ROUTE
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
+from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Source, Survey, Window
 from timeoutmgr.migration.ports import LedgerWrite
 from timeoutmgr.migration.runs import in_ranges
 from timeoutmgr.persistence.sql.claim.rows import claims_of
@@ -132,7 +132,7 @@ _MOST_DESTINATIONS: Final = 10_000
 _AT_ONCE: Final = 1_000
 
 
-class SqlSource(StoreParticipant):
+class SqlSource(StoreParticipant, Source):
     """See :class:`timeoutmgr.migration.Source`; the pending timeouts of one endpoint."""
 
     hides_atomically: Final = True
@@ -224,9 +224,6 @@ class SqlSource(StoreParticipant):
         token = select(tokens.c.run_id).where(tokens.c.run_id == run_id)
         with self._context.database.read() as connection:
             return connection.execute(token).first() is not None
-
-    def prepare(self, run_id: str) -> None:
-        """No-op: the flag has a column already."""
 
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Flag the rows of the batch's range that are still within *window*."""
@@ -338,9 +335,6 @@ class SqlSource(StoreParticipant):
         )
         with self._context.database.read() as connection:
             return connection.execute(statement).scalar_one()
-
-    def close(self) -> None:
-        """No-op: the persistence owns the connections."""
 
     def _close(self, connection: Connection, items: Sequence[Item], run_id: str) -> None:
         if not items:

@@ -21,7 +21,7 @@ from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
 from timeoutmgr.message.instants import Micros, from_micros
-from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey, Target
 from timeoutmgr.persistence.remembered import kind_of
 from timeoutmgr.persistence.sql.audit import Audit
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
@@ -59,7 +59,7 @@ class StoreParticipant:
             return self._context.now(connection)
 
 
-class SqlTarget(StoreParticipant):
+class SqlTarget(StoreParticipant, Target):
     """See :class:`timeoutmgr.migration.Target`; the store of one endpoint."""
 
     knows_what_it_has: Final = True
@@ -193,9 +193,6 @@ class SqlTarget(StoreParticipant):
         reach("arriving.fence_stands")
         statement = update(tokens).where(tokens.c.run_id == run_id).values(state=_SHUT)
         self._context.database.run(lambda connection: connection.execute(statement))
-
-    def close(self) -> None:
-        """No-op: the persistence owns the connections."""
 
     def _require_open(self, connection: Connection, run_id: str) -> None:
         """Raise MigrationFailed unless the run's token is open; lock the token against ``shut``."""

@@ -30,12 +30,12 @@ from timeoutmgr.migration.foreign.rows import (
     survey_rows,
     time_of,
 )
-from timeoutmgr.migration.ports import LedgerWrite
+from timeoutmgr.migration.ports import LedgerWrite, Source
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, Window, in_ranges
 from timeoutmgr.resilience.after_fork import cached_property
 
 
-class ExportFile:
+class ExportFile(Source):
     """See :class:`timeoutmgr.migration.Source`; it hides nothing, since no poller reads a file."""
 
     hides_atomically: Final = False
@@ -88,13 +88,6 @@ class ExportFile:
         )
         yield from in_ranges(((Key(due, id_), many) for due, id_, many in rows), size)
 
-    def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is not one of our stores."""
-        return False
-
-    def prepare(self, run_id: str) -> None:
-        """Do nothing."""
-
     def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Count the batch; a file does not change."""
         write(None, self._one(f"SELECT count(*) FROM spooled {_RANGE}", *_bounds_of(batch)))
@@ -118,10 +111,6 @@ class ExportFile:
     ) -> None:
         """Leave the file as it is."""
         write(None, len(items) - len(there))
-
-    def hidden(self, run_id: str) -> int:
-        """Return 0."""
-        return 0
 
     def close(self) -> None:
         """Remove the scratch file."""

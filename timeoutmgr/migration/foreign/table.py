@@ -46,7 +46,7 @@ from timeoutmgr.migration.foreign.rows import (
     survey_rows,
 )
 from timeoutmgr.migration.levels.waiting_message import micros_of
-from timeoutmgr.migration.ports import LedgerWrite
+from timeoutmgr.migration.ports import LedgerWrite, Source
 from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, Window, in_ranges
 from timeoutmgr.resilience.after_fork import cached_property
 
@@ -57,7 +57,7 @@ _BODIES_AT_ONCE: Final = 20
 _NAME_LENGTH: Final = 63
 
 
-class ForeignTable:
+class ForeignTable(Source):
     """See :class:`timeoutmgr.migration.Source`; *table* in *schema*, laid out as *layout*."""
 
     hides_atomically: Final = False
@@ -125,10 +125,6 @@ class ForeignTable:
             sized = ((Key(micros_of(when), str(one)), bytes_) for when, one, bytes_ in rows)
             yield from in_ranges(sized, size)
 
-    def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is not one of our stores."""
-        return False
-
     def prepare(self, run_id: str) -> None:
         """Create the table for the run's rows; twice is fine."""
         side = self._side(run_id)
@@ -193,10 +189,6 @@ class ForeignTable:
         count = self._database.run(work)
         reach("foreign.moved_back")
         write(None, count)
-
-    def hidden(self, run_id: str) -> int:
-        """Return 0: rows aside after a run are a copy."""
-        return 0
 
     def close(self) -> None:
         """Close idle connections."""

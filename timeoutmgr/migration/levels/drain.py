@@ -19,7 +19,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MigrationFailed
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration.levels.target import LevelMessage, Sink, part
-from timeoutmgr.migration.ports import MigrationLedger, Target
+from timeoutmgr.migration.ports import MigrationLedger, Origin, Target
 from timeoutmgr.migration.run import Report, report
 from timeoutmgr.migration.runs import (
     Batch,
@@ -45,7 +45,7 @@ MOST_SKIPPED: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class LevelsOrigin:
+class LevelsOrigin(Origin):
     """The levels called *names* on the broker of *transport*.
 
     A broker does not tell its time, so *clock* is the clock of the store with the ledger.
@@ -92,13 +92,6 @@ class LevelsOrigin:
         for place, (name, count) in enumerate(counts.items()):
             yield KeyRange(Key(last - place, name), Key(last - place, name), count or 0)
 
-    def is_same_store_as_target(self, run_id: str) -> bool:
-        """Return false: this is not one of our stores."""
-        return False
-
-    def prepare(self, run_id: str) -> None:
-        """Do nothing."""
-
     def waiting(self, batch: Batch) -> int:
         """Return how many messages are in a batch's level now."""
         with closing(self.transport.session()) as session:
@@ -107,9 +100,6 @@ class LevelsOrigin:
     def opened(self, batch: Batch) -> AbstractContextManager[Relay]:
         """Open the queue of a batch's level; unacknowledged messages return to their positions."""
         return closing(self.transport.relay(batch.range.first.id, prefetch=MOST_SKIPPED))
-
-    def close(self) -> None:
-        """No-op: the owner closes the transport."""
 
     def _counts(self) -> dict[str, int | None]:
         """Return how many messages each queue holds, in the order in which they fall through."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from timeoutmgr.contracts import Clock, SendResult, Timeout
+from timeoutmgr.contracts import Clock, SendResult
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, from_micros, to_wire
@@ -40,13 +40,14 @@ _MOST_AT_ONCE: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class LevelsTarget:
+class LevelsTarget(Target):
     """See :class:`timeoutmgr.migration.Target`; the delay levels *names* of a RabbitMQ broker.
 
     *clock* is the clock of the place that set the due times: see :class:`OriginClock`.
 
     A queue cannot list its messages. So a batch that a crash interrupted is sent again, each
     message under its old id: nothing is lost, but some messages of the batch may be there twice.
+    Only the ledger excludes a second runner: a broker has no fencing token.
     """
 
     transport: KombuTransport
@@ -106,9 +107,6 @@ class LevelsTarget:
         check_destination(destination, self.limits)
         check_bindable(destination)
 
-    def open(self, run_id: str) -> None:
-        """No-op: a broker has no fencing token."""
-
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Publish *items* and wait until the broker has confirmed each."""
         for name in {item.timeout.destination for item in items}:
@@ -138,20 +136,6 @@ class LevelsTarget:
             results = session.send(outgoing)
         refuse_unconfirmed(run_id, batch, results)
         return Delivered(len(results))
-
-    def present(self, ids: Sequence[str]) -> set[str]:
-        """Refuse to answer."""
-        raise NotImplementedError("a queue cannot be asked for an id")
-
-    def conflicts(self, timeouts: Sequence[Timeout]) -> set[int]:
-        """Refuse to answer."""
-        raise NotImplementedError("a queue cannot be asked for a message")
-
-    def shut(self, run_id: str) -> None:
-        """No-op: a broker has no fencing token; only the ledger excludes a second runner."""
-
-    def close(self) -> None:
-        """No-op: the owner closes the transport."""
 
 
 def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult]) -> None:
