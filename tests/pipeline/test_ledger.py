@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.pipeline.errors import RunConflict
-from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.stores import Store
 
 TERMS = {"dataset": "spring", "paths": ["a"]}
@@ -73,30 +72,27 @@ def test_an_ended_run_has_its_end_and_its_report(store: Store) -> None:
     assert again.ended is None
 
 
-def begin_of(ledger: JobLedger, name: str) -> Callable[..., JobRun]:
-    """Return the function that begins the run *name*."""
-    return partial(ledger.begin, kind="schedule", parameters=TERMS | {"dataset": name})
+class KilledAtTheBegin(JobLedger):
+    """The ledger of a process that is killed right after the begin of a run."""
+
+    def begin(self, *given: Any, **more: Any) -> JobRun:
+        super().begin(*given, **more)
+        raise KeyboardInterrupt
 
 
 def test_a_run_whose_process_is_killed_right_after_its_begin_is_aborted(store: Store) -> None:
-    ledger = JobLedger(store)
+    with pytest.raises(KeyboardInterrupt):
+        KilledAtTheBegin(store).at_work("dead", "schedule", TERMS).__enter__()
 
-    def killed(run_id: str, **more: Any) -> JobRun:
-        begin_of(ledger, "dead")(run_id, **more)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), at_work(store, "dead", killed):
-        pass
-
-    assert ledger.abort_the_dead("schedule") == ["dead"]
+    assert JobLedger(store).abort_the_dead("schedule") == ["dead"]
 
 
 def test_a_run_of_a_dead_process_is_recorded_as_ended_and_can_be_resumed(store: Store) -> None:
     ledger = JobLedger(store)
     for name in ("dead", "alive", "unknown"):
         ledger.begin(name, "schedule", TERMS | {"dataset": name})
-    ledger.begin("dead", "schedule", TERMS | {"dataset": "dead"}, runner="of a dead process")
-    with at_work(store, "alive", begin_of(ledger, "alive")):
+    with ledger.at_work("alive", "schedule", TERMS | {"dataset": "alive"}):
+        ledger.begin("dead", "schedule", TERMS | {"dataset": "dead"}, runner="of a dead process")
         aborted = ledger.abort_the_dead("schedule")
         running = [run.run_id for run in ledger.runs("schedule", JobRunState.RUNNING)]
     found = ledger.find("dead")
@@ -104,5 +100,8 @@ def test_a_run_of_a_dead_process_is_recorded_as_ended_and_can_be_resumed(store: 
     assert (aborted, sorted(running)) == (["dead"], ["alive", "unknown"])
     assert found is not None
     assert (found.state, found.ended is not None) == (JobRunState.ABORTED, True)
-    with at_work(store, "dead", begin_of(ledger, "dead")):
-        assert ledger.abort_the_dead("schedule") == ["alive"]
+    with ledger.at_work("dead", "schedule", TERMS | {"dataset": "dead"}):
+        again, ended = ledger.find("dead"), ledger.find("alive")
+    assert again is not None
+    assert ended is not None
+    assert (again.state, ended.state) == (JobRunState.RUNNING, JobRunState.ABORTED)

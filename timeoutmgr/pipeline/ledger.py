@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -76,18 +76,6 @@ def _require_free(owners: SessionLocks, what: str) -> None:
         raise RunConflict(f"another process is at it: {what}; wait until it has ended")
 
 
-@contextmanager
-def at_work(store: Store, run_id: str, begin: Callable[..., JobRun]) -> Iterator[None]:
-    """Work on the run that *begin* begins; if this process dies, the next run aborts it."""
-    owners, runner = SessionLocks(store.database), f"{run_id} {secrets.token_hex(4)}"
-    owners.acquire(runner)  # first: a begun run without a runner would never be aborted
-    try:
-        begin(run_id, runner=runner)
-        yield
-    finally:
-        owners.release(runner)
-
-
 class JobLedger:
     """The runs of one store."""
 
@@ -142,6 +130,20 @@ class JobLedger:
             return found
 
         return self._database.run(work)
+
+    @contextmanager
+    def at_work(
+        self, run_id: str, kind: str, parameters: Mapping[str, Any], instant: Micros | None = None
+    ) -> Iterator[None]:
+        """Begin the run, or continue it; if this process dies, the next run aborts it."""
+        self.abort_the_dead(kind)
+        owners, runner = SessionLocks(self._database), f"{run_id} {secrets.token_hex(4)}"
+        owners.acquire(runner)  # first: a begun run without a runner would never be aborted
+        try:
+            self.begin(run_id, kind, parameters, instant, runner)
+            yield
+        finally:
+            owners.release(runner)
 
     def find(self, run_id: str) -> JobRun | None:
         """Return the run, or None."""

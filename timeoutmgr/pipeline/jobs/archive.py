@@ -7,7 +7,6 @@ and only events are removed that this run has read in the table.
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -38,7 +37,7 @@ from timeoutmgr.pipeline.lake.writer import (
     proved,
     slices,
 )
-from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import ArchiveOptions
 from timeoutmgr.pipeline.readers.transactions import (
     between,
@@ -88,10 +87,8 @@ def archive(options: ArchiveOptions, *, clock: Clock, progress: Progress = silen
     store.require_tables()
     ledger = JobLedger(store, clock)
     with exclusive_lock(store, f"archive {identity(store)}"):
-        ledger.abort_the_dead(KIND)
         run_id = new_run_id(KIND)
-        parameters = {"to": options.to, "purge": options.purge}
-        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
+        with ledger.at_work(run_id, KIND, {"to": options.to, "purge": options.purge}):
             report = _Archive(store, options, clock, progress, ledger).run(run_id)
         ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report

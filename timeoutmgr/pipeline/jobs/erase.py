@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -31,7 +30,7 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
 from timeoutmgr.pipeline.lake.table import WRITTEN, Doomed, HistoryTable, Where
 from timeoutmgr.pipeline.lake.writer import tried
 from timeoutmgr.pipeline.lake_options import EraseOptions
-from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.writers.erasure import ERASED, Erasure, Key, PersonSelection
 
@@ -144,9 +143,7 @@ def erase(
         exclusive_lock(store, f"archive {name}"),
         job.no_first_commit(),
     ):
-        ledger.abort_the_dead(KIND)
-        parameters = {"selection": job.digest}
-        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
+        with ledger.at_work(run_id, KIND, {"selection": job.digest}):
             interrupted = _interrupted(ledger, job.digest)
             before = {
                 (endpoint, id_) for one in interrupted.values() for endpoint, id_ in one[_KEYS]

@@ -7,7 +7,6 @@ that a run that died leaves nothing to repair, and the next run ends where it wo
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from timeoutmgr.pipeline.lake.message_snapshots import (
 )
 from timeoutmgr.pipeline.lake.table import STORED, HistoryTable, Where
 from timeoutmgr.pipeline.lake_options import RestoreOptions
-from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work, exclusive_lock
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.readers.transactions import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.views import HISTORY, TO_STORE
@@ -37,7 +36,6 @@ from timeoutmgr.pipeline.writers.store_writer import pages
 
 KIND: Final = "restore"
 _DAY: Final = 86_400_000_000
-_TRIES: Final = 5
 _HELD: Final = pa.schema([PENDING_WRITTEN.field(name) for name in ("endpoint", "id", "as_of")])
 
 Key = tuple[str, str]
@@ -78,9 +76,7 @@ def restore(options: RestoreOptions, *, clock: Clock, progress: Progress = silen
     if options.dry_run:
         return job.run()
     with exclusive_lock(store, f"restore {identity(store)}"):
-        ledger.abort_the_dead(KIND)
-        parameters = {"lake": options.lake, "of": job.name}
-        with at_work(store, run_id, partial(ledger.begin, kind=KIND, parameters=parameters)):
+        with ledger.at_work(run_id, KIND, {"lake": options.lake, "of": job.name}):
             report = job.run()
         ledger.move(run_id, JobRunState.COMPLETED, report.document())
         return report
@@ -137,19 +133,20 @@ class _Restore:
             return pa.schema([*HISTORY, STORED.field("xid")])
         return HISTORY
 
-    def _written(self, rows: Any, missing: Callable[..., Any], write: Callable[..., int]) -> int:
+    def _written(
+        self, rows: Any, missing: Callable[..., Any], write: Callable[..., int], tries: int = 5
+    ) -> int:
         """Return how many of *rows* were missing; *write* them, unless this is a dry run."""
         if self._options.dry_run:
             with self._store.database.read() as connection:
                 return len(missing(connection, rows))
-        for left in reversed(range(_TRIES)):
-            try:
-                return self._store.database.run(lambda connection: write(connection, rows))
-            except StorageUnavailable as error:
-                # An endpoint may store such a row after the search for it: search again.
-                if not (left and isinstance(error.__cause__, IntegrityError)):
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        try:
+            return self._store.database.run(lambda connection: write(connection, rows))
+        except StorageUnavailable as error:
+            if tries == 1 or not isinstance(error.__cause__, IntegrityError):
+                raise
+        # An endpoint may store such a row after the search for it: search again.
+        return self._written(rows, missing, write, tries - 1)
 
     def _last_sequence(self) -> int:
         where = Where(store=self.name)

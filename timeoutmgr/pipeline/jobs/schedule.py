@@ -8,7 +8,6 @@ the same rows good, due at the same times, and has only to store the missing row
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -29,7 +28,7 @@ from timeoutmgr.pipeline.jobs.data_set_files import (
 from timeoutmgr.pipeline.jobs.moments import micros_of
 from timeoutmgr.pipeline.jobs.output_folder import require_own
 from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
-from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
 from timeoutmgr.pipeline.options import TABLE, RequestRules, ScheduleOptions
 from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
@@ -111,8 +110,6 @@ def schedule(
     if options.rejects is not None:
         require_own(options.rejects, "rejects")
     ledger = JobLedger(store, clock)
-    if not options.dry_run:
-        ledger.abort_the_dead(KIND)
     with worker_errors(), broken_files_named(options.format):
         progress("reading and judging")
         rows, which = _rows(spark, options) if frame is None else (frame, {"frame": options.run_id})
@@ -132,8 +129,7 @@ def schedule(
             _require_few_rejects(report, options.max_reject_ratio)
             if options.dry_run:
                 return report
-            begin = partial(ledger.begin, kind=KIND, parameters=parameters, instant=now)
-            with at_work(store, run_id, begin):
+            with ledger.at_work(run_id, KIND, parameters, now):
                 progress(f"storing {report.accepted} timeouts")
                 return _store(judgement, options, report, ledger)
         finally:
