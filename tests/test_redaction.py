@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -204,3 +206,16 @@ def test_a_parameter_in_a_second_query_is_masked() -> None:
 
 def test_the_value_of_a_parameter_with_an_endless_name_is_masked() -> None:
     assert redact(f"x://h/?{'n' * 65}=p") == f"x://h/?{'n' * 65}=***"
+
+
+def test_a_text_is_escaped_without_a_file_descriptor() -> None:
+    # In a process of its own: codecs that were used before need no file.
+    program = """
+import resource
+from timeoutmgr.message.redaction import on_one_line
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+print(on_one_line("no\\nfile"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stdout == "no\\nfile\n", done.stderr

@@ -19,6 +19,7 @@ import click
 
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.redaction import cut_line, masked
+from timeoutmgr.message.redaction import plain as plain
 from timeoutmgr.resilience.error_copy import traceback_of
 
 _REASON_LENGTH: Final = 80
@@ -95,14 +96,6 @@ def _row(row: Sequence[object]) -> list[str]:
 def print_error(text: str) -> None:
     """Print *text* on standard error, secrets masked."""
     click.echo(masked(text), err=True)
-
-
-def plain(text: str) -> str:
-    """Return *text* with control characters spelt out: a message must not control a terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 def shown_time(instant: Micros | datetime | None) -> str | None:

@@ -68,13 +68,16 @@ def on_one_line(value: object) -> str:
     maximum of a log line.
     """
     text = text_of(value)
-    shown = "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
-        for sign in text[:LONGEST_TEXT]
-    )
+    shown = plain(text[:LONGEST_TEXT])
     if len(text) <= LONGEST_TEXT and len(shown) <= LONGEST_TEXT:
         return shown
     return shown[: LONGEST_TEXT - len(_CUT)] + _CUT
+
+
+def plain(text: str) -> str:
+    """Return *text* with control characters spelt out: a message must not control a terminal."""
+    # By ascii(): a codec's module is a file, and a process without descriptors opens none.
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def shown(value: object) -> str:
