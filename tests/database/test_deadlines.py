@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy.engine import make_url
 
+from tests.support.limits import no_descriptor
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database, DatabaseSettings, deadlines
 from timeoutmgr.errors import StorageUnavailable
@@ -119,3 +120,18 @@ def test_a_patient_connection_waits_beyond_the_bound(
         found = connection.exec_driver_sql(f"SELECT {sleep}(0.5), 'well'").one()
 
     assert found[1] == "well"
+
+
+@pytest.mark.parametrize(("free", "reason"), [(0, "free file descriptor"), (1, "Too many open")])
+def test_a_connection_without_a_descriptor_is_an_outage_that_names_them(
+    postgres_url: str, free: int, reason: str
+) -> None:
+    database = Database(postgres_url)
+    database.now(SystemClock())
+    database.dispose()
+
+    with no_descriptor(but=free), pytest.raises(StorageUnavailable, match=reason):
+        database.now(SystemClock())
+
+    database.now(SystemClock())
+    database.dispose()

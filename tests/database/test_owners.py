@@ -3,13 +3,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from sqlalchemy import event, make_url, text
 from chaos.forkserver_client import ForkServer
 from tests.support.forked import forked
 from tests.support.forks import Forks, ended_in_a_child
+from tests.support.limits import no_descriptor
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.session_locks import Liveness, SessionLocks, _FileLock, _ServerSession
@@ -193,23 +193,6 @@ def test_a_child_that_goes_on_keeps_no_session_lock_of_its_parent(
     finally:
         os.close(end)
         os.waitpid(child, 0)
-
-
-@contextmanager
-def no_descriptor() -> Iterator[None]:
-    """Have the process open no file meanwhile."""
-    (soft, hard), opened = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
-    most = max(map(int, os.listdir("/proc/self/fd"))) + 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        with suppress(OSError):
-            while True:
-                opened.append(os.open(os.devnull, os.O_RDONLY))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for each in opened:
-            os.close(each)
 
 
 @pytest.mark.behaviour(48)

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, closing
 
 import pytest
 
+from tests.support.limits import no_descriptor
 from tests.support.waiting import eventually
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import Receiver, TransportSession
-from timeoutmgr.errors import QueueMissing
+from timeoutmgr.errors import QueueMissing, TransportUnavailable
 from timeoutmgr.transport.amqp.connection import AmqpConnection
 from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -198,3 +199,12 @@ def test_a_receiver_waits_in_a_process_with_many_open_files(
         receiver = stack.enter_context(closing(session.receiver(queue, prefetch=1)))
 
         receiver._wake.wait(0)  # type: ignore[attr-defined]  # the receiver of RabbitMQ has it
+
+
+def test_a_receiver_without_a_descriptor_is_an_outage(
+    session: TransportSession, queue: str
+) -> None:
+    with no_descriptor(), pytest.raises(TransportUnavailable, match="Too many open files"):
+        session.receiver(queue, prefetch=1)
+
+    session.receiver(queue, prefetch=1).close()

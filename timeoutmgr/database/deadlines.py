@@ -67,8 +67,11 @@ def _bound_psycopg(engine: Engine, answers: Answers, cause: str) -> None:
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> Any:
         if answers.is_given_up:
             raise psycopg.OperationalError(_GIVEN_UP)
-        with answers.waiting(None):
-            connected = PsycopgConnection.connect(*arguments, **parameters)
+        try:
+            with answers.waiting(None):
+                connected = PsycopgConnection.connect(*arguments, **parameters)
+        except OSError as error:  # no file descriptor is free for psycopg's selector
+            raise psycopg.OperationalError(str(error)) from error
         answers.sign()
         return connected
 

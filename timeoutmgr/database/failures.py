@@ -64,6 +64,8 @@ _MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
 _HINTS: Final = {
     # SQLite gives no reason here; the folder is by far the most common.
     "unable to open database file": "; does its folder exist, and may it be written?",
+    # libpq gives no reason if the process has no file descriptor for the connection.
+    "no error details available": "; does the process have a free file descriptor (ulimit -n)?",
     "only transaction": "; begin the transaction READ WRITE, on a server that takes writes",
     "statement pooling mode": (
         # A name and "=" after a semicolon would be masked, as a parameter of a URL.

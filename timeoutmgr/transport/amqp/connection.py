@@ -305,6 +305,7 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
 class WakePipe:
     """Lets a thread end another thread's wait on a socket: readable from ``set`` to ``clear``."""
 
+    @broker_errors("connecting")
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
