@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from tests.support.limits import no_thread
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr import AsyncHandlerContext, CriticalErrorContext, Endpoint, EndpointConfiguration
@@ -86,6 +87,36 @@ def test_a_pump_that_ends_before_it_is_stopped_is_a_critical_error_once(stage: S
     )
     assert isinstance(errors.exception, SystemExit)
     assert stage.endpoint.ended_pumps == ("sales.Leaving",)
+
+
+@pytest.mark.behaviour(78)
+def test_a_critical_error_without_a_thread_reaches_the_hooks(stage: Stage) -> None:
+    stage.endpoint.start()
+    stage.wait_for_cycles(1)
+
+    with no_thread():
+        stage.transport.put("sales.Leaving", a_message())
+        while not stage.endpoint.ended_pumps:
+            stage.wait_for_cycles(1)
+        stage.wait_for_cycles(5)
+
+    [error] = stage.errors
+    assert isinstance(error.exception, SystemExit)
+
+
+@pytest.mark.behaviour(81)
+def test_a_critical_error_without_a_thread_stops_the_endpoint(sqlite_url: str) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(sqlite_url)
+    endpoint = Endpoint(config)
+    with closing(endpoint):
+        endpoint.install()
+        endpoint.start()
+
+        with no_thread():
+            endpoint.parts.critical.raise_error("The printer is away", RuntimeError("ink"))
+
+            assert endpoint.wait(SOON)
 
 
 def test_a_pump_that_runs_or_was_stopped_is_no_error(stage: Stage) -> None:

@@ -109,6 +109,7 @@ class Runner:
                 for breaker in self._parts.breakers:
                     breaker.check()
                 self._report_ended_pumps()
+                self._parts.critical.report_kept()
                 for task in self._parts.features.tasks:
                     task.watch()
                 self._on_watch()

@@ -69,18 +69,23 @@ class CriticalErrors(ThreadSafe):
         with self._lock:
             if self.raised is None:
                 self.raised = (error, exception)
-            if self._stop is None:
-                self._latched.append((error, exception))
-                return
-            self._spawn(error, exception, self._stop)
+            self._latched.append((error, exception))
+            self._spawn()
 
     def started(self, stop: Callable[[], None]) -> None:
         """Report the kept errors, and from now on each error at once; *stop* ends the endpoint."""
         with self._lock:
             self._stop = stop
+            self._spawn()
+
+    def report_kept(self) -> None:
+        """Report in this thread, which has no locks, errors that found no thread of their own."""
+        with self._lock:
+            if (stop := self._stop) is None:
+                return
             kept, self._latched = self._latched, []
-            for error, exception in kept:
-                self._spawn(error, exception, stop)
+        for error, exception in kept:
+            self._run(CriticalErrorContext(error, exception, stop))
 
     def stopped(self) -> None:
         """Keep errors that are raised from now on: the endpoint no longer runs."""
@@ -95,10 +100,17 @@ class CriticalErrors(ThreadSafe):
             if thread is not threading.current_thread():
                 thread.join(timeout)
 
-    def _spawn(self, error: str, exception: BaseException, stop: Callable[[], None]) -> None:
-        context = CriticalErrorContext(error, exception, stop)
+    def _spawn(self) -> None:
+        """Report the kept errors in threads; without a thread, leave them to ``report_kept``."""
         self._threads = [other for other in self._threads if other.is_alive()]
-        self._threads.append(begin_thread(partial(self._run, context), "timeoutmgr-critical"))
+        while self._stop is not None and self._latched:
+            context = CriticalErrorContext(*self._latched[0], self._stop)
+            try:
+                thread = begin_thread(partial(self._run, context), "timeoutmgr-critical")
+            except RuntimeError:  # the system has no more threads
+                return
+            self._threads.append(thread)
+            del self._latched[0]
 
     def _run(self, context: CriticalErrorContext) -> None:
         fields = {"event": "critical_error"}
