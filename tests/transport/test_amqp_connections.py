@@ -15,6 +15,7 @@ import amqp
 import pytest
 
 from tests.support.forks import ended_in_a_child
+from tests.support.limits import no_thread
 from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
@@ -154,6 +155,19 @@ def test_a_process_that_may_open_no_more_files_finds_the_broker_unavailable(
         pytest.raises(TransportUnavailable, match="connecting failed: OSError"),
     ):
         session.missing_queues(["q"])
+
+
+def test_a_process_without_a_thread_for_heartbeats_finds_the_broker_unavailable(
+    rabbitmq_url: str, queue: str
+) -> None:
+    with (
+        closing(KombuTransport(rabbitmq_url)) as transport,
+        closing(transport.session()) as session,
+    ):
+        with no_thread(), pytest.raises(TransportUnavailable, match="can't start new thread"):
+            session.missing_queues([queue])
+
+        assert session.missing_queues([queue]) == []
 
 
 def test_a_child_waits_for_no_call_of_its_parent() -> None:

@@ -17,7 +17,7 @@ from timeoutmgr.contracts import (
     TransportSession,
 )
 from timeoutmgr.contracts.answers import Answers
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, TransportUnavailable
 from timeoutmgr.message.field_types import settings_of
 from timeoutmgr.message.redaction import redact
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork, cached_property
@@ -194,7 +194,11 @@ class KombuTransport:
 
     def _connect_amqp(self) -> AmqpConnection:
         connection = AmqpConnection(self._url, self._settings, self.unanswered)
-        self._heartbeats.add(connection, connection.heartbeat)
+        try:
+            self._heartbeats.add(connection, connection.heartbeat)
+        except RuntimeError as error:  # the system has no more threads
+            connection.close()
+            raise TransportUnavailable(f"connecting failed without a thread: {error}") from error
         return connection
 
     def _connect_virtual(self) -> Any:
