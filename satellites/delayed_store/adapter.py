@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -481,7 +481,8 @@ class DrainLoop:
             while not (drain.over or self._stopping()):
                 drain.add(self._step(session))
                 if helper is None and self._lanes > 1 and not drain.over:
-                    helper = begin_thread(partial(self._help, drain), "timeoutmgr-due-2")
+                    with suppress(RuntimeError):  # the system has no more threads
+                        helper = begin_thread(partial(self._help, drain), "timeoutmgr-due-2")
         finally:
             drain.over = True
             if helper is not None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.delayed import BatchStore, SingleStore
 from tests.support.forks import ended_in_a_child
+from tests.support.limits import no_thread
 from tests.support.makers import SECOND, a_breaker, a_timeout
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
@@ -437,6 +438,16 @@ def test_while_one_batch_is_sent_the_next_is_fetched(form: type[SingleStore]) ->
     harness.store.after["remove"] = meet
 
     assert harness.poll() is None
+
+    assert sorted(harness.sent()) == ["m0", "m1", "m2"]
+
+
+def test_a_poll_without_a_thread_for_its_second_lane_sends_all() -> None:
+    harness = DispatchHarness(batch=1, lanes=2)
+    harness.put(*(a_timeout(f"m{n}") for n in range(3)))
+
+    with no_thread():
+        assert harness.poll() is None
 
     assert sorted(harness.sent()) == ["m0", "m1", "m2"]
 
