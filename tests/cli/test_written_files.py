@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.limits import no_room_beyond
+from timeoutmgr.cli.migrate.shared import save_report
+from timeoutmgr.cli.pipeline.shared import write_page, write_table
 from timeoutmgr.cli.written_files import Unwritten, export_to
+from timeoutmgr.errors import ConfigurationError
 
 
 def _disk_full(_descriptor: int) -> None:
@@ -39,3 +45,32 @@ def test_a_saved_export_stays_whatever_follows(
         monkeypatch.setattr(os, "fsync", _disk_full)
 
     assert path.read_text() == '{"id": "1"}\n'
+
+
+def save(path: Path, documents: list[dict[str, Any]]) -> None:
+    """Save a report; raise the error that the command writes to standard error."""
+    if not save_report(path, documents):
+        raise ConfigurationError("File too large")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_page(path, "<p>" * 2_000),
+        lambda path: write_table(path, [["begin", "messages"]] * 2_000),
+        lambda path: save(path, [{"number": n} for n in range(2_000)]),
+    ],
+    ids=["page", "table", "report"],
+)
+def test_a_file_that_has_no_room_is_removed(
+    tmp_path: Path, write: Callable[[Path], object], is_new: bool
+) -> None:
+    path = tmp_path / "out"
+    if not is_new:
+        path.write_text("of yesterday")
+
+    with no_room_beyond(4_096), pytest.raises(ConfigurationError, match="File too large"):
+        write(path)
+
+    assert not path.exists()

@@ -1,4 +1,4 @@
-"""A process that has no file descriptor, or no thread, left for a while."""
+"""A process that has no file descriptor, thread or room for a file left for a while."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ def no_descriptor(*, but: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for each in opened:
             os.close(each)
+
+
+@contextmanager
+def no_room_beyond(size: int) -> Iterator[None]:
+    """Have the process write no file of more than *size* bytes meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

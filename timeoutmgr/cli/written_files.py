@@ -132,6 +132,20 @@ def _opened(option: str, path: Path, mode: str) -> IO[str]:
         raise _unwritable(option, path, error.strerror) from None
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[str]]:
+    """Open the new content of *path*; remove the file if it is not written to its end."""
+    file = path.open("w", newline="", encoding="utf-8")
+    try:
+        with file:
+            yield file
+    except OSError:
+        if path.is_file():  # otherwise a pipe, or a device
+            with suppress(OSError):
+                path.unlink()
+        raise
+
+
 def require_writable(option: str, path: Path | None) -> None:
     """Raise UsageError if the file *path* of *option* could not be written; create no file."""
     if path is None:

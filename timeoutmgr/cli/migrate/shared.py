@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, Instant, Pair, added, by_name, option
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.written_files import written_whole
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import duration_micros, to_micros
 from timeoutmgr.message.redaction import redact
@@ -340,7 +341,8 @@ def print_reports(documents: Sequence[dict[str, Any]]) -> None:
 def save_report(path: Path, documents: Sequence[dict[str, Any]]) -> bool:
     """Save the reports of runs in *path*; return whether that worked, and say why not."""
     try:
-        path.write_text(json.dumps({"runs": documents}, indent=2) + "\n")
+        with written_whole(path) as file:
+            file.write(json.dumps({"runs": documents}, indent=2) + "\n")
     except OSError as error:
         output.print_error(
             f"error: the timeouts were moved, but --report {path} could not be written "

@@ -17,6 +17,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, Instant, Pair, added, by_name, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
+from timeoutmgr.cli.written_files import written_whole
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.options import check_value, declared_fields
 from timeoutmgr.pipeline.spark.session import SessionOptions
@@ -135,7 +136,8 @@ def store_names(shared: Shared, given: Sequence[str]) -> tuple[str, ...]:
 def write_page(path: Path, page: str) -> None:
     """Write an HTML page to *path*; raise ConfigurationError if that is impossible."""
     try:
-        path.write_text(page, "utf-8")
+        with written_whole(path) as file:
+            file.write(page)
     except OSError as error:
         raise ConfigurationError(f"cannot write the page {path}: {error}") from error
 
@@ -143,7 +145,7 @@ def write_page(path: Path, page: str) -> None:
 def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
     """Write *lines* to *path* as CSV; raise ConfigurationError if that is impossible."""
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with written_whole(path) as file:
             csv.writer(file).writerows(lines)
     except OSError as error:
         raise ConfigurationError(f"cannot write the table {path}: {error}") from error
