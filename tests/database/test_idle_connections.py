@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, exc, text
+from sqlalchemy import Connection, event, exc, text
 
 from tests.support.waiting import eventually
 from timeoutmgr.database import Database
@@ -74,6 +75,24 @@ def test_a_connection_that_the_server_closed_is_replaced_before_it_is_lent(
         one.close()
     assert len(found) == count
     assert found.isdisjoint(sessions)
+
+
+def test_a_server_that_ends_new_connections_is_an_outage(database: Database) -> None:
+    statement = f"SELECT {ID[database.dialect.name]}"
+
+    @event.listens_for(database.engine, "connect")
+    def refuse(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(statement)
+        session = int(cursor.fetchone()[0])
+        connection.rollback()
+        end(database, {session})
+
+    with pytest.raises(StorageUnavailable, match="cannot be used now"):
+        session_of(database)
+
+    event.remove(database.engine, "connect", refuse)
+    assert session_of(database) > 0
 
 
 def test_a_statement_that_is_sent_alone_gets_such_a_connection_too(postgres_url: str) -> None:

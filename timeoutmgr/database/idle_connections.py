@@ -40,16 +40,18 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
 
     @event.listens_for(engine, "checkout")
     def ask(connection: Any, record: Any, _lent: Any) -> None:
+        is_new = replace_closed not in record.info
+        record.info[replace_closed] = True
         try:
             # A notice or a session ticket of TLS is not the end.
             is_open = not has_something_to_read(
                 descriptor_of(connection)
             ) or engine.dialect.do_ping(connection)
-            is_new = replace_closed not in record.info
-            record.info[replace_closed] = True
             for check in checks if is_open else ():
                 check(connection, record.info, is_new)
         except engine.dialect.loaded_dbapi.Error as error:
+            if is_new:
+                raise  # the pool would end its tries in an error that shows no cause
             raise exc.InvalidatePoolError("the server closed it") from error
         if not is_open:
             raise exc.InvalidatePoolError("the server closed it")
