@@ -170,7 +170,21 @@ def test_a_given_start_stands_still_whatever_the_host_says() -> None:
 def test_the_clock_moves_only_forward() -> None:
     kit = Shop().open()
 
-    with pytest.raises(ConfigurationError, match="only forward"):
+    with pytest.raises(ConfigurationError, match=r"only forward.* got a move by -1 day, 0:00:00"):
         kit.advance(days=-1)
     with pytest.raises(InvalidMessage, match="no time zone"):
         kit.advance_to(datetime(2031, 1, 1))
+    with pytest.raises(InvalidMessage, match="a duration is a timedelta, got 5"):
+        kit.advance(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("span", [timedelta(days=366 * 8000), timedelta.max])
+def test_the_clock_does_not_leave_the_calendar(span: timedelta) -> None:
+    kit = Shop().open()
+
+    with pytest.raises(ConfigurationError, match="until the year 9999"):
+        kit.advance(span)
+
+    assert kit.now == START
+    kit.advance_to(last := datetime.max.replace(tzinfo=UTC))
+    assert kit.now == last

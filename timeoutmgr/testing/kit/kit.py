@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.instants import LATEST, MICROSECOND, Micros, duration_micros, to_micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS
 from timeoutmgr.testing.kit.clock import KitClock, Moved
@@ -108,7 +108,7 @@ class TimeoutKit:
         of sending. While a message is handled, the clock stands at its due time. Messages that
         handlers send are handled too, if they are due within the span.
         """
-        self._advance(self._clock.now() + duration_micros(span + timedelta(**parts)))
+        self._advance(self._clock.now() + duration_micros(span) + timedelta(**parts) // MICROSECOND)
 
     def advance_to(self, instant: datetime) -> None:
         """Move the clock to *instant*, otherwise as ``advance``."""
@@ -200,10 +200,10 @@ class TimeoutKit:
         self.close()
 
     def _advance(self, target: Micros) -> None:
-        if target < self._clock.now():
+        if not self._clock.now() <= target <= LATEST:
             raise ConfigurationError(
-                f"the clock of a testing kit stands at {self.now}, and moves only forward; got "
-                f"{from_micros(target)}"
+                f"the clock of a testing kit stands at {self.now}, and moves only forward, until "
+                f"the year 9999; got a move by {MICROSECOND * (target - self._clock.now())}"
             )
         self.drain()
         while (due := self._worker.next_due()) is not None and due <= target:
