@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -11,10 +13,15 @@ from sqlalchemy.orm import Session
 
 from tests.testing.kit import START, Shop
 from timeoutmgr import HandlerContext
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.testing import FakeContext
 
 DAY = timedelta(days=1)
+
+
+@dataclass
+class PaymentOverdue:
+    order: str
 
 
 def test_an_expected_timeout_is_found_by_each_of_its_properties() -> None:
@@ -60,6 +67,24 @@ def test_a_failed_assertion_lists_what_is_scheduled() -> None:
 def test_a_failed_assertion_says_that_nothing_is_scheduled() -> None:
     with pytest.raises(AssertionError, match="nothing is scheduled"):
         Shop().open().assert_scheduled()
+
+
+def test_a_type_of_messages_is_expected_by_its_class() -> None:
+    kit = Shop().open()
+    kit.send_local(PaymentOverdue("A7"), delay=DAY)
+
+    assert kit.assert_scheduled(PaymentOverdue).body == {"order": "A7"}
+    with pytest.raises(AssertionError, match="expected no timeout of type 'PaymentOverdue'"):
+        kit.assert_not_scheduled(PaymentOverdue)
+
+
+@pytest.mark.parametrize("expected", [{"saga": 7}, {"saga": ""}, {"type": object}, {"type": 7}])
+def test_an_expectation_that_no_message_can_meet_is_refused(expected: dict[str, Any]) -> None:
+    kit = Shop().open()
+
+    for check in (kit.assert_scheduled, kit.assert_not_scheduled):
+        with pytest.raises((InvalidMessage, ConfigurationError), match=r" is .*, got |object"):
+            check(**expected)
 
 
 def test_a_due_time_without_a_zone_is_refused() -> None:

@@ -265,7 +265,7 @@ class Composer:
             self.new_id() if ids is None else ids.next(self.endpoint, "ClearTimeouts", content)
         )
         order = self.clearing.order(saga_id, self.clock.now(), message_id)
-        _checked_saga(saga_id)
+        checked_saga(saga_id)
         return order
 
     def _route(self, options: SendOptions, stored: bool) -> DelayRoute:
@@ -312,7 +312,7 @@ class Composer:
         ):
             raise InvalidMessage(f"a message type is a name, got {message_type!r:.80}")
         content, content_type = encode_body(body)
-        saga = None if options.saga_id is None else _checked_saga(options.saga_id)
+        saga = None if options.saga_id is None else checked_saga(options.saga_id)
         message_id = options.message_id
         if message_id is None:
             about = destination, message_type, content, saga or ""
@@ -459,7 +459,8 @@ def _checked_content_type(given: str) -> str:
     return given
 
 
-def _checked_saga(saga_id: str) -> str:
+def checked_saga(saga_id: str) -> str:
+    """Return *saga_id*; raise InvalidMessage if it is no saga id."""
     if not isinstance(saga_id, str) or not 0 < len(saga_id) <= 200 or not saga_id.isprintable():
         raise InvalidMessage(
             f"a saga id is printable text of 1 to 200 characters, got {saga_id!r:.80}"

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Self
 
+from timeoutmgr.endpoint.handled_classes import class_of_handler
 from timeoutmgr.message.instants import to_micros
+from timeoutmgr.sender.composer import checked_saga
 from timeoutmgr.testing.kit.messages import ObservedMessage
 
 
@@ -16,6 +19,12 @@ class Expectation:
     saga: str | None
     due: datetime | None
     tolerance: timedelta
+
+    @classmethod
+    def of(cls, kind: object, saga: str | None, *rest: Any) -> Self:
+        """Return the expectation of a type or class; raise if no message can have such a value."""
+        kind = kind if kind is None or isinstance(kind, str) else class_of_handler(kind).name
+        return cls(kind, saga if saga is None else checked_saga(saga), *rest)
 
     def matches(self, one: ObservedMessage) -> bool:
         """Return whether *one* has the properties."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 
 from sqlalchemy import Engine
 
@@ -157,7 +157,7 @@ class TimeoutKit:
 
     def assert_scheduled(
         self,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         *,
         saga: str | None = None,
         due: datetime | timedelta | None = None,
@@ -165,9 +165,10 @@ class TimeoutKit:
     ) -> ObservedMessage:
         """Return the earliest timeout with these properties; AssertionError if there is none.
 
-        *due* is an instant, or a time span from now; a due time up to *tolerance* away fits.
+        *type* is a name or a class; *due* is an instant, or a time span from now; a due time up to
+        *tolerance* away fits.
         """
-        expected = Expectation(type, saga, instant_of(due, self.now), tolerance)
+        expected = Expectation.of(type, saga, instant_of(due, self.now), tolerance)
         scheduled = self.scheduled()
         for one in scheduled:
             if expected.matches(one):
@@ -176,14 +177,14 @@ class TimeoutKit:
 
     def assert_not_scheduled(
         self,
-        type: str | None = None,
+        type: str | type[Any] | None = None,
         *,
         saga: str | None = None,
         due: datetime | timedelta | None = None,
         tolerance: timedelta = _SECOND,
     ) -> None:
         """Raise AssertionError if a timeout with these properties is pending."""
-        expected = Expectation(type, saga, instant_of(due, self.now), tolerance)
+        expected = Expectation.of(type, saga, instant_of(due, self.now), tolerance)
         scheduled = self.scheduled()
         for one in scheduled:
             if expected.matches(one):
