@@ -303,6 +303,52 @@ def test_a_connection_sends_with_its_commit(memory: Engine) -> None:
     kit.assert_scheduled("Note")
 
 
+def test_a_commit_of_a_connection_that_stays_open_sends_what_it_committed(memory: Engine) -> None:
+    kit = Shop().open()
+    with memory.connect() as connection:
+        kit.send_local("Note", "in the transaction of the send", delay=60, session=connection)
+        connection.commit()
+        assert [one.body for one in kit.scheduled()] == ["in the transaction of the send"]
+        kit.send("mail", "Letter", "rolled back", session=connection)
+        connection.rollback()
+        kit.send("mail", "Letter", "committed", session=connection)
+        connection.commit()
+
+        assert [one.body for one in kit.sent()] == ["committed"]
+
+
+def test_a_connection_sends_nothing_of_a_savepoint_that_it_rolled_back(memory: Engine) -> None:
+    kit = Shop().open()
+    with memory.connect() as connection:
+        with connection.begin(), connection.begin_nested() as first:
+            kit.send("mail", "Letter", "in the first savepoint", session=connection)
+            first.rollback()
+        with connection.begin():
+            kit.send("mail", "Letter", "before", session=connection)
+            with connection.begin_nested() as undone:
+                kit.send("mail", "Letter", "undone", session=connection)
+                with connection.begin_nested():
+                    kit.send("mail", "Letter", "undone with that around", session=connection)
+                undone.rollback()
+            with connection.begin_nested():
+                kit.send("mail", "Letter", "kept", session=connection)
+
+    assert [one.body for one in kit.sent()] == ["before", "kept"]
+
+
+def test_what_is_no_open_transaction_is_refused_as_in_production(memory: Engine) -> None:
+    kit = Shop().open()
+    wrong: Any = memory
+
+    with (
+        memory.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(CombinationRefused, match="AUTOCOMMIT"),
+    ):
+        kit.send_local("Note", 1, session=connection)
+    with pytest.raises(Unsupported, match="Give a session or a connection of SQLAlchemy"):
+        kit.send_local("Note", 1, session=wrong)
+
+
 def test_a_session_is_refused_where_no_part_of_the_user_is_in_a_database(memory: Engine) -> None:
     config = configure("sales", features=[TimeoutManager()])
     kit = TimeoutKit(config)

@@ -48,7 +48,7 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> bool:
         pending = connection.info[_KEY] = AfterCommitCalls()
         event.listen(connection, "commit", _on_commit)
         event.listen(connection, "rollback", _on_rollback)
-        event.listen(connection, "begin", _on_begin)
+        event.listen(connection, "begin", run_committed)
         # Not event.contains: it compares addresses of pools, and may find a deleted pool's.
         pool, dialect = connection.engine.pool, connection.dialect
         if _on_checkin not in list(pool.dispatch.checkin):
@@ -82,7 +82,8 @@ def _on_error(context: ExceptionContext) -> None:
             pending.committed = []
 
 
-def _on_begin(connection: Connection) -> None:
+def run_committed(connection: Connection) -> None:
+    """Run the calls of a commit that *connection* has made, without waiting for the next begin."""
     _run(connection.info)
 
 

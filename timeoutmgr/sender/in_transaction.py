@@ -79,7 +79,7 @@ def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Con
     require_endpoint_of(session, on_loop=False)
     try:
         if isinstance(session, Connection | _OrmSession):
-            yield _lent(session)
+            yield lent(session)
             return
         if not isinstance(session, DriverTransaction):
             session = DriverTransaction(connection=session)
@@ -95,7 +95,8 @@ def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Con
         ) from error
 
 
-def _lent(session: Connection | _OrmSession) -> Connection:
+def lent(session: Connection | _OrmSession) -> Connection:
+    """Return the connection of *session*; raise CombinationRefused without a transaction."""
     try:
         return _in_transaction(session if isinstance(session, Connection) else session.connection())
     except InvalidRequestError as error:

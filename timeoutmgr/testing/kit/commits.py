@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import Unsupported
+from timeoutmgr.sender.in_transaction import lent, require_endpoint_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import SessionTransaction
@@ -17,32 +21,69 @@ if TYPE_CHECKING:
     from timeoutmgr.sender.in_transaction import CallerSession
 
 
-def on_commit(session: CallerSession, action: Callable[[], None]) -> None:
+def on_commit(session: CallerSession, action: Callable[[], None]) -> Connection:
     """Call *action* once *session* has committed, and never if it rolls back.
 
-    A session counts by itself: many tests keep it inside a transaction that they roll back. Raises
-    Unsupported for a driver's own connection.
+    A session counts by itself: many tests keep it inside a transaction that they roll back. Return
+    its connection. Raises Unsupported for a driver's own connection, and CombinationRefused.
     """
+    require_endpoint_of(session, on_loop=False)
     if isinstance(session, scoped_session):
         session = session()
-    if isinstance(session, Connection):
-        after_commit(session, action)
-        return
-    if not isinstance(session, Session):
+    if not isinstance(session, Session | Connection):
         raise Unsupported(
             f"session= with {session!r:.80} in a testing kit",
-            "the kit cannot follow the commit of a driver's own connection",
+            "the kit follows the commits of SQLAlchemy, and not of a driver",
             "Give a session or a connection of SQLAlchemy",
         )
+    connection = lent(session)
+    if isinstance(session, Connection):
+        _on_commit_of(connection, action)
+        return connection
     waiting = session.info.get(_KEY)
     if waiting is None:
         waiting = session.info[_KEY] = _WaitingActions()
         event.listen(session, "after_commit", waiting.committed)
         event.listen(session, "after_soft_rollback", waiting.rolled_back)
-    session.connection()  # begins the transaction
     waiting.actions.append((session.get_nested_transaction() or session.get_transaction(), action))
+    return connection
 
 
+def _on_commit_of(connection: Connection, action: Callable[[], None]) -> None:
+    if not connection.in_transaction():
+        connection.begin()
+    savepoints = _SAVEPOINTS.get(connection)
+    if savepoints is None:
+        savepoints = _SAVEPOINTS[connection] = _Savepoints()
+        event.listen(connection, "after_execute", savepoints.executed)
+    savepoints.calls.append(call := [action])
+    after_commit(connection, partial(_run, call))
+
+
+def _run(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+class _Savepoints:
+    """The calls that wait on one connection: a rollback to a savepoint drops those since."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Callable[[], None]]] = []
+        self._number: dict[str, int] = {}
+
+    def executed(self, _connection: Connection, statement: object, *_rest: object) -> None:
+        # The events of savepoints do not name a savepoint that begins.
+        if isinstance(statement, SavepointClause):
+            self._number[statement.ident] = len(self.calls)
+        elif isinstance(statement, RollbackToSavepointClause):
+            before = self._number.get(statement.ident, 0)  # begun before the first call, perhaps
+            for call in self.calls[before:]:
+                call.clear()
+            del self.calls[before:]
+
+
+_SAVEPOINTS: Final[MutableMapping[Connection, _Savepoints]] = WeakKeyDictionary()
 _KEY = "timeoutmgr_kit"
 
 

@@ -101,7 +101,7 @@ class KitEndpoint(Endpoint):
             message.destination, message.message_type, message.body, message.options, stored=True
         )
         self._require_database(is_delayed=composed.due is not None)
-        on_commit(session, lambda: self._transport.put(composed.outgoing))
+        self.worker.follow(on_commit(session, lambda: self._transport.put(composed.outgoing)))
         return composed.sent
 
     def _require_database(self, *, is_delayed: bool) -> None:

@@ -149,6 +149,7 @@ class TimeoutKit:
 
         A delayed message counts from its due time on.
         """
+        self._worker.store()
         return [
             observed(one.message, one.destination)
             for one in self._transport.accepted

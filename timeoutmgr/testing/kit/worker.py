@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
+from weakref import WeakSet
+
+from sqlalchemy import Connection
 
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Chunk, Clock, TimeoutStore, TransactionMode
+from timeoutmgr.database.commits import run_committed
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.runner import surroundings_of
 from timeoutmgr.errors import ConfigurationError, DeliveryFailed
@@ -45,6 +49,7 @@ class KitWorker:
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
         self._runs = _RecurringRuns(parts)
+        self._connections: WeakSet[Connection] = WeakSet()
         self._lock = threading.RLock()
         self._busy_thread: int | None = None
         self._handled = self._reported = 0
@@ -67,6 +72,10 @@ class KitWorker:
             for one in self._transport.queues.get(self._error_queue, ())
         ]
 
+    def follow(self, connection: Connection) -> None:
+        """Have the sends of a commit of *connection* arrive although it stays open."""
+        self._connections.add(connection)
+
     def next_due(self) -> Micros | None:
         """Return the earliest due time that is stored, or at which a run was cancelled."""
         self.store()
@@ -82,7 +91,7 @@ class KitWorker:
         """
         if self._lock.acquire(blocking=False):
             try:
-                self._runs.store()
+                self._arrange()
                 self._empty(self._name + TIMEOUTS)
             finally:
                 self._lock.release()
@@ -109,7 +118,7 @@ class KitWorker:
 
     def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
         """Dispatch what is due, then handle one message; return whether there was a message."""
-        self._runs.store()
+        self._arrange()
         for queue in self._pumps:
             if queue != self._name:
                 self._empty(queue)
@@ -117,6 +126,13 @@ class KitWorker:
         handled = self._pump(self._name) if self._name in self._pumps else False
         self._report(failed)
         return handled
+
+    def _arrange(self) -> None:
+        """Let committed sends arrive, and store the next recurring runs."""
+        for connection in self._connections:
+            if not connection.closed and not connection.invalidated:
+                run_committed(connection)
+        self._runs.store()
 
     def _count(self) -> None:
         self._handled += 1
