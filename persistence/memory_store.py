@@ -115,8 +115,10 @@ class MemoryTimeoutStore(MemoryInsight):
             self._in.known[timeout.id] = made
             self._in.rows[timeout.key] = MemoryRow(timeout)
             return None
-        kind = self._replaced(known, timeout, content) or kind_of(known.content, timeout, content)
-        if kind is RepeatKind.CANCELLED:
+        kind = self._kind(known, timeout, content)
+        if kind is RepeatKind.REPLACED:
+            self._replace(known, timeout, content)
+        elif kind is RepeatKind.CANCELLED:
             at = self._clock.now()
             known.due, known.closed_at = timeout.due, at
             known.content = memory_of_new(timeout, content)
@@ -135,24 +137,35 @@ class MemoryTimeoutStore(MemoryInsight):
         self._record_event("cancelled", at, timeout, channel or EARLY_CANCEL)
         return RepeatKind.CANCELLED
 
-    def _replaced(self, known: MemoryKnown, timeout: Timeout, content: bytes) -> RepeatKind | None:
-        key = Key(known.due, timeout.id)
-        if (
-            timeout.on_conflict is not OnConflict.REPLACE
-            or known.state is not TimeoutState.PENDING
-            or key in self._in.locked
-        ):
-            return None
-        row = self._in.rows[key]
-        if timeout.created <= row.timeout.created:
+    def _kind(self, known: MemoryKnown, timeout: Timeout, content: bytes) -> RepeatKind:
+        row = self._replaceable(known, timeout)
+        if row and timeout.created != row.timeout.created:
             is_older = timeout.created < row.timeout.created
-            return RepeatKind.SUPERSEDED if is_older else None
+            return RepeatKind.SUPERSEDED if is_older else RepeatKind.REPLACED
+        return kind_of(known.content, timeout, content)
+
+    def _replaceable(self, known: MemoryKnown, timeout: Timeout) -> MemoryRow | None:
+        key = Key(known.due, timeout.id)
+        is_free = timeout.on_conflict is OnConflict.REPLACE and key not in self._in.locked
+        return self._in.rows.get(key) if is_free else None
+
+    def _replace(self, known: MemoryKnown, timeout: Timeout, content: bytes) -> None:
+        row = self._in.rows.pop(Key(known.due, timeout.id))
         remembered = unpack(known.content) or Remembered(content)
         known.content = remembered.replaced_by(timeout, content).pack()
         known.due = timeout.due
-        del self._in.rows[key]
         self._in.rows[timeout.key] = MemoryRow(timeout, maybe_sent=row.maybe_sent)
-        return RepeatKind.REPLACED
+
+    def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
+        """Return the repeats among *timeouts*, which any transaction sees alike."""
+        with self._in.lock:
+            found = [(each, self._in.known.get(each.id)) for each in timeouts]
+            return [Repeat(each, self._examined(k, each)) for each, k in found if k is not None]
+
+    def _examined(self, known: MemoryKnown, timeout: Timeout) -> RepeatKind:
+        if self._replaceable(known, timeout):
+            return RepeatKind.REPLACED
+        return kind_of(known.content, timeout, content_of(timeout))
 
     def claim(
         self,

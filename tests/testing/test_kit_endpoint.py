@@ -26,12 +26,13 @@ from timeoutmgr import (
     Timeouts,
     ToSend,
 )
-from timeoutmgr.contracts import DeliveryOptions
+from timeoutmgr.contracts import DeliveryOptions, RepeatKind
 from timeoutmgr.deadletter import DeadLetterQueues
 from timeoutmgr.errors import (
     CombinationRefused,
     DelayedDeliveryDisabled,
     FeatureRefused,
+    IdInUse,
     InvalidMessage,
     Unsupported,
 )
@@ -334,6 +335,27 @@ def test_a_connection_sends_nothing_of_a_savepoint_that_it_rolled_back(memory: E
                 kit.send("mail", "Letter", "kept", session=connection)
 
     assert [one.body for one in kit.sent()] == ["before", "kept"]
+
+
+def test_a_session_is_answered_at_once_about_a_used_id(memory: Engine) -> None:
+    kit = Shop(persistence="sqlite:////nowhere/shop.db").open()
+
+    def send(session: Session, body: object, on_conflict: Any = None) -> RepeatKind | None:
+        options = SendOptions(delay=60, message_id="m", on_conflict=on_conflict)
+        return kit.send_local("Note", body, options, session=session).repeat
+
+    with Session(memory) as session:
+        answers = [send(session, 1)]
+        session.commit()
+        answers += [send(session, 1), send(session, 2), send(session, 3, "replace")]
+        with pytest.raises(IdInUse):
+            send(session, 4, "error")
+        session.commit()
+    kit.drain()
+
+    assert answers == [None, RepeatKind.DUPLICATE, RepeatKind.CONFLICT, RepeatKind.REPLACED]
+    assert [one.body for one in kit.scheduled()] == [3]
+    assert kit.errors == []
 
 
 def test_what_is_no_open_transaction_is_refused_as_in_production(memory: Engine) -> None:

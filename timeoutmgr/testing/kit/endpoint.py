@@ -1,12 +1,15 @@
 """The endpoint of a testing kit: a program sends with it as with any other."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from sqlalchemy import Connection
+
+from timeoutmgr.contracts import RepeatKind
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import CombinationRefused, InvalidMessage, Unsupported
-from timeoutmgr.sender.composer import Sent, ToSend
+from timeoutmgr.sender.composer import Composed, Sent, ToSend
 from timeoutmgr.testing.kit.clock import KitClock
 from timeoutmgr.testing.kit.commits import on_commit
 from timeoutmgr.testing.kit.configuration import KitConfiguration
@@ -101,8 +104,20 @@ class KitEndpoint(Endpoint):
             message.destination, message.message_type, message.body, message.options, stored=True
         )
         self._require_database(is_delayed=composed.due is not None)
-        self.worker.follow(on_commit(session, lambda: self._transport.put(composed.outgoing)))
-        return composed.sent
+        answered = composed.answered(self._examined(composed, session))
+        if answered.repeat is not RepeatKind.CONFLICT:
+            self.worker.follow(on_commit(session, lambda: self._transport.put(composed.outgoing)))
+        return answered.sent
+
+    def _examined(self, composed: Composed, session: "CallerSession") -> RepeatKind | None:
+        """Return the answer of the store, which production asks where it is in a database."""
+        given, direct = self._config.given.persistence, self._parts.features.direct
+        if not composed.may_repeat or composed.due is None or self._config.stores_elsewhere:
+            return None
+        if given is None or given.database is None or direct is None or direct.examine is None:
+            return None
+        self.worker.store()
+        return direct.examine(composed.outgoing.message, cast(Connection, session))
 
     def _require_database(self, *, is_delayed: bool) -> None:
         """Raise CombinationRefused if the user's own parts have no database for ``session=``."""
