@@ -358,6 +358,16 @@ def test_a_session_is_answered_at_once_about_a_used_id(memory: Engine) -> None:
     assert kit.errors == []
 
 
+def test_an_id_can_be_used_again_after_its_tombstone_has_expired() -> None:
+    shop = Shop()
+    kit = shop.open()
+    for month in (1, 2):
+        kit.send_local("Note", month, delay=60, message_id="monthly")
+        kit.advance(days=31)
+
+    assert shop.bodies == [1, 2]
+
+
 def test_what_is_no_open_transaction_is_refused_as_in_production(memory: Engine) -> None:
     kit = Shop().open()
     wrong: Any = memory

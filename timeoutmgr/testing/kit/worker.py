@@ -29,6 +29,8 @@ from timeoutmgr.transport.work import Work
 MOST_AT_ONE_INSTANT: Final = 100_000
 """Messages that are handled while the clock stands; more are taken for an endless loop."""
 _CLAIMED_TOGETHER: Final = 1_000_000
+_PURGE_EVERY: Final[Micros] = 1_800_000_000
+"""The half hour of an endpoint's housekeeping."""
 
 
 class KitWorker:
@@ -52,7 +54,7 @@ class KitWorker:
         self._connections: WeakSet[Connection] = WeakSet()
         self._lock = threading.RLock()
         self._busy_thread: int | None = None
-        self._handled = self._reported = 0
+        self._handled = self._reported = self._purge_at = 0
 
     @property
     def is_busy(self) -> bool:
@@ -128,10 +130,13 @@ class KitWorker:
         return handled
 
     def _arrange(self) -> None:
-        """Let committed sends arrive, and store the next recurring runs."""
+        """Let committed sends arrive, forget old ids, and store the next recurring runs."""
         for connection in self._connections:
             if not connection.closed and not connection.invalidated:
                 run_committed(connection)
+        if self._store is not None and self._clock.now() >= self._purge_at:
+            self._store.purge()
+            self._purge_at = self._clock.now() + _PURGE_EVERY
         self._runs.store()
 
     def _count(self) -> None:
