@@ -125,6 +125,23 @@ def test_a_fake_context_keeps_the_critical_errors_that_a_handler_raised() -> Non
     assert context.critical_errors == ["Printing is impossible"]
 
 
+def test_a_fake_context_of_a_typed_message_has_its_object() -> None:
+    context = FakeContext(PaymentOverdue("A7"))
+
+    assert (context.message_type, context.body) == ("PaymentOverdue", PaymentOverdue("A7"))
+
+
+def test_a_fake_context_refuses_what_is_no_message_and_no_keyword_of_it() -> None:
+    wrong: Any = {"saga": "A7"}
+
+    with pytest.raises(TypeError, match=r"takes saga_id, .* and session, got saga"):
+        FakeContext("OrderPlaced", **wrong)
+    with pytest.raises(ConfigurationError, match="dict"):
+        FakeContext(wrong)
+    with pytest.raises(InvalidMessage, match="is its own body"):
+        FakeContext(PaymentOverdue("A7"), {"order": "B8"})
+
+
 def test_a_fake_context_checks_sends_as_an_endpoint_does() -> None:
     context = FakeContext("Remind")
 

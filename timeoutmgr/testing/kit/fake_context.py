@@ -6,8 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handled_classes import read_typed
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.message import headers
+from timeoutmgr.message.classes import NO_BODY, TypedMessage, class_of, type_and_body
 from timeoutmgr.message.ids import random_id
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.routes import TIMEOUTS, Clearing, ClearOrder, timeout_id, to_timeout_manager
@@ -45,18 +47,25 @@ class FakeContext(HandlerContext):
         remind(context.body, context)
         assert [message.type for message in context.sent] == ["PaymentOverdue"]
 
-    Sends are checked as an endpoint checks them, and go nowhere. *session* is what the handler
-    finds as ``context.session``; without it that is a session on an empty SQLite in memory.
+    A typed message stands for both type and body. Sends are checked as an endpoint checks them, and
+    go nowhere. *session* is what the handler finds as ``context.session``; without it that is a
+    session on an empty SQLite in memory.
     """
 
     def __init__(
         self,
-        message_type: str,
+        message_type: str | TypedMessage,
         body: object = None,
         *,
         session: "Session | None" = None,
         **message: Unpack[FakeMessage],
     ) -> None:
+        if unknown := message.keys() - FakeMessage.__annotations__.keys():
+            known = ", ".join(FakeMessage.__annotations__)
+            raise TypeError(f"a FakeContext takes {known} and session, got {', '.join(unknown)}")
+        self._class = None if isinstance(message_type, str) else class_of(message_type)
+        if not isinstance(message_type, str):
+            message_type, body = type_and_body(message_type, NO_BODY if body is None else body)
         clock = KitClock()
         transport = KitTransport(clock, KitDatabase())
         transport_session = transport.session()
@@ -79,7 +88,9 @@ class FakeContext(HandlerContext):
 
     @property
     def body(self) -> Any:
-        """The body as the handler gets it: a JSON body was written and read."""
+        """The body as the handler gets it, written and read; of a typed message, its object."""
+        if self._class is not None:
+            return read_typed(self.message, self._class)
         return decode_body(self.message.body, self.message.content_type)
 
     @property
