@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.testing.kit import START, Shop
 from timeoutmgr import Endpoint, HandlerContext, SendOptions, ToSend, TransactionMode
-from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 
 SPANS = st.integers(0, 12).map(lambda hours: timedelta(hours=hours))
@@ -141,22 +140,35 @@ def test_a_frozen_clock_of_the_host_moves_along_and_handlers_read_it() -> None:
     ids=["send", "send_many", "store_many"],
 )
 def test_a_due_time_from_the_hosts_clock_is_within_an_advance_of_as_much(
-    monkeypatch: pytest.MonkeyPatch, send: Callable[[Endpoint, ToSend], object]
+    send: Callable[[Endpoint, ToSend], object],
 ) -> None:
-    instant = datetime(2031, 1, 1, tzinfo=UTC)
-    micros = [int(instant.timestamp()) * 1_000_000]
-    monkeypatch.setattr(SystemClock, "now", lambda _self: micros[0])
-    shop = Shop()
-    kit = shop.open(start=None)
-    micros[0] += 1500  # a test takes a moment before it reads the host's clock
-    in_14_days = instant + timedelta(microseconds=1500) + timedelta(days=14)
+    with freeze_time("2031-01-01") as host:
+        shop = Shop()
+        kit = shop.open(start=None)
+        host.tick(timedelta(microseconds=1500))  # a test takes a moment before it reads the clock
+        in_14_days = datetime.now(UTC) + timedelta(days=14)
 
-    send(kit.endpoint, ToSend("sales", "Note", 1, SendOptions(deliver_at=in_14_days)))
-    kit.advance(days=13, hours=23)
-    assert shop.bodies == []
-    kit.advance(hours=1)
+        send(kit.endpoint, ToSend("sales", "Note", 1, SendOptions(deliver_at=in_14_days)))
+        kit.advance(days=13, hours=23)
+        assert shop.bodies == []
+        kit.advance(hours=1)
 
-    assert shop.bodies == [1]
+        assert shop.bodies == [1]
+
+
+def test_a_clock_that_a_test_moves_itself_is_followed_to_the_microsecond() -> None:
+    late = []
+    for micros in range(309_700, 309_708):
+        shop = Shop()
+        with freeze_time(datetime(2026, 11, 30, microsecond=micros)) as frozen:
+            kit = shop.open(start=None)
+            kit.on_move(frozen.move_to)
+            frozen.tick(timedelta(days=5))
+            kit.send_local("Note", 1, deliver_at=datetime.now(UTC) + timedelta(days=1))
+            kit.advance(days=1)
+        late += [] if shop.bodies else [micros]
+
+    assert late == []
 
 
 def test_a_given_start_stands_still_whatever_the_host_says() -> None:

@@ -1,9 +1,8 @@
 """The clock of a testing kit: it stands still until it is moved."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
-from timeoutmgr.clock import Clock, SystemClock
 from timeoutmgr.message.instants import Micros, from_micros, to_micros
 
 Moved = Callable[[datetime], object]
@@ -14,8 +13,7 @@ class KitClock:
     """A clock that stands still, at *start* or at the present instant of the host."""
 
     def __init__(self, start: datetime | None = None) -> None:
-        self._host: Clock = SystemClock()
-        self._began = self._host.now()
+        self._began = _host_now()
         self._is_fixed = start is not None
         self._instant: Micros = self._began if start is None else to_micros(start)
         self._first = self._instant
@@ -52,4 +50,9 @@ class KitClock:
         kit's own clock says: without this, an advance of 14 days ends just before it.
         """
         if not self._is_fixed:
-            self.move_to(self._first + self._host.now() - self._began)
+            self.move_to(self._first + _host_now() - self._began)
+
+
+def _host_now() -> Micros:
+    # As programs read it: time.time of a frozen clock is a float, and up to a microsecond less.
+    return to_micros(datetime.now(UTC))
