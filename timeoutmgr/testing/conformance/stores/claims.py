@@ -126,6 +126,15 @@ class TimeoutClaims(StoreSuite):
 
         assert store.cancel("a") is CancelResult.CANCELLED
 
+    @needs(row_locks=True)
+    def test_a_timeout_of_an_order_that_perhaps_was_sent_is_maybe_sent(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        token = store_and_claim(store, now, 2, timeout("a", now - 1)).token
+        store.release(token, maybe_sent=True)
+
+        assert store.cancel("a") is CancelResult.MAYBE_SENT
+
     def test_releasing_an_unknown_token_changes_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -162,13 +171,16 @@ class TimeoutClaims(StoreSuite):
             locked.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now + SECOND))
 
         others = drain(store)
-        idle = store.claim(now, 30, "o")
+        idle, waits = store.claim(now, 30, "o"), store.next_due()
+        store.reschedule("00", now)
+        others += drain(store)
         clock.at = now + SECOND
         again = store.claim(clock.at, 30, "o")
 
-        assert others == [f"{n:02}" for n in range(30, 40)]
+        assert others == [*(f"{n:02}" for n in range(30, 40)), "00"]
         assert idle == Chunk("", (), now + SECOND)
-        assert ids(again) == [f"{n:02}" for n in range(30)]
+        assert waits == now + SECOND
+        assert ids(again) == [f"{n:02}" for n in range(1, 30)]
 
     def test_a_claim_finds_a_late_row_before_a_claimed_row(
         self, store: TimeoutStore, now: Micros

@@ -149,6 +149,17 @@ class CommandCases(StoreSuite):
         assert pending(store) == ["c", "d"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
 
+    def test_cancel_saga_spares_timeouts_that_were_sent_later(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        sent = {"before": now - 1, "then": now, "later": now + 1}
+        made = [replace(timeout(name, now, saga="s"), created=at) for name, at in sent.items()]
+        store.store_many(made)
+
+        assert sorted(store.cancel_saga("s", sent_until=now)) == ["before", "then"]
+
+        assert pending(store) == ["later"]
+
     def test_cancel_saga_keeps_the_named_timeouts(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(name, now, saga="s") for name in "abc"])
 

@@ -131,7 +131,11 @@ class TimeoutDispatchLock(StoreSuite):
         chunk = store_and_claim(store, now, 10, timeout("a", now - 1), timeout("b", now - 1))
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            store.release(chunk.token, maybe_sent=True)  # perhaps it was this dispatcher's order
             assert ids(store.claim(store.now(), 10, "p")) == []
+            assert pending(store) == ["a", "b"]
+            assert store.count(ALL) == 2
+            assert store.find("a") == (TimeoutState.PENDING, locked.timeouts[0])
             with store.lock_for_dispatch(chunk.token, chunk.keys) as other:
                 assert list(other.timeouts) == []
             with store.lock_for_dispatch("", chunk.keys[:1]) as other:
@@ -199,6 +203,18 @@ class TimeoutDispatchLock(StoreSuite):
         assert ids(again) == ["a", "b"]
         assert store.cancel("a") is CancelResult.MAYBE_SENT
         assert store.reschedule("b", now + HOUR) is ChangeResult.MAYBE_SENT
+        assert store.cancel("b") is CancelResult.MAYBE_SENT
+
+    def test_a_retry_without_a_confirm_leaves_the_timeout_maybe_sent(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        chunk = store_and_claim(store, now, 10, timeout("a", now - 1))
+
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            [retry] = outcomes(chunk.keys, now, OutcomeKind.RETRY, now + HOUR)
+            locked.close([replace(retry, maybe_sent=True)])
+
+        assert store.cancel("a") is CancelResult.MAYBE_SENT
 
     def test_a_second_close_raises(self, store: TimeoutStore, now: Micros) -> None:
         chunk = store_and_claim(store, now, 10, timeout("a", now - 1))

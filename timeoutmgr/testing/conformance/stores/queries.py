@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from timeoutmgr.contracts import (
+    CancelResult,
     Count,
     Insight,
     Key,
@@ -139,12 +141,14 @@ class QueryCases(StoreSuite):
     def test_an_id_is_remembered_for_its_time_and_then_forgotten(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
-        store.store_many([timeout("a", clock.at), timeout("kept", 2**60)])
+        store.store_many([timeout("a", clock.at), replace(timeout("kept", 2**60), created=0)])
         drain(store)
+        store.cancel("early")
 
         clock.at += duration_micros(self.tombstone_retention)
         assert store.purge() == 0
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
+        assert store.cancel("early") is CancelResult.WILL_BE_CANCELLED
         clock.at += 1
         while store.purge():
             continue

@@ -29,6 +29,8 @@ from timeoutmgr.testing.conformance.samples import SetClock, undone
 from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 ALL: Final = TimeoutFilter()
+MOST_CHUNKS: Final = 10_000
+"""More chunks than any case drains."""
 
 
 class Stores:
@@ -226,6 +228,8 @@ def retry(store: TimeoutStore, token: str, keys: Sequence[Key], next_try: Micros
 def drain(store: TimeoutStore, owner: str = "o", limit: int = 100) -> list[str]:
     """Dispatch all that is due and free, and return the ids."""
     sent: list[str] = []
-    while (chunk := store.claim(store.now(), limit, owner)).keys:
+    for _ in range(MOST_CHUNKS):
+        if not (chunk := store.claim(store.now(), limit, owner)).keys:
+            return sent
         sent += dispatch(store, chunk.token, chunk.keys)
-    return sent
+    raise AssertionError("keys are claimed again and again, and are not due or not locked")
