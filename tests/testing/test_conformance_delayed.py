@@ -81,8 +81,13 @@ class TestTheExample(DelayedStoreConformance):
     """Seven methods in sixty lines."""
 
     row_locks, transactions, settable_clock = False, False, True
-    lapses, limits_text = True, False
+    lapses, limits_text, keeps_endpoints_apart = True, False, False
+    can_be_cut_off = True
 
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> Callable[[], DelayedMessageStore]:
         return lambda: custom_store(tmp_path)
+
+    @pytest.fixture
+    def cut_off(self, tmp_path: Path) -> Callable[[], object]:
+        return (tmp_path / "delayed.db").unlink

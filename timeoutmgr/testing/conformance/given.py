@@ -75,6 +75,7 @@ if "delayed-store" in given:
         row_locks = _delayed.capabilities.row_locks
         transactions = limits_text = _delayed.database is not None
         settable_clock = not isinstance(_delayed.store, HasStoreClock)
+        keeps_endpoints_apart = False
         fetches_in_batches = _forms["fetches_in_batches"]
         stores_in_batches = _forms["stores_in_batches"]
         removes_in_batches = _forms["removes_in_batches"]

@@ -62,7 +62,7 @@ NAMES: Final = [("a", "A"), ("a", "a "), ("a", "ä"), ("ss", "ß"), ("é", "e\u0
 """Pairs of names that some database takes for equal."""
 
 MESSAGES: Final = {
-    "plain": Message(id="m", headers={"a": "b"}, body=b"{}"),
+    "plain": Message(id="M", headers={"A": "B", "a": "b"}, body=b"{}"),
     "empty": Message(id="m"),
     "unicode": Message(
         id="ünï \U0001f600", headers={"ключ": "значение \U0001f600", "é": "e\u0301"}

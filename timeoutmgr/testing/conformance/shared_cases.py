@@ -17,7 +17,7 @@ import pytest
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Timeout, Transaction
-from timeoutmgr.errors import MessageRejected
+from timeoutmgr.errors import MessageRejected, StorageUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
@@ -101,6 +101,8 @@ class SharedSuite:
     """The store has ``store_many``."""
     limits_text: ClassVar[bool] = True
     """The store has columns, and refuses text that they do not accept."""
+    can_be_cut_off: ClassVar[bool] = False
+    """The fixture ``cut_off`` returns a function that puts the storage out of reach."""
     races: ClassVar[int]
     """Repetitions of a race; ``--timeoutmgr-races`` overrides it."""
 
@@ -116,6 +118,11 @@ class SharedSuite:
         With ``joined=True`` the store takes part in transactions of the queue.
         """
         raise NotImplementedError("a subclass overrides the fixture make_subject")
+
+    @pytest.fixture
+    def cut_off(self) -> Callable[[], object]:
+        """Override it if ``can_be_cut_off``."""
+        raise NotImplementedError("a subclass that can_be_cut_off overrides the fixture cut_off")
 
     @pytest.fixture
     def subject(self, make_subject: Callable[..., Subject]) -> Subject:
@@ -142,7 +149,8 @@ class StoredContents(SharedSuite):
     def test_a_stored_message_comes_back_unchanged(
         self, subject: Subject, now: Micros, kind: str
     ) -> None:
-        stored = replace(timeout("a", now - 1, saga="s"), message=MESSAGES[kind])
+        made = timeout("a", now - 1, saga="S", destination="Billing ")
+        stored = replace(made, message=MESSAGES[kind])
 
         subject.put(stored)
 
@@ -232,6 +240,19 @@ class StoredContents(SharedSuite):
         assert make_subject().drain() == ["a"]
         assert subject.drain() == []
 
+    @needs(can_be_cut_off=True)
+    def test_a_storage_out_of_reach_is_reported_as_an_outage(
+        self, subject: Subject, now: Micros, cut_off: Callable[[], object]
+    ) -> None:
+        one = timeout("a", now - 1)
+        subject.put(one)
+
+        cut_off()
+
+        for call in (partial(subject.put, one), subject.next_due, subject.kept, subject.drain):
+            with pytest.raises(StorageUnavailable):
+                call()
+
 
 class DueOrder(SharedSuite):
     """Due messages leave oldest first, each to a single owner, and never early."""
@@ -257,10 +278,10 @@ class DueOrder(SharedSuite):
         self, subject: Subject, now: Micros
     ) -> None:
         for at in (3, 1, 4, 2, 5):
-            subject.put(timeout(f"t{at}", now - 10 * SECOND + at))
-        subject.put(timeout("later", now + HOUR), timeout("oldest", -SECOND))
+            subject.put(timeout(f"t{9 - at}", now - 10 * SECOND + at))
+        subject.put(timeout("later", now + HOUR), timeout("the oldest", -SECOND))
 
-        assert subject.drain(2) == ["oldest", "t1", "t2", "t3", "t4", "t5"]
+        assert subject.drain(2) == ["the oldest", "t8", "t7", "t6", "t5", "t4"]
 
     def test_next_due_time_is_that_of_the_first_message(
         self, subject: Subject, now: Micros

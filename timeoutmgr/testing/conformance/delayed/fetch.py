@@ -182,12 +182,14 @@ class DelayedFetch(DelayedSuite):
 
         with store.transaction() as stale:
             [one] = fetch(store, clock, stale)
-            clock.at += duration_micros(self.holds_for)
+            clock.at += duration_micros(self.holds_for) - 1
+            early = fetched(other, clock)
+            clock.at += 1
             with other.transaction() as fresh:
                 again = fetch(other, clock, fresh)
                 late = store.remove(one, transaction=stale)
                 in_time = other.remove(one, transaction=fresh)
 
-        assert ids(again) == ["a"]
+        assert (early, ids(again)) == ([], ["a"])
         assert (late, in_time) == (False, True)
         assert other.next() is None

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -133,6 +135,8 @@ class DelayedRemoval(DelayedSuite):
 
         assert [store.remove(one), store.remove(one)] == [True, False]
         assert store.next() is None
+        put(store, one)  # the id is free again
+        assert store.next() == now + HOUR
 
     def test_a_removed_message_is_removed_for_every_process(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
@@ -217,6 +221,21 @@ class DelayedInsertion(DelayedSuite):
         first, second = race(stores, stores)
 
         assert ids(fetched(first, clock)) == ids(fetched(second, clock)) == ["a"]
+
+    @needs(keeps_endpoints_apart=True)
+    def test_endpoints_of_one_storage_do_not_see_each_other(
+        self,
+        make_store: Callable[[], DelayedMessageStore],
+        store: DelayedMessageStore,
+        now: Micros,
+        clock: Clock,
+    ) -> None:
+        with closing(DelayedStores(make_store, clock)) as others:
+            other = others()
+            put(store, timeout("a", now - 1))
+            put(other, timeout("a", now - 2), timeout("b", now - 1))
+
+            assert (drain(store, clock), drain(other, clock)) == (["a"], ["a", "b"])
 
     def test_storing_again_keeps_the_failure_count(
         self, store: DelayedMessageStore, now: Micros, clock: Clock

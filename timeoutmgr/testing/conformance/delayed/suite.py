@@ -139,6 +139,8 @@ class DelayedSuite(SharedSuite):
     removes_in_batches: ClassVar[bool] = False
     """It has ``fetch_due``, ``store_many``, ``remove_many``."""
     races = 100
+    keeps_endpoints_apart: ClassVar[bool] = True
+    """Several endpoints may use one storage. False: each endpoint has a storage of its own."""
     lapses: ClassVar[bool] = False
     """A fetched message is free after ``holds_for``, even if its transaction is still open."""
     holds_for: ClassVar[timedelta] = timedelta(seconds=60)
