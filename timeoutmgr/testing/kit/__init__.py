@@ -1,1 +1,1 @@
-"""The testing kit: the user's configuration on parts in memory, with a clock to turn."""
+"""The testing kit: the user's configuration on parts in memory, with a clock that tests move."""
