@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 
-from timeoutmgr.database.commits import after_commit
+from timeoutmgr.database.commits import after_commit, run_committed
 from timeoutmgr.errors import Unsupported
 from timeoutmgr.sender.in_transaction import lent, require_endpoint_of
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from timeoutmgr.sender.in_transaction import CallerSession
 
 
-def on_commit(session: CallerSession, action: Callable[[], None]) -> Connection:
+def on_commit(session: CallerSession, action: Callable[[], None]) -> None:
     """Call *action* once *session* has committed, and never if it rolls back.
 
-    A session counts by itself: many tests keep it inside a transaction that they roll back. Return
-    its connection. Raises Unsupported for a driver's own connection, and CombinationRefused.
+    A session counts by itself: many tests keep it inside a transaction that they roll back. Raises
+    Unsupported for a driver's own connection, and CombinationRefused.
     """
     require_endpoint_of(session, on_loop=False)
     if isinstance(session, scoped_session):
@@ -39,14 +39,13 @@ def on_commit(session: CallerSession, action: Callable[[], None]) -> Connection:
     connection = lent(session)
     if isinstance(session, Connection):
         _on_commit_of(connection, action)
-        return connection
+        return
     waiting = session.info.get(_KEY)
     if waiting is None:
         waiting = session.info[_KEY] = _WaitingActions()
         event.listen(session, "after_commit", waiting.committed)
         event.listen(session, "after_soft_rollback", waiting.rolled_back)
     waiting.actions.append((session.get_nested_transaction() or session.get_transaction(), action))
-    return connection
 
 
 def _on_commit_of(connection: Connection, action: Callable[[], None]) -> None:
@@ -83,7 +82,17 @@ class _Savepoints:
             del self.calls[before:]
 
 
-_SAVEPOINTS: Final[MutableMapping[Connection, _Savepoints]] = WeakKeyDictionary()
+_SAVEPOINTS: Final[WeakKeyDictionary[Connection, _Savepoints]] = WeakKeyDictionary()
+
+
+def look_for_commits() -> None:
+    """Do what waits for a commit that a connection has made since, although it stays open."""
+    for found in _SAVEPOINTS.keyrefs():  # a list, to which other threads add nothing meanwhile
+        connection = found()
+        if connection is not None and not connection.closed and not connection.invalidated:
+            run_committed(connection)
+
+
 _KEY = "timeoutmgr_kit"
 
 

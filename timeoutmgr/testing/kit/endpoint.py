@@ -106,7 +106,7 @@ class KitEndpoint(Endpoint):
         self._require_database(is_delayed=composed.due is not None)
         answered = composed.answered(self._examined(composed, session))
         if answered.repeat is not RepeatKind.CONFLICT:
-            self.worker.follow(on_commit(session, lambda: self._transport.put(composed.outgoing)))
+            on_commit(session, lambda: self._transport.put(composed.outgoing))
         return answered.sent
 
     def _examined(self, composed: Composed, session: "CallerSession") -> RepeatKind | None:

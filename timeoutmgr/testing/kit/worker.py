@@ -5,13 +5,9 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
-from weakref import WeakSet
-
-from sqlalchemy import Connection
 
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Chunk, Clock, TimeoutStore, TransactionMode
-from timeoutmgr.database.commits import run_committed
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.runner import surroundings_of
 from timeoutmgr.errors import ConfigurationError, DeliveryFailed
@@ -20,6 +16,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 from timeoutmgr.testing.kit.clock import KitClock
+from timeoutmgr.testing.kit.commits import look_for_commits
 from timeoutmgr.testing.kit.messages import ObservedFailure, observed
 from timeoutmgr.testing.kit.transport import KitTransport
 from timeoutmgr.transport.delivery_policy import FailurePolicy
@@ -51,7 +48,6 @@ class KitWorker:
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
         self._runs = _RecurringRuns(parts)
-        self._connections: WeakSet[Connection] = WeakSet()
         self._lock = threading.RLock()
         self._busy_thread: int | None = None
         self._handled = self._reported = self._purge_at = 0
@@ -73,10 +69,6 @@ class KitWorker:
             ObservedFailure(observed(one.message, self._name), self._failed.error_of(one))
             for one in self._transport.queues.get(self._error_queue, ())
         ]
-
-    def follow(self, connection: Connection) -> None:
-        """Have the sends of a commit of *connection* arrive although it stays open."""
-        self._connections.add(connection)
 
     def next_due(self) -> Micros | None:
         """Return the earliest due time that is stored, or at which a run was cancelled."""
@@ -131,9 +123,7 @@ class KitWorker:
 
     def _arrange(self) -> None:
         """Let committed sends arrive, forget old ids, and store the next recurring runs."""
-        for connection in self._connections:
-            if not connection.closed and not connection.invalidated:
-                run_committed(connection)
+        look_for_commits()
         if self._store is not None and self._clock.now() >= self._purge_at:
             self._store.purge()
             self._purge_at = self._clock.now() + _PURGE_EVERY
