@@ -85,27 +85,18 @@ class DelayedAttempts(DelayedSuite):
 class DelayedFetch(DelayedSuite):
     """``transaction``, ``fetch_next_due_timeout``, ``fetch_due`` and ``next``."""
 
-    def test_a_fetch_from_an_empty_store_returns_none(
-        self, store: DelayedMessageStore, clock: Clock
-    ) -> None:
-        with store.transaction() as transaction:
-            assert store.fetch_next_due_timeout(clock.now(), transaction=transaction) is None
-
-        assert store.next() is None
-
     def test_fetch_next_returns_the_oldest_due_message(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
-        for at in (3, 1, 4, 2, 5):
-            put(store, timeout(f"t{at}", now - 10 * SECOND + at))
-        put(store, timeout("later", now + HOUR))
+        with store.transaction() as transaction:
+            assert store.fetch_next_due_timeout(clock.now(), transaction=transaction) is None
+        put(store, timeout("a", now - 1), timeout("b", now - 2), timeout("later", now + HOUR))
 
         with store.transaction() as transaction:
             first = store.fetch_next_due_timeout(clock.now(), transaction=transaction)
 
         assert first is not None
-        assert first.id == "t1"
-        assert drain(store, clock) == ["t1", "t2", "t3", "t4", "t5"]
+        assert first.id == "b"
 
     @needs(fetches_in_batches=True)
     def test_a_batch_has_the_oldest_messages_up_to_its_limit(

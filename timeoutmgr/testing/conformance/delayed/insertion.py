@@ -138,18 +138,6 @@ class DelayedRemoval(DelayedSuite):
         put(store, one)  # the id is free again
         assert store.next() == now + HOUR
 
-    def test_a_removed_message_is_removed_for_every_process(
-        self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
-    ) -> None:
-        put(store, timeout("a", now - 2), timeout("b", now - 1))
-
-        with store.transaction() as transaction:
-            [first, *_] = fetch(store, clock, transaction, 1)
-            store.remove(first, transaction=transaction)
-
-        assert ids(fetched(stores(), clock)) == ["b"]
-        assert not stores().remove(first)
-
     @needs(row_locks=True)
     def test_a_failed_transaction_undoes_a_removal(
         self, store: DelayedMessageStore, now: Micros, clock: Clock

@@ -90,16 +90,18 @@ class TimeoutDispatchLock(StoreSuite):
     def test_outcomes_may_be_mixed(self, store: TimeoutStore, now: Micros) -> None:
         chunk = store_and_claim(store, now, 10, *[timeout(name, now - 1) for name in "abcd"])
         a, b, c, d = chunk.keys
+        retried = outcomes([c], now, OutcomeKind.RETRY, now - 1)
 
         with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             locked.close(
                 outcomes([a, d], now)
                 + outcomes([b], now, OutcomeKind.FAILED)
-                + outcomes([c], now, OutcomeKind.RETRY, now - 1)
+                + [replace(one, maybe_sent=True) for one in retried]
             )
 
         states = [found[0].value for name in "abcd" if (found := store.find(name))]
         assert states == ["dispatched", "failed", "pending", "dispatched"]
+        assert store.cancel("c") is CancelResult.MAYBE_SENT
 
     def test_a_key_without_outcome_stays_and_is_free(
         self, store: TimeoutStore, now: Micros
@@ -204,17 +206,6 @@ class TimeoutDispatchLock(StoreSuite):
         assert store.cancel("a") is CancelResult.MAYBE_SENT
         assert store.reschedule("b", now + HOUR) is ChangeResult.MAYBE_SENT
         assert store.cancel("b") is CancelResult.MAYBE_SENT
-
-    def test_a_retry_without_a_confirm_leaves_the_timeout_maybe_sent(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
-        chunk = store_and_claim(store, now, 10, timeout("a", now - 1))
-
-        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
-            [retry] = outcomes(chunk.keys, now, OutcomeKind.RETRY, now + HOUR)
-            locked.close([replace(retry, maybe_sent=True)])
-
-        assert store.cancel("a") is CancelResult.MAYBE_SENT
 
     def test_a_second_close_raises(self, store: TimeoutStore, now: Micros) -> None:
         chunk = store_and_claim(store, now, 10, timeout("a", now - 1))

@@ -24,17 +24,6 @@ from timeoutmgr.testing.conformance.stores.suite import (
 class TimeoutInsertion(StoreSuite):
     """``store_many`` and ``find``."""
 
-    def test_a_dispatched_timeout_is_not_stored_again(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
-        store.store_many([timeout("a", now - 1)])
-        drain(store)
-
-        store.store_many([timeout("a", now - 1), timeout("b", now + HOUR)])
-
-        assert store.find("a") == (TimeoutState.DISPATCHED, None)
-        assert pending(store) == ["b"]
-
     def test_a_cancelled_timeout_is_not_stored_again(
         self, store: TimeoutStore, now: Micros
     ) -> None:
@@ -44,24 +33,6 @@ class TimeoutInsertion(StoreSuite):
         store.store_many([timeout("a", now)])
 
         assert store.find("a") == (TimeoutState.CANCELLED, None)
-
-    def test_a_timeout_cancelled_before_its_arrival_is_not_stored(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
-        assert store.cancel("a") is CancelResult.WILL_BE_CANCELLED
-
-        store.store_many([timeout("a", now), timeout("b", now)])
-
-        assert pending(store) == ["b"]
-        assert store.find("a") == (TimeoutState.CANCELLED, None)
-
-    def test_a_redelivery_undoes_no_reschedule(self, store: TimeoutStore, now: Micros) -> None:
-        store.store_many([timeout("a", now)])
-        store.reschedule("a", now + HOUR)
-
-        store.store_many([timeout("a", now)])
-
-        assert [one.due for one in store.list(ALL)] == [now + HOUR]
 
     @pytest.mark.parametrize(("one", "other"), NAMES)
     def test_endpoints_and_sagas_that_differ_by_a_byte_are_distinct(

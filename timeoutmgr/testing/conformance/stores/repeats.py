@@ -71,9 +71,6 @@ ADDED: dict[str, str] = {
 class TimeoutRepeats(StoreSuite):
     """Results and effects of ``store_many``."""
 
-    def test_a_new_id_is_no_repeat(self, store: TimeoutStore, now: Micros) -> None:
-        assert kinds(store, timeout("a", now), timeout("b", now)) == [None, None]
-
     def test_the_same_content_again_is_a_duplicate(self, store: TimeoutStore, now: Micros) -> None:
         first = timeout("a", now + HOUR)
         store.store_many([first])
@@ -143,6 +140,7 @@ class TimeoutRepeats(StoreSuite):
         store.reschedule("a", now + 2 * HOUR)
 
         assert kinds(store, given) == [RepeatKind.DUPLICATE]
+        assert store.key_of("a") == Key(now + 2 * HOUR, "a")
 
     @pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
     def test_a_tombstone_remembers_the_content(
@@ -189,14 +187,10 @@ class TimeoutRepeats(StoreSuite):
         assert list(store.cancel_saga("s")) == []
         assert drain(store) == []
 
-    def test_a_replacement_of_a_new_id_is_stored(self, store: TimeoutStore, now: Micros) -> None:
-        assert kinds(store, replacement("a", now, now)) == [None]
-        assert pending(store) == ["a"]
-
     def test_a_replacement_may_change_the_due_time_alone(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        store.store_many([replacement("a", now - HOUR, now)])
+        assert kinds(store, replacement("a", now - HOUR, now)) == [None]
 
         assert kinds(store, replacement("a", now + HOUR, now + 1)) == [RepeatKind.REPLACED]
 
