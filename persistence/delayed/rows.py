@@ -32,6 +32,7 @@ from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.dialects import MSSQL
 from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.places import OwnTable
 from timeoutmgr.database.texts import KeyText
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
@@ -72,7 +73,7 @@ def delayed_table(schema: str | None, name: str) -> Table:
     """Return the table *name* in *schema* (None: the connection's own)."""
     if schema is not None:
         checked_identifier("schema", schema)
-    return Table(
+    return OwnTable(
         name,
         MetaData(schema=schema),
         _instant("next_try", key=True),
@@ -94,7 +95,7 @@ def delayed_table(schema: str | None, name: str) -> Table:
 
 def marker_table(schema: str | None, name: str) -> Table:
     """Return the table for the marker of the store whose messages are in the table *name*."""
-    return Table(
+    return OwnTable(
         f"{name}.marker",
         MetaData(schema=schema),
         _text("endpoint", key=True),

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
 from timeoutmgr.database import checked_identifier
+from timeoutmgr.database.places import OwnTable
 from timeoutmgr.database.texts import KeyText
 
 Columns: TypeAlias = tuple[Column[Any], ...]
@@ -58,7 +59,7 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
 
     return TimeoutTables(
         **{
-            name: Table(prefix + _NAMES.get(name, name), metadata, *columns())
+            name: OwnTable(prefix + _NAMES.get(name, name), metadata, *columns())
             for name, columns in _COLUMNS.items()
         }
     )

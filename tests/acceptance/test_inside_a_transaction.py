@@ -119,6 +119,28 @@ def test_a_session_that_looks_into_another_schema_is_refused(place: Place) -> No
     party.inbox.wait_for_id(kept.message_id)
 
 
+@matrix(
+    pairs=[
+        REFERENCE,
+        Pair("postgres", "postgres"),
+        Pair("mysql", "mysql"),
+        Pair("sqlite", "sqlite"),
+    ]
+)
+@pytest.mark.behaviour(41)
+def test_a_map_of_schemas_for_the_callers_tables_moves_no_message(place: Place) -> None:
+    party = Party(place).start()
+    tenants = {None: "information_schema"}
+
+    with caller(place) as connection:
+        connection.execution_options(schema_translate_map=tenants)
+        kept = party.endpoint.send_local("Ping", "kept", delay=SOON, session=connection)
+        assert connection.get_execution_options()["schema_translate_map"] == tenants
+        connection.commit()
+
+    party.inbox.wait_for_id(kept.message_id)
+
+
 @matrix(pairs=[Pair("rabbitmq", "memory"), Pair("redis", "memory"), REFERENCE])
 def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str) -> None:
     party = Party(place).start()

@@ -114,6 +114,15 @@ def _user(url: URL) -> str:
     return ""
 
 
+class OwnTable(Table):
+    """A table of ours, which a ``schema_translate_map`` of a caller's connection does not move.
+
+    In the schema of a program's tenant, a message would be in a table that nothing reads.
+    """
+
+    _use_schema_map = False
+
+
 class UnqualifiedTables:
     """Tables without an explicit schema, which PostgreSQL finds by the search path of each session.
 

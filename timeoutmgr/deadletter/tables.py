@@ -25,6 +25,7 @@ from sqlalchemy.dialects import mysql
 
 from timeoutmgr.contracts.dead_letters import JournalLevel
 from timeoutmgr.database import checked_identifier
+from timeoutmgr.database.places import OwnTable
 from timeoutmgr.database.texts import KeyText, is_storable
 from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.errors import MessageRejected
@@ -66,7 +67,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     metadata = MetaData(schema=schema)
 
     def table(name: str, *columns: Column[Any]) -> Table:
-        return Table(
+        return OwnTable(
             prefix + name, metadata, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB"
         )
 

@@ -183,6 +183,22 @@ def test_a_handler_may_set_search_path_and_role_back(transport: SqlTransport) ->
         assert (stand.attempts, stand.left()) == (1, (0, 0))
 
 
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_a_handler_may_map_the_schemas_of_its_own_tables(
+    transport: SqlTransport, error: type[ValueError] | None
+) -> None:
+    def map_schemas(_body: Any, context: HandlerContext) -> None:
+        tenants = {None: "information_schema"}
+        context.session.connection(execution_options={"schema_translate_map": tenants})
+        if error:
+            raise error
+
+    with handling(transport, map_schemas) as stand:
+        stand.handle()
+
+        assert stand.left() == ((0, 1) if error else (0, 0))
+
+
 @ONLY_POSTGRES
 @pytest.mark.parametrize("alone", [(), (ANY,)])
 @pytest.mark.parametrize("error", [None, ValueError])

@@ -19,6 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
+from timeoutmgr.database.places import OwnTable
 from timeoutmgr.database.texts import KeyText, is_storable
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.message.headers import BROKER_HEADERS, filled
@@ -50,7 +51,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
     """Return the tables as they stand after the newest revision."""
     metadata = MetaData(schema=schema)
     name = KeyText(QUEUE_NAME_LENGTH)
-    queues = Table(
+    queues = OwnTable(
         f"{prefix}queues",
         metadata,
         Column("name", name, primary_key=True),
@@ -63,7 +64,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("dropped", BigInteger(), nullable=False, server_default="0"),
     )
     messages = _messages(metadata, prefix)
-    bindings = Table(
+    bindings = OwnTable(
         f"{prefix}queue_bindings",
         metadata,
         Column("exchange", name, primary_key=True),
@@ -71,13 +72,13 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("queue", name, primary_key=True),
         Column("kind", KeyText(16), nullable=False),
     )
-    markers = Table(
+    markers = OwnTable(
         f"{prefix}queue_markers",
         metadata,
         Column("endpoint", name, primary_key=True),
         Column("marker", KeyText(64), nullable=False),
     )
-    owners = Table(
+    owners = OwnTable(
         f"{prefix}queue_owners",
         metadata,
         Column("queue", name, primary_key=True),
@@ -94,7 +95,7 @@ def _messages(metadata: MetaData, prefix: str) -> Table:
         mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"
     )
     blob: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-    messages = Table(
+    messages = OwnTable(
         f"{prefix}queue_messages",
         metadata,
         Column("sequence", number, primary_key=True, autoincrement=True),
