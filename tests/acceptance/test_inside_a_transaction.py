@@ -119,6 +119,24 @@ def test_a_session_that_looks_into_another_schema_is_refused(place: Place) -> No
     party.inbox.wait_for_id(kept.message_id)
 
 
+@matrix(pairs=[Pair("mysql", "mysql"), Pair("rabbitmq", "mysql")])
+@pytest.mark.behaviour(41)
+def test_a_session_that_uses_another_database_is_refused(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        own = connection.engine.url.database
+        connection.execute(text("USE information_schema"))
+        with pytest.raises(CombinationRefused, match="another database"):
+            party.endpoint.send_local("Ping", "elsewhere", delay=SOON, session=connection)
+        connection.rollback()
+        connection.execute(text(f"USE {own}"))
+        kept = party.endpoint.send_local("Ping", "kept", delay=SOON, session=connection)
+        connection.commit()
+
+    party.inbox.wait_for_id(kept.message_id)
+
+
 @matrix(
     pairs=[
         REFERENCE,

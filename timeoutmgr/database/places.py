@@ -114,6 +114,13 @@ def _user(url: URL) -> str:
     return ""
 
 
+_SEARCHES: Final = {
+    "postgresql": ("search_path", "Set search_path or the role back"),
+    "mysql": ("database", "USE the endpoint's database again"),
+}
+_SEARCHES["mariadb"] = _SEARCHES["mysql"]
+
+
 class OwnTable(Table):
     """A table of ours, which a ``schema_translate_map`` of a caller's connection does not move.
 
@@ -124,10 +131,10 @@ class OwnTable(Table):
 
 
 class UnqualifiedTables:
-    """Tables without an explicit schema, which PostgreSQL finds by the search path of each session.
+    """Tables without an explicit schema, which each session finds by its own state.
 
-    The session of a program may search another schema: a message would be in a table of the same
-    name there, which nothing reads.
+    The session of a program may search another schema of PostgreSQL, or use another database of
+    MySQL: a message would be in a table of the same name there, which nothing reads.
     """
 
     def __init__(self) -> None:
@@ -144,7 +151,7 @@ class UnqualifiedTables:
 
         *what* is the connection's name in the error. With *role* another role is refused too.
         """
-        if theirs.dialect.name != "postgresql" or not self._names:
+        if theirs.dialect.name not in _SEARCHES or not self._names:
             return
         found, first = self.seen_by(theirs), 0 if role else 1
         if found[first:] == self._own[first:]:
@@ -157,16 +164,23 @@ class UnqualifiedTables:
                 "RESET ROLE before the handler returns.",
             )
         if found[1:] != self._own[1:]:
+            searches, remedy = _SEARCHES[theirs.dialect.name]
             raise CombinationRefused(
-                f"{what} with another search_path",
+                f"{what} with another {searches}",
                 f"it finds other tables than the endpoint's ({', '.join(self._names)}), or none",
-                "Set search_path or the role back, or give transport and persistence a schema.",
+                f"{remedy}, or give transport and persistence a schema.",
             )
 
     def seen_by(self, connection: Connection) -> Sequence[object]:
-        """Return the role of *connection*, and the oid of each table that it finds."""
-        oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
-        return tuple(connection.execute(text(f"SELECT current_user, {', '.join(oids)}")).one())
+        """Return the role of *connection*, and what tells the tables that it finds.
+
+        On PostgreSQL the oid of each table; on MySQL, where no role finds others, the database.
+        """
+        seen = "'', DATABASE()"
+        if connection.dialect.name == "postgresql":
+            oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
+            seen = f"current_user, {', '.join(oids)}"
+        return tuple(connection.execute(text(f"SELECT {seen}")).one())
 
 
 def server_of(

@@ -125,8 +125,8 @@ class HandlerSession:
     def keep(self) -> None:
         """Keep the effects, for the commit of the batch.
 
-        Raises TransactionLost. Raises CombinationRefused if the handler has changed the role or the
-        search path of PostgreSQL: its message might be settled in another schema, or not at all.
+        Raises TransactionLost. Raises CombinationRefused if the handler has changed PostgreSQL's
+        role or search path, or MySQL's database: its message might be settled elsewhere, or not.
         """
         if self._session is None:
             return
@@ -148,7 +148,7 @@ class HandlerSession:
         """Undo only the effects of this message. Raises TransactionLost.
 
         Without a savepoint the handler may have committed a setting, such as search_path: then the
-        pool replaces the connection.
+        pool replaces the connection. MySQL keeps a handler's USE beyond the rollback.
         """
         if self._session is None:
             return
@@ -158,6 +158,7 @@ class HandlerSession:
             try:
                 self._session.end()
                 is_undone = self._end(undo=True)
+                self._use_own_database()
             finally:
                 if not is_undone:
                     self._replace_connection()
@@ -168,8 +169,16 @@ class HandlerSession:
         connection = self._connection
         if connection is None or connection.invalidated:
             return
-        if connection.dialect.name == "postgresql":
+        if connection.dialect.name != "sqlite":
             connection.connection.invalidate(soft=True)  # when it returns to the pool
+
+    def _use_own_database(self) -> None:
+        connection = self._connection
+        if connection is None or connection.dialect.name not in {"mysql", "mariadb"}:
+            return
+        if (own := connection.engine.url.database) is not None:
+            quoted = connection.dialect.identifier_preparer.quote_identifier(own)
+            connection.exec_driver_sql(f"USE {quoted}")
 
     def _refuse_use(self) -> None:
         """Refuse statements of a thread or task that outlives the handler.

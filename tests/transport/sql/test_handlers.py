@@ -26,6 +26,7 @@ from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.sql import SqlTransport
 
 ONLY_POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
+ONLY_MYSQL = pytest.mark.parametrize("url", ["mysql"], indirect=True)
 ATTEMPTS = 2
 
 
@@ -219,6 +220,27 @@ def test_no_pooled_connection_keeps_the_search_path_that_a_failed_handler_commit
         for _ in range(database.connections()[1]):
             connection = lent.enter_context(database.engine.connect())
             assert "information_schema" not in connection.scalar(text("SHOW search_path"))
+
+
+@ONLY_MYSQL
+@pytest.mark.parametrize("alone", [(), (ANY,)])
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_a_handler_that_leaves_another_database_fails_and_no_pooled_connection_keeps_it(
+    transport: SqlTransport, alone: Iterable[str], error: type[ValueError] | None
+) -> None:
+    def use(_body: Any, context: HandlerContext) -> None:
+        context.session.execute(text("USE information_schema"))
+        if error:
+            raise error
+
+    with handling(transport, use, alone) as stand, ExitStack() as lent:
+        stand.handle()
+
+        assert stand.left() == (0, 1)
+        database = as_database(transport.database)
+        for _ in range(database.connections()[1]):
+            connection = lent.enter_context(database.engine.connect())
+            assert connection.scalar(text("SELECT DATABASE()")) == database.url.database
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
