@@ -16,9 +16,11 @@ from tests.support.makers import a_message
 from tests.support.waiting import eventually
 from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings
 from timeoutmgr.contracts import BrowsesQueues, SendResult
-from timeoutmgr.errors import MessageTooLarge, TransportUnavailable
+from timeoutmgr.contracts.transports import Queue, Topology
+from timeoutmgr.errors import ConfigurationError, MessageTooLarge, TransportUnavailable
 from timeoutmgr.message import headers
 from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 LIMIT = 1_000
@@ -55,6 +57,25 @@ def test_a_message_over_the_brokers_limit_is_refused_with_both_sizes(
 
         assert session.count(unique) == 0
         assert other.send([small]) == [SendResult.CONFIRMED]
+
+
+def test_a_queue_beyond_the_limit_of_the_virtual_host_is_refused_with_the_brokers_words(
+    server: PrivateRabbitMQ, transport: KombuTransport, unique: str
+) -> None:
+    server.control("set_vhost_limits", "-p", "/", '{"max-queues": 1}')
+    levels = Topology(queues=(Queue(f"{unique}.level", {"x-queue-type": "classic"}),))
+    with closing(transport.session()) as session:
+        assert isinstance(session, RabbitMQSession)
+        session.create_queues([unique])
+
+        for create in (
+            lambda: session.create_queues([unique, f"{unique}.more"]),
+            lambda: session.declare(levels),
+        ):
+            with pytest.raises(ConfigurationError, match=r"queue limit .* is reached.*raise that"):
+                create()
+
+        assert session.missing_queues([unique, f"{unique}.more"]) == [f"{unique}.more"]
 
 
 def test_a_user_who_may_not_write_hears_of_a_refusal(

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from amqp.exceptions import AccessRefused, PreconditionFailed
-
 from timeoutmgr.contracts import (
     Answered,
     QueueReport,
@@ -25,6 +23,7 @@ from timeoutmgr.errors import (
     InvalidMessage,
     MessageTooLarge,
     QueueMissing,
+    TopologyMismatch,
     TransportUnavailable,
 )
 from timeoutmgr.message.foreign import Route, foreign_of, without_route
@@ -558,12 +557,6 @@ def _content_header(one: Outgoing) -> tuple[str, bytes]:
 
 
 def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:
-    try:
+    # If another process was faster, with other arguments, leave its queue as it is.
+    with suppress(TopologyMismatch), topologies.refusals("queue", name):
         channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
-    except PreconditionFailed:
-        return  # another process was faster, with other arguments: leave its queue as it is
-    except AccessRefused as error:
-        raise ConfigurationError(
-            f"the broker's user may not create queue {name!r} ({error}); run the installation "
-            "with a user that has the configure permission"
-        ) from error

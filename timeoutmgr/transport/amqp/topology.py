@@ -26,6 +26,8 @@ _MOST_KNOWN: Final = 10_000
 """Maximum number of queues whose answers are kept: destinations come from callers."""
 _NEVER: Final = (False, 0.0)
 _TOO_LARGE: Final = re.compile(r"message size \d+ .*max size (\d+)")
+_DIFFERS: Final = "inequivalent arg "
+"""Part of the broker's answer if an exchange or queue exists with another argument."""
 _INVALID: Final = "invalid arg "
 """Part of the broker's answer if a queue of this type cannot have an argument."""
 _PROBE_TTL: Final = 10_000
@@ -37,7 +39,7 @@ _MOST_BEFORE_PROBE: Final = 1000
 def declare(channel: Any, topology: Topology) -> None:
     """Declare exchanges and bindings, and the queues whose arguments are given."""
     for exchange in topology.exchanges:
-        with _refusals("exchange", exchange.name):
+        with refusals("exchange", exchange.name):
             channel.exchange_declare(
                 exchange.name,
                 exchange.kind,
@@ -49,14 +51,14 @@ def declare(channel: Any, topology: Topology) -> None:
     for queue in topology.queues:
         if queue.arguments is None:
             continue
-        with _refusals("queue", queue.name):
+        with refusals("queue", queue.name):
             channel.queue_declare(
                 queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments)
             )
         reach("topology.queue_declared")
     for binding in topology.bindings:
         bind = channel.exchange_bind if binding.to_exchange else channel.queue_bind
-        with _refusals("binding of", binding.target):
+        with refusals("binding of", binding.target):
             bind(binding.target, binding.source, binding.key)
         reach("topology.bound")
 
@@ -84,7 +86,7 @@ def bind_queues(
     for queue in queues:
         key = key_of(queue)
         try:
-            with _refusals("binding of", queue):
+            with refusals("binding of", queue):
                 channel.queue_bind(queue, exchange, key)
         except NotFound as error:
             if not has_exchange(channel, exchange):
@@ -153,17 +155,21 @@ def has_exchange(channel: Any, name: str) -> bool:
 
 
 @contextmanager
-def _refusals(what: str, name: str) -> Iterator[None]:
+def refusals(what: str, name: str) -> Iterator[None]:
+    """Raise TopologyMismatch if *name* exists and differs; otherwise ConfigurationError."""
     try:
         yield
     except PreconditionFailed as error:
-        if _INVALID not in error.reply_text:
+        if _DIFFERS in error.reply_text:
             raise TopologyMismatch(name, str(error)) from error
-        raise ConfigurationError(
-            f"the broker refuses an argument of {what} {name!r} ({error}). A queue without "
-            "x-queue-type is of the virtual host's default queue type: set that to 'classic', or "
-            "choose other names"
-        ) from error
+        remedy = "If the virtual host has reached a limit, raise that, or remove queues"
+        if _INVALID in error.reply_text:
+            remedy = (
+                "A queue without x-queue-type is of the virtual host's default queue type: set "
+                "that to 'classic', or choose other names"
+            )
+        refused = f"the broker refuses {what} {name!r} ({error}). {remedy}"
+        raise ConfigurationError(refused) from error
     except AccessRefused as error:
         raise ConfigurationError(
             f"the broker's user may not declare {what} {name!r} ({error}); run the installation "
@@ -290,7 +296,7 @@ def bind_exchanges(
     """Bind the exchanges of the *queues* that have an exchange."""
     for name in queues:
         if has_fanout(channel, name):
-            with _refusals("binding of", name):
+            with refusals("binding of", name):
                 channel.exchange_bind(name, exchange, key_of(name))
             reach("topology.bound")
 
