@@ -132,7 +132,7 @@ _LOCK_WAIT: Final = 5
 """Seconds after which PostgreSQL gives up waiting for a lock that it should have skipped."""
 _POOLER_REMEDY: Final = (
     "Connect to the server itself. If the pooler keeps one session for each client (in PgBouncer "
-    'pool_mode = session), set database.pooler = "session".'
+    'pool_mode = session), set database.pooler = "session" (pooler of kombu\'s transport options).'
 )
 _LOCK_REASON: Final = "by its lock a living process is told from a dead one"
 _ENGINES: Final = "Use PostgreSQL, MySQL or MariaDB itself."
@@ -199,7 +199,8 @@ def _require_one_writer(database: Database, connection: Connection) -> None:
             f"a Galera cluster of {found[1]} nodes ({database.describe()})",
             "row locks and session locks are each node's own, so that two nodes that take writes "
             "send messages twice",
-            "Have every process write to one node and set database.single_writer = true.",
+            "Have every process write to one node and set database.single_writer = true "
+            "(single_writer of kombu's transport options).",
         )
 
 

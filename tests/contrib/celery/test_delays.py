@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays, delays
 from timeoutmgr.contrib.celery.tasks import RUN
 from timeoutmgr.contrib.process_endpoint import store
+from timeoutmgr.database import Database
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -717,6 +719,16 @@ def test_an_option_that_leads_to_no_other_place_is_let_in() -> None:
     options = {"visibility_timeout": 9, "fanout_prefix": True}
 
     assert transport_of("redis://localhost/0", broker_transport_options=options)
+
+
+def test_the_options_of_an_app_are_those_of_its_database_whoever_comes_first(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/broker.db"
+
+    transport_of(f"timeoutmgr+{url}", broker_transport_options={"connect_timeout": 7})
+
+    assert Database.shared(url).settings.connect_timeout == 7
 
 
 def test_due_tasks_are_where_the_workers_of_an_app_read(make_site: MakeSite) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
+import kombu as kombu_package
 import pytest
 from sqlalchemy import Row, text
 from sqlalchemy.engine import make_url
@@ -17,11 +18,13 @@ from tests.services.private import PrivateServer
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.transport.sql import SqlTransport
+from timeoutmgr.transport.sql import SqlTransport, register
 from timeoutmgr.transport.sql.kombu_transport import pool_settings
 
+register()
+kombu: Any = kombu_package  # its annotations are too few to check against
 Make = Callable[..., list[Outgoing]]
 _ROOT: Final = Path(__file__).parents[3]
 _WORKERS: Final = ("13", "13", "12", "12")
@@ -100,3 +103,23 @@ def test_each_owner_of_a_lost_session_has_a_lock_again_before_it_leases(
 def test_a_pool_of_no_size_is_refused(size: object) -> None:
     with pytest.raises(ConfigurationError, match=r"pool_size (must be positive|takes int)"):
         pool_settings({"pool_size": size})
+
+
+def test_a_pooler_that_keeps_sessions_is_admitted_by_an_option_of_kombu(
+    pooler: Callable[[str], str], prefix: str
+) -> None:
+    url, tables = f"timeoutmgr+{pooler('session')}", {"prefix": prefix}
+    with (
+        kombu.Connection(url, transport_options={"pooler": "session", **tables}) as connection,
+        closing(connection.SimpleQueue("q")) as queue,
+    ):
+        queue.put("kept")
+        received = queue.get(timeout=30)
+        received.ack()
+
+    assert received.payload == "kept"
+    with (
+        kombu.Connection(f"timeoutmgr+{pooler('session')}", transport_options=tables) as connection,
+        pytest.raises(CombinationRefused, match="pooler of kombu's transport options"),
+    ):
+        connection.connect()

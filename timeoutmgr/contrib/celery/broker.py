@@ -6,9 +6,10 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from timeoutmgr.database import Database
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport.sql.kombu_transport import OF_KOMBU
+from timeoutmgr.transport.sql.kombu_transport import OF_KOMBU, pool_settings
 
 _SQL: Final = "timeoutmgr+"
 _TABLES: Final = ("prefix", "schema")
@@ -44,8 +45,9 @@ def options_to(connection: Any, store: str) -> dict[str, Any]:
     given: Mapping[str, Any] = connection.transport_options or {}
     url = ";".join(connection.alt) or str(connection.as_uri(include_password=True))
     if url.startswith(_SQL):
-        tables = {name: given[name] for name in _TABLES if name in given}
         here = url.removeprefix(_SQL)
+        Database.shared(here, pool_settings(given))  # the first caller's settings count
+        tables = {name: given[name] for name in _TABLES if name in given}
         return tables if here == store else {"destinations": transport_from_url(here, **tables)}
     led = {name: value for name, value in given.items() if _leads(name, value)}
     is_amqp = url.partition("://")[0].partition("+")[0] in _AMQP

@@ -5,7 +5,7 @@ transport, an unacknowledged message stays in the table as leased, and is availa
 its consumer is killed; and every process sees the bindings.
 
 Transport options: *prefix*, *schema*, *install* (create missing tables on connect; default true),
-*pool_size*, and the fields of ``SqlQueueSettings``, its intervals in seconds.
+and the fields of ``DatabaseSettings`` and ``SqlQueueSettings``, its intervals in seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _LONGEST_PAUSE: Final = 0.05
 
 _INTERVALS: Final = frozenset({"lease", "poll_min", "poll_max", "owner_check"})
 _SETTINGS: Final = frozenset(field.name for field in fields(SqlQueueSettings))
-_OURS: Final = frozenset({"prefix", "schema", "install", "pool_size"})
+_OF_DATABASE: Final = frozenset(field.name for field in fields(DatabaseSettings))
+_OURS: Final = frozenset({"prefix", "schema", "install"}) | _OF_DATABASE
 _POOL_SIZE: Final = 6
 """Database connections that a process pools for all its kombu connections. Each uses one for some
 milliseconds per message; at a peak, the pool lends twice as many."""
@@ -67,7 +68,8 @@ def queue_settings(options: Mapping[str, Any]) -> SqlQueueSettings:
 
 def pool_settings(options: Mapping[str, Any]) -> DatabaseSettings:
     """Return the settings of the database in transport *options*."""
-    return DatabaseSettings(pool_size=options.get("pool_size", _POOL_SIZE))
+    given = {name: options[name] for name in _OF_DATABASE & options.keys()}
+    return DatabaseSettings(**{"pool_size": _POOL_SIZE} | given)
 
 
 def _interval(name: str, value: Any) -> timedelta | None:
