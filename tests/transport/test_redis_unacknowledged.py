@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import kombu as kombu_package
 import pytest
 import redis
 
@@ -19,6 +20,7 @@ from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
+kombu: Any = kombu_package  # its annotations are too few to check against
 USER = "shop"
 
 _EXPIRE = """
@@ -144,3 +146,31 @@ def test_a_message_that_redis_neither_notes_nor_accepts_back_is_logged(
     assert f"message 'lost' of list '{queue}'" in line.getMessage()
     assert "no permissions to run the 'rpush' command" in line.getMessage()
     assert "secret" not in line.getMessage()
+
+
+def test_only_its_own_program_puts_back_a_message_of_an_exchange_that_it_declared(
+    client: redis.Redis, session: TransportSession, queue: str, prefix: str
+) -> None:
+    options = {"global_keyprefix": prefix}
+    url = f"redis://127.0.0.1:{client.get_connection_kwargs()['port']}/0"
+    with kombu.Connection(url, transport_options=options) as other:
+        topic = kombu.Exchange(f"{queue}.topic", "topic")
+        theirs = kombu.Queue(f"{queue}.theirs", topic, routing_key="#.task")(other.channel())
+        theirs.declare()
+        kombu.Producer(other, topic).publish({}, routing_key="a.task")
+        assert theirs.get() is not None
+        send(session, queue, "of a dead consumer")
+        _note(client, prefix, queue, client.lpop(prefix + queue))
+        expire(client, f"{prefix}unacked_index")
+
+        with closing(session.receiver(queue, prefetch=1)) as receiver:
+            assert ids(receive(receiver, 1)) == ["of a dead consumer"]
+
+            assert client.hlen(f"{prefix}unacked") == 2
+            assert client.zcount(f"{prefix}unacked_index", 0, 0) == 1
+
+
+def _note(client: redis.Redis, prefix: str, queue: str, item: Any) -> None:
+    """Note *item* of *queue*, as a consumer does, under a tag of its own."""
+    client.hset(f"{prefix}unacked", "dead", b'[%b, "", "%b"]' % (item, queue.encode()))
+    client.zadd(f"{prefix}unacked_index", {"dead": 1})

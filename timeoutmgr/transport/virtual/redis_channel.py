@@ -19,6 +19,7 @@ from redis import exceptions
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.amqp.connection import Heartbeats
+from timeoutmgr.transport.virtual.link import EXCHANGE
 from timeoutmgr.transport.virtual.raw_message import RawMessage, ReadPayload, table, unreadable
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 _DEEPEST: Final = 100
 """Maximum depth of an item that is accepted as it is. Far below JSON's limit: the item is written
 again some levels deeper, and once more when it is put back."""
+
+_MOST_KNOWN: Final = 10_000
+"""Maximum number of notes of other programs that are remembered."""
 
 _NOTE: Final = """
 redis.call('ZREM', KEYS[1], ARGV[1])
@@ -45,6 +49,10 @@ end
 
 class _QoS(redis.QoS):
     """Keeps unsettled messages in Redis only; kombu would also keep each body in memory."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # kombu's is untyped
+        self._of_others: set[bytes] = set()
 
     def append(self, message: RawMessage, delivery_tag: str) -> None:
         """Record in Redis, as kombu does, that *message* is not acknowledged yet."""
@@ -109,6 +117,29 @@ class _QoS(redis.QoS):
         with suppress(exceptions.OutOfMemoryError):
             super().restore_visible(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
 
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+        """Put a message back; one that a consumer kept too long only if its queue is ours.
+
+        Another program may have a longer time-out, and an exchange that it alone declared: kombu
+        would look for its queues as those of a direct exchange, and find none for the message.
+        """
+        if client is None or self._is_ours(tag, client):
+            super().restore_by_tag(tag, client, leftmost)  # type: ignore[no-untyped-call]  # as above
+
+    def _is_ours(self, tag: bytes, client: Any) -> bool:
+        if tag in self._of_others:
+            return False
+        if len(self._of_others) >= _MOST_KNOWN:
+            self._of_others.clear()
+        note = client.hget(self.unacked_key, tag)
+        if not note:
+            return True  # an entry of the index alone, which kombu removes
+        _, exchange, queue = loads(note)  # type: ignore[no-untyped-call]  # as above
+        is_ours = not exchange and queue in {one[2] for one in self.channel.get_table(EXCHANGE)}
+        if not is_ours:
+            self._of_others.add(tag)
+        return is_ours
+
     def _remove(self, tag: str) -> None:
         # Without kombu's transaction: a full Redis refuses every command in a transaction.
         with self.channel.conn_or_acquire() as client:
@@ -120,7 +151,7 @@ class _QoS(redis.QoS):
             self.ack(delivery_tag)
             return
         # To the end that is read next; kombu would put it behind all waiting messages.
-        self.restore_by_tag(delivery_tag)  # type: ignore[no-untyped-call]  # as above
+        self.restore_by_tag(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)  # type: ignore[no-untyped-call]  # as above
 
 
