@@ -19,6 +19,7 @@ from timeoutmgr.contracts import TransportSession
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.virtual import redis_channel
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 USER = "shop"
@@ -89,6 +90,24 @@ def test_unacknowledged_messages_stay_with_a_consumer_that_is_busy(
         receiver.ack(received)
         assert len(notes) == 2
         assert client.zcard(index) == 0
+
+
+def test_unacknowledged_messages_are_renewed_for_a_program_of_less_patience(
+    client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_channel, "_PATIENCE_OF_OTHERS", 1.0)  # an hour is our own
+    url = f"redis://127.0.0.1:{client.get_connection_kwargs()['port']}/0"
+    with (
+        closing(KombuTransport(url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([queue])
+        send(session, queue, "handled")
+        with closing(session.receiver(queue, prefetch=1)) as receiver:
+            receive(receiver, 1)
+            assert len(expire(client, "unacked_index")) == 1
+
+            eventually(lambda: client.zcount("unacked_index", 1, "+inf") == 1, "it is renewed")
 
 
 def test_a_note_that_was_removed_is_not_renewed(

@@ -31,6 +31,10 @@ again some levels deeper, and once more when it is put back."""
 _MOST_KNOWN: Final = 10_000
 """Maximum number of notes of other programs that are remembered."""
 
+_PATIENCE_OF_OTHERS: Final = 240.0
+"""Seconds of the shortest visibility time-out that we expect of another program: the shortest in a
+database applies to all messages, and ours are renewed four times in it."""
+
 _NOTE: Final = """
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
@@ -183,7 +187,7 @@ class RawRedisChannel(redis.Channel):
         """Consume, unless messages cannot be recorded: they leave their list before the record."""
         self.qos.require_right()
         self._renewing: Any = self._create_client()  # type: ignore[no-untyped-call]  # as above
-        self.heartbeats.add(self)
+        self.heartbeats.add(self, _PATIENCE_OF_OTHERS)
         return super().basic_consume(*args, **kwargs)  # type: ignore[no-untyped-call]  # as above
 
     def beat(self) -> None:
