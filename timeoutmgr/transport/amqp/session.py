@@ -85,7 +85,9 @@ class RabbitMQSession:
             arguments = self._arguments(connection, error_queue)
             for name in names:
                 if not topologies.has_queue(channel, name):
-                    _declare(channel, name, arguments)
+                    # If another process was faster, with other arguments, leave its queue.
+                    with suppress(TopologyMismatch):
+                        topologies.declare_queue(channel, name, arguments)
                     reach("install.queue_declared")
             if self._exchanges.is_on:
                 topologies.declare_own_exchanges(channel, names)
@@ -554,9 +556,3 @@ def _content_header(one: Outgoing) -> tuple[str, bytes]:
         envelope = seal(without_route(one), one.via.numbers(one.message))
     size = len(one.message.body)
     return envelope.message_id, content_header(envelope, size, _expiration(one))
-
-
-def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:
-    # If another process was faster, with other arguments, leave its queue as it is.
-    with suppress(TopologyMismatch), topologies.refusals("queue", name):
-        channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)

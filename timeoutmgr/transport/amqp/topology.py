@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -39,28 +39,25 @@ _MOST_BEFORE_PROBE: Final = 1000
 def declare(channel: Any, topology: Topology) -> None:
     """Declare exchanges and bindings, and the queues whose arguments are given."""
     for exchange in topology.exchanges:
-        with refusals("exchange", exchange.name):
-            channel.exchange_declare(
-                exchange.name,
-                exchange.kind,
-                durable=True,
-                auto_delete=False,
-                arguments=dict(exchange.arguments),
-            )
+        with _refusals("exchange", exchange.name):
+            _declare(channel, exchange.name, exchange.arguments, exchange.kind)
         reach("topology.exchange_declared")
     for queue in topology.queues:
         if queue.arguments is None:
             continue
-        with refusals("queue", queue.name):
-            channel.queue_declare(
-                queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments)
-            )
+        declare_queue(channel, queue.name, queue.arguments)
         reach("topology.queue_declared")
     for binding in topology.bindings:
         bind = channel.exchange_bind if binding.to_exchange else channel.queue_bind
-        with refusals("binding of", binding.target):
+        with _refusals("binding of", binding.target):
             bind(binding.target, binding.source, binding.key)
         reach("topology.bound")
+
+
+def declare_queue(channel: Any, name: str, arguments: Mapping[str, Any]) -> None:
+    """Declare a durable queue."""
+    with _refusals("queue", name):
+        channel.queue_declare(name, durable=True, auto_delete=False, arguments=dict(arguments))
 
 
 def missing(channel: Any, topology: Topology) -> list[str]:
@@ -86,7 +83,7 @@ def bind_queues(
     for queue in queues:
         key = key_of(queue)
         try:
-            with refusals("binding of", queue):
+            with _refusals("binding of", queue):
                 channel.queue_bind(queue, exchange, key)
         except NotFound as error:
             if not has_exchange(channel, exchange):
@@ -155,8 +152,7 @@ def has_exchange(channel: Any, name: str) -> bool:
 
 
 @contextmanager
-def refusals(what: str, name: str) -> Iterator[None]:
-    """Raise TopologyMismatch if *name* exists and differs; otherwise ConfigurationError."""
+def _refusals(what: str, name: str) -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
@@ -296,7 +292,7 @@ def bind_exchanges(
     """Bind the exchanges of the *queues* that have an exchange."""
     for name in queues:
         if has_fanout(channel, name):
-            with refusals("binding of", name):
+            with _refusals("binding of", name):
                 channel.exchange_bind(name, exchange, key_of(name))
             reach("topology.bound")
 
@@ -326,16 +322,15 @@ UNREADABLE: Final = "(cannot be read)"
 _PREFIX: Final = "timeoutmgr.marker."
 _ALTERNATE: Final = "alternate-exchange"
 _MARKER: Final = "timeoutmgr."
-_ELSE: Final = "?"
 _CURRENT: Final = re.compile(r"but current is (?:the value )?'timeoutmgr[.](?P<word>[^']+)'")
 
 
 def read(channel: Any, endpoint: str, expected: str | None) -> str | None:
     """Return the marker of *endpoint*, or None."""
-    name = _first(endpoint)
+    name = f"{_PREFIX}{endpoint}"
     if not has_exchange(channel, name):
         return None
-    wanted = _ELSE if expected is None else _second(expected)
+    wanted = "?" if expected is None else f"{_MARKER}{expected}"
     try:
         # The exchange exists, so nothing is created: the broker only compares.
         _declare(channel, name, {_ALTERNATE: wanted})
@@ -343,7 +338,7 @@ def read(channel: Any, endpoint: str, expected: str | None) -> str | None:
         found = _CURRENT.search(error.reply_text)
         return found["word"] if found else UNREADABLE
     except AccessRefused:
-        is_there = expected is not None and has_exchange(channel, _second(expected))
+        is_there = expected is not None and has_exchange(channel, f"{_MARKER}{expected}")
         return expected if is_there else UNREADABLE
     return expected
 
@@ -353,34 +348,21 @@ def write(channel: Any, endpoint: str, word: str, store: str) -> None:
     found = read(channel, endpoint, word)
     if found == word:
         return
-    try:
+    with _refusals("the marker of", endpoint):
         if found is not None:
             erase(channel, endpoint, found)
-        second = _second(word)
+        second = f"{_MARKER}{word}"
         _declare(channel, second, {})
-        _declare(channel, _first(endpoint), {_ALTERNATE: second, "store": store})
-    except AccessRefused as error:
-        raise ConfigurationError(
-            f"the broker's user may not declare the marker of {endpoint!r} ({error}); run the "
-            "installation with a user that has the permission to configure, write and read it"
-        ) from error
+        _declare(channel, f"{_PREFIX}{endpoint}", {_ALTERNATE: second, "store": store})
 
 
 def erase(channel: Any, endpoint: str, expected: str | None) -> None:
     """Remove the marker of *endpoint*; a missing marker is fine."""
     found = read(channel, endpoint, expected)
-    channel.exchange_delete(_first(endpoint))
+    channel.exchange_delete(f"{_PREFIX}{endpoint}")
     if found not in (None, UNREADABLE):
-        channel.exchange_delete(_second(str(found)))
+        channel.exchange_delete(f"{_MARKER}{found}")
 
 
-def _declare(channel: Any, name: str, arguments: dict[str, str]) -> None:
-    channel.exchange_declare(name, "fanout", durable=True, auto_delete=False, arguments=arguments)
-
-
-def _first(endpoint: str) -> str:
-    return f"{_PREFIX}{endpoint}"
-
-
-def _second(word: str) -> str:
-    return f"{_MARKER}{word}"
+def _declare(channel: Any, name: str, arguments: Mapping[str, str], kind: str = "fanout") -> None:
+    channel.exchange_declare(name, kind, durable=True, auto_delete=False, arguments=dict(arguments))
