@@ -127,7 +127,7 @@ def test_a_session_that_uses_another_database_is_refused(place: Place) -> None:
     with caller(place) as connection:
         own = connection.engine.url.database
         connection.execute(text("USE information_schema"))
-        with pytest.raises(CombinationRefused, match="another database"):
+        with pytest.raises(CombinationRefused, match="in another database"):
             party.endpoint.send_local("Ping", "elsewhere", delay=SOON, session=connection)
         connection.rollback()
         connection.execute(text(f"USE {own}"))

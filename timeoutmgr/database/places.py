@@ -114,13 +114,6 @@ def _user(url: URL) -> str:
     return ""
 
 
-_SEARCHES: Final = {
-    "postgresql": ("search_path", "Set search_path or the role back"),
-    "mysql": ("database", "USE the endpoint's database again"),
-}
-_SEARCHES["mariadb"] = _SEARCHES["mysql"]
-
-
 class OwnTable(Table):
     """A table of ours, which a ``schema_translate_map`` of a caller's connection does not move.
 
@@ -151,7 +144,7 @@ class UnqualifiedTables:
 
         *what* is the connection's name in the error. With *role* another role is refused too.
         """
-        if theirs.dialect.name not in _SEARCHES or not self._names:
+        if theirs.dialect.name not in ("postgresql", "mysql", "mariadb") or not self._names:
             return
         found, first = self.seen_by(theirs), 0 if role else 1
         if found[first:] == self._own[first:]:
@@ -164,22 +157,21 @@ class UnqualifiedTables:
                 "RESET ROLE before the handler returns.",
             )
         if found[1:] != self._own[1:]:
-            searches, remedy = _SEARCHES[theirs.dialect.name]
             raise CombinationRefused(
-                f"{what} with another {searches}",
+                f"{what} with another search_path, or in another database",
                 f"it finds other tables than the endpoint's ({', '.join(self._names)}), or none",
-                f"{remedy}, or give transport and persistence a schema.",
+                "Set search_path, role or database (USE) back, or give transport and persistence a "
+                "schema.",
             )
 
     def seen_by(self, connection: Connection) -> Sequence[object]:
-        """Return the role of *connection*, and what tells the tables that it finds.
+        """Return the role of *connection*, and the oid of each table that it finds.
 
-        On PostgreSQL the oid of each table; on MySQL, where no role finds others, the database.
+        On MySQL, where no role finds others, no role and the database.
         """
-        seen = "'', DATABASE()"
-        if connection.dialect.name == "postgresql":
-            oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
-            seen = f"current_user, {', '.join(oids)}"
+        oids = [f"CAST(to_regclass('\"{name}\"') AS oid)" for name in tuple(self._names)]
+        is_mysql = connection.dialect.name != "postgresql"
+        seen = "'', DATABASE()" if is_mysql else f"current_user, {', '.join(oids)}"
         return tuple(connection.execute(text(f"SELECT {seen}")).one())
 
 

@@ -174,9 +174,9 @@ class HandlerSession:
 
     def _use_own_database(self) -> None:
         connection = self._connection
-        if connection is None or connection.dialect.name not in {"mysql", "mariadb"}:
+        if connection is None or not (own := connection.engine.url.database):
             return
-        if (own := connection.engine.url.database) is not None:
+        if connection.dialect.name in {"mysql", "mariadb"}:
             quoted = connection.dialect.identifier_preparer.quote_identifier(own)
             connection.exec_driver_sql(f"USE {quoted}")
 
