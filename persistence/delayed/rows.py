@@ -28,12 +28,12 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import Key, Timeout
-from timeoutmgr.database import Database, checked_identifier
+from timeoutmgr.database import Database
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.dialects import MSSQL
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.places import OwnTable
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import KeyText, checked_metadata
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
@@ -71,11 +71,9 @@ def table_name(endpoint: str, given: str | None, dialect: str) -> str:
 # begins with it, so that the next rows are adjacent, however many follow.
 def delayed_table(schema: str | None, name: str) -> Table:
     """Return the table *name* in *schema* (None: the connection's own)."""
-    if schema is not None:
-        checked_identifier("schema", schema)
     return OwnTable(
         name,
-        MetaData(schema=schema),
+        checked_metadata(schema),
         _instant("next_try", key=True),
         _text("id", key=True),
         _instant("due"),

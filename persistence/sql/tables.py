@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, SmallInteger, Table, Text
 
-from timeoutmgr.database import checked_identifier
 from timeoutmgr.database.places import OwnTable
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.texts import KeyText, checked_metadata
 
 Columns: TypeAlias = tuple[Column[Any], ...]
 
@@ -52,10 +51,7 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
 
     Raises ConfigurationError if either is not a plain identifier.
     """
-    checked_identifier("prefix", prefix)
-    if schema is not None:
-        checked_identifier("schema", schema)
-    metadata = MetaData(schema=schema)
+    metadata = checked_metadata(schema, prefix)
 
     return TimeoutTables(
         **{

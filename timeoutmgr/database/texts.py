@@ -4,7 +4,7 @@ from re import compile
 from typing import Any, Final
 
 from sqlalchemy import VARBINARY as BYTES
-from sqlalchemy import VARCHAR, Dialect, String, Text, UnicodeText
+from sqlalchemy import VARCHAR, Dialect, MetaData, String, Text, UnicodeText
 from sqlalchemy.dialects.mysql import VARBINARY
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -84,3 +84,9 @@ def checked_identifier(what: str, name: str) -> str:
             "at most 40 letters, digits or underscores"
         )
     return name
+
+
+def checked_metadata(schema: str | None, prefix: str = "_") -> MetaData:
+    """Return the metadata of tables in *schema* (None: the connection's own), after a check."""
+    checked_identifier("prefix", prefix)
+    return MetaData(schema=None if schema is None else checked_identifier("schema", schema))

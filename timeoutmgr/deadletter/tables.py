@@ -24,9 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 
 from timeoutmgr.contracts.dead_letters import JournalLevel
-from timeoutmgr.database import checked_identifier
 from timeoutmgr.database.places import OwnTable
-from timeoutmgr.database.texts import KeyText, is_storable
+from timeoutmgr.database.texts import KeyText, checked_metadata, is_storable
 from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message
@@ -61,10 +60,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
 
     Raises ConfigurationError if either is not a plain identifier.
     """
-    checked_identifier("prefix", prefix)
-    if schema is not None:
-        checked_identifier("schema", schema)
-    metadata = MetaData(schema=schema)
+    metadata = checked_metadata(schema, prefix)
 
     def table(name: str, *columns: Column[Any]) -> Table:
         return OwnTable(
@@ -154,6 +150,8 @@ def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
     """
     message = copy.message
     headers = _to_json(dict(message.headers))
+    # An exception's text may contain any character; the stored text must not fail the insert.
+    reason = copy.reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return {
         "node": node,
         "message_id": _checked("message id", message.id, ID_LENGTH),
@@ -169,7 +167,7 @@ def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
         "time_to_be_received": copy.time_to_be_received,
         "hops": copy.hops,
         "attempts": copy.attempts,
-        "reason": _storable(copy.reason),
+        "reason": reason[:REASON_LENGTH],
         "late_ack": int(copy.late),
         "channel": copy.channel,
         "headers": headers,
@@ -218,8 +216,3 @@ def _checked(what: str, value: str, longest: int) -> str:
     if not is_storable(value):
         raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
     return value
-
-
-def _storable(text: str) -> str:
-    # An exception's text may contain any character; the stored text must not fail the insert.
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:REASON_LENGTH]
