@@ -220,7 +220,9 @@ class StoreInsight(TimeoutQueries):
         """
         if by_type and not self._cuts_types:
             return Counter(map(_cut, connection.execute(select(some.c.headers)).scalars()))
-        text = (_cut_or_all(some) if by_type else some.c.destination).label("value")
+        is_cut = func.right(some.c.cut, 1) == "\\"
+        cut_or_all = case((is_cut, some.c.headers), else_=some.c.cut)
+        text = (cut_or_all if by_type else some.c.destination).label("value")
         numbers = select(text, func.count()).group_by(text)
         return {value: number for value, number in connection.execute(numbers)}
 
@@ -393,7 +395,9 @@ class StoreInsight(TimeoutQueries):
             rows = connection.execute(page.order_by(*order).limit(limit)).all()
         if len(rows) == limit:
             end = HistoryCursor(rows[-1].at, rows[-1].sequence)
-        return HistoryPage([_event(row) for row in rows], next=end)
+        maps = [row._mapping for row in rows]
+        events = [HistoryEntry(**{name: one[name] for name in OF_AN_EVENT}) for one in maps]
+        return HistoryPage(events, next=end)
 
     def _events_along(self, which: HistoryFilter, after: HistoryCursor | None) -> Conditions:
         history = self._context.tables.history.c
@@ -516,10 +520,6 @@ def _not_older(history: Any, end: HistoryCursor) -> ColumnElement[bool]:
     return and_(history.at >= end.at, newer)
 
 
-def _event(row: Any) -> HistoryEntry:
-    return HistoryEntry(**{name: row._mapping[name] for name in OF_AN_EVENT})
-
-
 _TYPES: Final = f'"{headers.ENCLOSED_MESSAGE_TYPES}":"'
 
 
@@ -529,10 +529,6 @@ def _by_type(texts: Mapping[str, int]) -> Counter[str | None]:
     for text, count in texts.items():
         found[_type_in(text)] += count
     return found
-
-
-def _cut_or_all(some: Subquery) -> ColumnElement[str]:
-    return case((func.right(some.c.cut, 1) == "\\", some.c.headers), else_=some.c.cut)
 
 
 def _cut(stored: str) -> str:

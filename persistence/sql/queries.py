@@ -143,7 +143,10 @@ class TimeoutQueries:
         with self._context.reading() as connection:
             end = end_of(connection, walk, _ROWS_A_MATCH * size)
             part = walk if end is None else walk.until(end)
-            return connection.execute(self._keyed(part, more).limit(size)).all(), end
+            found: Select[Any] = (
+                select(*self._columns).where(*part.matching, *more).order_by(*part.order)
+            )
+            return connection.execute(found.limit(size)).all(), end
 
     def _page_of_ids(
         self, names: Sequence[str], more: Sequence[ColumnElement[bool]]
@@ -176,9 +179,6 @@ class TimeoutQueries:
             .outerjoin(timeouts, and_(*place, *more))
             .where(keys.c.endpoint == self._context.endpoint, keys.c.id == one)
         )
-
-    def _keyed(self, walk: Walk, more: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        return select(*self._columns).where(*walk.matching, *more).order_by(*walk.order)
 
     def count(self, which: TimeoutFilter) -> int:
         """Return how many match."""

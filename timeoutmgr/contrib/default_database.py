@@ -27,7 +27,8 @@ def configuration_in(
         )
     values: dict[str, Any] = dict(given)
     for key in ("transport", "persistence"):
-        if key not in values and not _is_in_environment(key) and _is_needed(key, values):
+        is_given = key in values or os.environ.get(environment_name(key))
+        if not is_given and _is_needed(key, values):
             url = database_url()
             values |= {} if url is None else {key: url}
     return configuration_from(overrides=values)
@@ -36,7 +37,3 @@ def configuration_in(
 def _is_needed(key: str, values: Mapping[str, Any]) -> bool:
     given = values.get("features", os.environ.get(environment_name("features")))
     return key == "transport" or (isinstance(given, Collection) and _MANAGER in given)
-
-
-def _is_in_environment(key: str) -> bool:
-    return bool(os.environ.get(environment_name(key)))

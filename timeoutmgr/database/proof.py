@@ -199,8 +199,7 @@ def _require_one_writer(database: Database, connection: Connection) -> None:
             f"a Galera cluster of {found[1]} nodes ({database.describe()})",
             "row locks and session locks are each node's own, so that two nodes that take writes "
             "send messages twice",
-            "Have every process write to one node and set database.single_writer = true "
-            "(single_writer of kombu's transport options).",
+            "Have every process write to one node and set database.single_writer = true.",
         )
 
 

@@ -188,7 +188,8 @@ class DurableDelays:
         if not (is_kept or self._replaces(task)) or self._is_of_another_broker(producer):
             return False
         try:
-            if not (is_kept or self._may_be_pending(task.id)):
+            batch = self._batch.get() or ()
+            if not (is_kept or saga_of(task.id) in batch or self._stored(task.id)):
                 return False
             self._keep(producer, task, options, max(due or now, now), is_delayed)
         except Exception as error:
@@ -208,9 +209,6 @@ class DurableDelays:
 
     def _replaces(self, task: TaskMessage) -> bool:
         return self._on_duplicate == "replace" and not task.retries
-
-    def _may_be_pending(self, task_id: str) -> bool:
-        return saga_of(task_id) in (self._batch.get() or ()) or bool(self._stored(task_id))
 
     def _is_retry_of_a_running(self, task: TaskMessage) -> bool:
         request = self._running(task)

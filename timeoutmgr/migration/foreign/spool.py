@@ -152,8 +152,9 @@ class ExportFile(Source):
                 self._twice += 1 - added
 
     def _values(self, row: Mapping[str, Any]) -> list[Any]:
-        others = [_plain(row[name]) for name in self._layout.columns if name != "Id"]
-        return [_due(row), str(row["Id"]), *others]
+        others = [row[name] for name in self._layout.columns if name != "Id"]
+        plain = [one.isoformat() if isinstance(one, datetime) else one for one in others]
+        return [_due(row), str(row["Id"]), *plain]
 
     def _select(self, rest: str, *given: Any) -> Iterator[Mapping[str, Any]]:
         others = [name for name in self._layout.columns if name != "Id"]
@@ -183,10 +184,6 @@ def _due(row: Mapping[str, Any]) -> Micros:
         return check_due(due_of(time_of(row["Time"]), read_headers(row["Headers"])))
     except (ValueError, RecursionError):
         return EARLIEST
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def read_rows(path: Path, layout: ForeignColumns) -> Iterator[Mapping[str, Any]]:

@@ -220,10 +220,11 @@ class ConfirmWindow:
         if self.spent:
             return
         self.spent = True
+        lacks_exchange = isinstance(error, NotFound) and error.method_sig == spec.Basic.Publish
         logger.warning(
             "broker left %d messages unconfirmed: %s",
             len(self._waiting),
-            on_one_line(reason + (_DECLARE if _lacks_exchange(error) else "")),
+            on_one_line(reason + (_DECLARE if lacks_exchange else "")),
             extra={"event": "messages_unconfirmed"},
         )
         is_refusal = self._is_refusal(error)
@@ -298,8 +299,3 @@ class ConfirmWindow:
             return False
         self._returned[pair] -= 1
         return True
-
-
-def _lacks_exchange(error: Exception | None) -> bool:
-    """Return whether *error* answers a publish to a missing exchange."""
-    return isinstance(error, NotFound) and error.method_sig == spec.Basic.Publish

@@ -186,8 +186,11 @@ class RabbitMQReceiver(BrokerReceiver):
         """Adapt the window to the received sizes: cancel the consumer, and start another."""
         if self._change is _Change.ENDED:
             self._consume_again(connection)
-        elif self._change is _Change.NONE and self._window.misfits(self._older()):
-            self._ask_to_end()
+        elif self._change is _Change.NONE:
+            # Unacknowledged messages of an earlier consumer come first.
+            older = itertools.takewhile(lambda n: n <= self._last_older, self._unacked)
+            if self._window.misfits(sum(1 for _ in older)):
+                self._ask_to_end()
 
     def _ask_to_end(self) -> None:
         # Do not wait: the answer comes after frames that the broker has already sent.
@@ -208,10 +211,6 @@ class RabbitMQReceiver(BrokerReceiver):
         self._channel.basic_consume(
             self._queue, consumer_tag=self._consumer, on_cancel=self._on_cancel
         )
-
-    def _older(self) -> int:
-        """Return the number of an earlier consumer's unacknowledged messages; they come first."""
-        return sum(1 for _ in itertools.takewhile(lambda n: n <= self._last_older, self._unacked))
 
     @property
     def _consumer(self) -> str:

@@ -28,6 +28,7 @@ from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, checked_queue_name, row_of
 from timeoutmgr.transport.sql.transport import SqlTransport
+from timeoutmgr.transport.virtual.raw_message import table
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:
         properties = _properties_of_ours(queue, row.message_id, headers)
     redelivered = row.delivery_count > 0
     properties["delivery_info"] = {
-        **_table(properties.get("delivery_info")),
+        **table(properties.get("delivery_info")),
         "redelivered": redelivered,
     }
     properties["delivery_tag"] = f"{row.sequence}.{row.delivery_count + 1}"
@@ -122,10 +123,6 @@ def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
             extra=fields,
         )
     return None
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import QueueMissing
@@ -134,11 +133,9 @@ class VirtualReceiver(BrokerReceiver):
         return True
 
     def _on_message(self, message: RawMessage) -> None:
+        kinds = {"content_type": message.content_type, "content_encoding": message.content_encoding}
         content, defect = unseal(
-            {**message.properties, **_content(message)},
-            message.headers,
-            message.body,
-            message.defect,
+            message.properties | kinds, message.headers, message.body, message.defect
         )
         tag = str(message.delivery_tag)
         self._unacked[tag] = None
@@ -195,7 +192,3 @@ class VirtualReceiver(BrokerReceiver):
         for tag in reversed(tags) if link.puts_back_to_front else tags:
             link.channel.basic_reject(tag, requeue=True)
             self._forget([tag])
-
-
-def _content(message: RawMessage) -> dict[str, Any]:
-    return {"content_type": message.content_type, "content_encoding": message.content_encoding}

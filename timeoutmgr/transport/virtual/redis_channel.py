@@ -28,12 +28,8 @@ _DEEPEST: Final = 100
 """Maximum depth of an item that is accepted as it is. Far below JSON's limit: the item is written
 again some levels deeper, and once more when it is put back."""
 
-_MOST_KNOWN: Final = 10_000
-"""Maximum number of notes of other programs that are remembered."""
-
 _PATIENCE_OF_OTHERS: Final = 240.0
-"""Seconds of the shortest visibility time-out that we expect of another program: the shortest in a
-database applies to all messages, and ours are renewed four times in it."""
+"""Seconds of the shortest visibility time-out of other programs; it applies to our messages too."""
 
 _NOTE: Final = """
 redis.call('ZREM', KEYS[1], ARGV[1])
@@ -124,8 +120,7 @@ class _QoS(redis.QoS):
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
         """Put a message back; one that a consumer kept too long only if its queue is ours.
 
-        Another program may have a longer time-out, and an exchange that it alone declared: kombu
-        would look for its queues as those of a direct exchange, and find none for the message.
+        Another program may have a longer time-out, and an exchange whose queues kombu cannot find.
         """
         if client is None or self._is_ours(tag, client):
             super().restore_by_tag(tag, client, leftmost)  # type: ignore[no-untyped-call]  # as above
@@ -133,7 +128,7 @@ class _QoS(redis.QoS):
     def _is_ours(self, tag: bytes, client: Any) -> bool:
         if tag in self._of_others:
             return False
-        if len(self._of_others) >= _MOST_KNOWN:
+        if len(self._of_others) >= 10_000:  # most are settled by now
             self._of_others.clear()
         note = client.hget(self.unacked_key, tag)
         if not note:
