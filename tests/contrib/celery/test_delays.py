@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -620,6 +621,43 @@ def test_a_retry_is_published_with_its_eta_while_the_store_is_away(
     assert (message.headers["id"], message.headers["retries"]) == ("t", 1)
     assert datetime.fromisoformat(message.headers["eta"]) > later(0.9)
     assert any("could not store task t (retry 1)" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("follows", ["chain", "callbacks"])
+def test_what_follows_a_task_is_published_with_its_eta_while_the_store_is_away(
+    without_store: Site, follows: str
+) -> None:
+    step = without_store.add.s(2).set(countdown=HOUR, task_id="next")
+    run_by_a_worker(without_store, follows, **{follows: [step]})
+
+    message = without_store.arrival()
+    assert (message.headers["id"], message.payload[0]) == ("next", [3, 2])
+    assert datetime.fromisoformat(message.headers["eta"]) > later(0.9)
+    assert without_store.app.AsyncResult(follows).state == "SUCCESS"
+
+
+def test_a_transaction_of_a_running_task_raises_while_the_store_is_away(
+    without_store: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise StorageUnavailable("the database is away")
+
+    def send_inside(x: int, y: int) -> None:
+        with with_session(without_store):
+            without_store.add.apply_async((x, y), countdown=HOUR)
+
+    monkeypatch.setattr(without_store.delays.endpoint, "send", away)
+    without_store.add.run = send_inside
+    run_by_a_worker(without_store, "inside")
+
+    assert without_store.waiting() == 0
+    assert without_store.app.AsyncResult("inside").state == "FAILURE"
+
+
+def run_by_a_worker(site: Site, task_id: str, **request: Any) -> None:
+    """Run the task as a worker does, with what follows it in *request*."""
+    run = build_tracer(site.add.name, site.add, app=site.app)
+    run(task_id, (1, 2), {}, {"id": task_id, "delivery_info": {}, **request})
 
 
 def test_a_task_of_another_that_runs_is_no_retry_of_it(without_store: Site) -> None:

@@ -176,8 +176,9 @@ class DurableDelays:
         """Store the task that *producer* is asked to publish; return whether it is stored.
 
         It is not stored if it is for another broker; if it is already due, outside a transaction,
-        and replaces no task; or if it is a retry or a due replacement that cannot be stored. Raises
-        kombu's OperationalError if the store is away for longer than the app's retry policy.
+        and replaces no task; or if it cannot be stored, and is a due replacement, or a running task
+        sends it. Otherwise raises kombu's OperationalError if the store is away for longer than the
+        app's retry policy.
         """
         task = TaskMessage(body, options.get("headers") or {})
         if not task.about:  # an event, which also has an eta
@@ -193,10 +194,9 @@ class DurableDelays:
                 return False
             self._keep(producer, task, options, max(due or now, now), is_delayed)
         except Exception as error:
-            if is_kept and not self._is_retry_of_a_running(task):
+            if is_kept and not self._is_dropped_by(error, task):
                 raise
-            # A due task needs no store. After an error here, Celery would reject the running task,
-            # which would be lost. A worker that receives the retry stores or keeps it.
+            # A due task needs no store. A worker that receives another stores it, or keeps it.
             logger.warning(
                 "app could not store task %.80s (retry %d), Celery publishes it with its eta: %s",
                 task.id,
@@ -206,6 +206,17 @@ class DurableDelays:
             )
             return False
         return True
+
+    def _is_dropped_by(self, error: Exception, task: TaskMessage) -> bool:
+        """Return whether *error* would end the running task, and Celery then drop *task*.
+
+        It drops a retry, and in an outage also a callback or the next step of a chain.
+        """
+        in_block = self._inside.get() is not None or self._batch.get() is not None
+        running = None if in_block else self.app.current_worker_task
+        is_sent_by_a_worker = running is not None and not running.request.is_eager
+        is_away = isinstance(error, OperationalError)
+        return self._is_retry_of_a_running(task) or (is_away and is_sent_by_a_worker)
 
     def _replaces(self, task: TaskMessage) -> bool:
         return self._on_duplicate == "replace" and not task.retries
