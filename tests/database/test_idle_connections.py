@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,3 +173,32 @@ def test_a_savepoint_that_may_only_read_fails_alone(database: Database) -> None:
         savepoint.rollback()
 
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
+
+
+class TimeLimit(Exception):
+    """A signal's handler raises it, as Celery's soft time limit of a task does."""
+
+
+def test_an_interrupted_transaction_raises_the_interruption_and_its_session_is_replaced(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(database)
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise TimeLimit
+
+    def work(connection: Connection) -> None:
+        connection.execute(text("SELECT 1"))  # begins on the server
+        if database.dialect.name == "mysql":
+            driver = connection.connection.driver_connection
+            monkeypatch.setattr(driver, "_rfile", SimpleNamespace(read=interrupt))
+        else:
+            monkeypatch.setattr(database.unanswered, "sign", interrupt)
+        connection.execute(text("SELECT 2"))
+
+    with pytest.raises(TimeLimit):
+        database.run(work)
+
+    assert session_of(database) != session
+    assert database.connections() == (0, 1)

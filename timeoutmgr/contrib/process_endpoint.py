@@ -7,7 +7,6 @@ from typing import Final, Generic, TypeVar
 
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.sender.bulk import BulkInterrupted, OnSent
 from timeoutmgr.sender.composer import ToSend
@@ -83,11 +82,9 @@ def check(endpoint: Endpoint, message: ToSend) -> None:
 def store(endpoint: Endpoint, messages: Sequence[ToSend], on_sent: OnSent | None = None) -> None:
     """Store *messages* of a framework, whose programs do not know our bulk errors.
 
-    Raises the error that ended the bulk, as a single send does.
+    Raises the error that ended the bulk, as a single send does: also that of a task's time limit.
     """
     try:
         endpoint.store_many(messages, on_sent=on_sent)
     except BulkInterrupted as error:
-        if isinstance(error.__cause__, TimeoutManagerError):
-            raise error.__cause__ from None
-        raise
+        raise error.__cause__ or error from None

@@ -31,7 +31,7 @@ from timeoutmgr.database.dialects import (
 )
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.fair_pool import FairPool
-from timeoutmgr.database.idle_connections import Check, replace_closed, replace_read_only
+from timeoutmgr.database.idle_connections import Check, replace_closed, replace_unusable
 from timeoutmgr.database.places import UnqualifiedTables, make_private, refuse_unsafe_file
 from timeoutmgr.database.round_trips import (
     DriverStatement,
@@ -608,7 +608,7 @@ def _engine(
     bound_answers(engine, settings.connect_timeout, answers, has_pooler=settings.pooler is not None)
     if not apart:
         replace_closed(engine, checks)
-        replace_read_only(engine)
+        replace_unusable(engine)
     if backend == "postgresql":
         own = BY_INDEX | _PLANNED_ONCE if alone else {}
         more = [_STAYS_IDLE] if apart else []

@@ -1,4 +1,4 @@
-"""Checks of pooled connections: those closed or made read-only by the server are not lent."""
+"""Checks of pooled connections: those closed, read-only or interrupted are not lent."""
 
 import select
 from collections.abc import Callable, Iterable
@@ -57,19 +57,33 @@ def replace_closed(engine: Engine, checks: Iterable[Check]) -> None:
             raise exc.InvalidatePoolError("the server closed it")
 
 
-def replace_read_only(engine: Engine) -> None:
+def replace_unusable(engine: Engine) -> None:
     """Make the pool of *engine* replace its sessions if a session turns out to be read-only.
 
     A session that began in a read-only window, or on the old server of a switch-over, stays
     read-only: the pool lent it again and again, and the endpoint stood still until a restart. An
     error in a savepoint is the fault of a handler, or of a foreign table, and fails its message.
+
+    A session whose answer was not awaited is replaced alone. A signal, as of Celery's soft time
+    limit, interrupts the wait; the error of the rollback would replace the error that it raises.
     """
 
     @event.listens_for(engine, "handle_error")
     def judge(context: ExceptionContext) -> None:
         error, connection = context.sqlalchemy_exception, context.connection
+        lent = connection.connection if connection and not connection.invalidated else None
+        if error is None and lent and is_interrupted(lent.driver_connection):
+            context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
         if error is not None and is_read_only(error):
             context.is_disconnect |= not (connection and connection.in_nested_transaction())
+
+
+def is_interrupted(driver_connection: Any) -> bool:
+    """Return whether the connection's last statement still has an answer to come."""
+    if isinstance(driver_connection, _HasSocket):
+        return driver_connection._sock is None  # PyMySQL has closed it
+    status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
+    return getattr(status, "name", "") == "ACTIVE"
 
 
 def descriptor_of(driver_connection: Any) -> int | None:

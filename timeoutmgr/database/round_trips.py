@@ -14,6 +14,7 @@ from sqlalchemy import Dialect, Engine, exc
 from sqlalchemy.sql.expression import Executable
 
 from timeoutmgr.database.failures import is_read_only
+from timeoutmgr.database.idle_connections import is_interrupted
 
 
 def can_pipeline(engine: Engine) -> bool:
@@ -114,8 +115,7 @@ def _lent(engine: Engine) -> Iterator[Any]:
         raise raised from error
     except BaseException as error:
         # Interrupted in a statement: its answer would be taken for the answer to the next.
-        status = psycopg.pq.TransactionStatus.ACTIVE
-        if held is not None and held.driver_connection.info.transaction_status == status:
+        if held is not None and is_interrupted(held.driver_connection):
             held.invalidate(error)
         raise
     finally:

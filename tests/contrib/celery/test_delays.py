@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
-from celery.exceptions import Retry
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 from django.db import transaction
 from kombu.exceptions import OperationalError
 from sqlalchemy import Engine, create_engine, event, text
@@ -22,7 +22,7 @@ from tests.contrib.celery.conftest import MakeSite, Site, add, flaky, kombu
 from tests.support.clock import FakeClock
 from tests.support.redis_keys import forget_keys
 from tests.support.waiting import eventually
-from timeoutmgr import BulkInterrupted, Endpoint
+from timeoutmgr import BulkInterrupted, Endpoint, ToSend
 from timeoutmgr.contracts import ChangeResult
 from timeoutmgr.contrib.celery import DurableDelays, delays
 from timeoutmgr.contrib.celery.tasks import RUN
@@ -578,6 +578,18 @@ def test_a_policy_without_a_number_of_retries_tries_until_the_store_is_back(
     without_store.add.apply_async((1, 2), countdown=HOUR)
 
     assert len(tries) == 10
+
+
+def test_the_time_limit_of_a_task_that_stores_another_is_raised_as_itself(
+    make_site: MakeSite,
+) -> None:
+    def interrupt(message: ToSend) -> ToSend:
+        raise SoftTimeLimitExceeded
+
+    site = make_site("sqlite", configure=lambda config: config.add_send_middleware(interrupt))
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        site.add.apply_async((1, 2), countdown=HOUR)
 
 
 def test_a_store_that_is_away_in_a_transaction_is_an_operational_error(

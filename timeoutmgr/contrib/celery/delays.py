@@ -327,7 +327,7 @@ class DurableDelays:
                 again = [self._under_next_id(given[one.message_id], used) for one in refused]
             except Exception as error:
                 unsent = _unsent(left, sent)
-                if len(unsent) == len(tasks):
+                if len(unsent) in (0, len(tasks)):
                     raise
                 _raise_interrupted(len(tasks) - len(unsent), unsent, error)
             left = again
