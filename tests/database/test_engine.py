@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,22 @@ def test_sqlite_is_durable_and_waits_for_no_reader(database: Database) -> None:
         synchronous = connection.execute(text("PRAGMA synchronous")).scalar_one()
 
     assert (mode, synchronous) == ("wal", 2)
+
+
+def test_a_file_whose_write_ahead_log_a_transaction_prevents_is_read(sqlite_url: str) -> None:
+    caller = sqlite3.connect(str(make_url(sqlite_url).database), isolation_level=None)
+    caller.execute("CREATE TABLE orders (number TEXT)")
+    caller.execute("BEGIN IMMEDIATE")
+    database = Database(sqlite_url, DatabaseSettings(connect_timeout=1))
+
+    with database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM orders")).scalar_one() == 0
+    caller.execute("COMMIT")
+
+    with database.connect_apart() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+    caller.close()
+    database.dispose()
 
 
 def test_every_write_transaction_locks_the_file_at_once(database: Database) -> None:

@@ -714,8 +714,10 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
                 break
             except Exception as error:
                 # Turning WAL on needs exclusive access to the file for a moment.
-                if "locked" not in str(error) or time.monotonic() > deadline:
+                if "locked" not in str(error):
                     raise
+                if time.monotonic() > deadline:
+                    break  # perhaps by our caller's own transaction; a later connection turns it on
                 time.sleep(random.uniform(0.001, 0.01))
         cursor.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
         cursor.execute(f"PRAGMA cache_size = -{settings.sqlite_cache_mb * 1024}")
