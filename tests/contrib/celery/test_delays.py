@@ -398,6 +398,12 @@ def test_tasks_are_listed_by_name_and_eta(embedded: Site) -> None:
     assert [task.name for task in embedded.delays.list(limit=1)] == ["other"]
 
 
+def test_a_name_with_a_semicolon_is_listed_whole(embedded: Site) -> None:
+    embedded.app.send_task("shop;charge", countdown=HOUR)
+
+    assert [task.name for task in embedded.delays.list(task="shop;charge")] == ["shop;charge"]
+
+
 def test_a_list_is_read_by_the_page(embedded: Site) -> None:
     with embedded.delays.batch():
         for number in range(20):

@@ -628,7 +628,7 @@ def _delayed_task(timeout: Timeout) -> DelayedTask:
         headers = {}
     return DelayedTask(
         id=str(headers.get("id") or timeout.saga_id),
-        name=(*enclosed_types(timeout.message), "")[0],
+        name=str(headers.get("task") or (*enclosed_types(timeout.message), "")[0]),
         eta=from_micros(timeout.due),
         args=headers.get("argsrepr"),
         kwargs=headers.get("kwargsrepr"),
